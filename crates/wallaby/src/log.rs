@@ -15,6 +15,8 @@ pub(crate) fn debugs() -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     known: [u64; TROUBLES.len()],
+    /// The sum of these.
+    all: u64,
     /// When each may be told next.
     next: [Duration; TROUBLES.len()],
 }
@@ -41,10 +43,15 @@ impl Watcher {
         counted: [u64; TROUBLES.len()],
         now: Duration,
     ) -> Option<Trouble> {
+        let all: u64 = counted.iter().sum();
+        if all == self.all {
+            return None;
+        }
         let changed = (0..TROUBLES.len())
             .find(|which| counted[*which] != self.known[*which] && now >= self.next[*which])?;
         self.next[changed] = now.saturating_add(Duration::from_secs(1));
         let before = std::mem::replace(&mut self.known[changed], counted[changed]);
+        self.all += counted[changed] - before;
         Some(Trouble {
             what: TROUBLES[changed],
             times: counted[changed] - before,

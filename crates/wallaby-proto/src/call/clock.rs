@@ -45,7 +45,8 @@ impl Clock {
     pub fn turn(&mut self, raw: Duration) -> Duration {
         let mut now = raw.saturating_sub(self.behind);
         if let Some(due) = self.due
-            && now.saturating_sub(due) > PUNCTUAL
+            && now > due
+            && now - due > PUNCTUAL
         {
             let stood = due.max(self.last);
             self.behind = self.behind.saturating_add(now.saturating_sub(stood));
@@ -59,11 +60,6 @@ impl Clock {
     /// is to be done. Until it tells the next time, this one does not pass.
     pub fn arm(&mut self, due: Option<Duration>) {
         self.due = due;
-    }
-
-    /// The same, if the driver was not to wake up before anyway.
-    pub fn arm_sooner(&mut self, due: Duration) {
-        self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
     /// The raw time at which the driver has to wake up to do what is due then.
@@ -110,14 +106,12 @@ mod tests {
     enum Step {
         Pass(u64),
         Arm(Option<u64>),
-        ArmSooner(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             (0..20_u64).prop_map(Step::Pass),
             proptest::option::of(0..40_u64).prop_map(Step::Arm),
-            (0..40_u64).prop_map(Step::ArmSooner),
         ];
         proptest::collection::vec(step, 0..100)
     }
@@ -134,11 +128,6 @@ mod tests {
                     Step::Arm(at) => {
                         due = at.map(from_now);
                         clock.arm(due);
-                    }
-                    Step::ArmSooner(at) => {
-                        let at = from_now(at);
-                        due = Some(due.map_or(at, |due: Duration| due.min(at)));
-                        clock.arm_sooner(at);
                     }
                 }
                 let now = clock.turn(raw);

@@ -272,6 +272,7 @@ impl<P: Probe> Endpoint<P> {
         if ping.period < self.config.ping.period {
             self.watch_at(sequence, Some(self.now.saturating_add(ping.period)));
         } else {
+            self.note_due(self.now.saturating_add(self.fresh_for));
             self.fresh.push_back((self.now, sequence));
         }
         Ok(CallKey(sequence))

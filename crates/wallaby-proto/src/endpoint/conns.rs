@@ -274,6 +274,7 @@ impl<P: Probe> Endpoint<P> {
             let before = peer.until.replace(until);
             self.not_opening(id, before);
             self.opening.insert((until, id));
+            self.note_due(until);
         }
     }
 
@@ -343,6 +344,9 @@ impl<P: Probe> Endpoint<P> {
                 oldest,
                 "others have connected since, and it has said nothing",
             );
+        }
+        if let Some(due) = self.places.next_timeout() {
+            self.note_due(due);
         }
         id
     }

@@ -185,6 +185,9 @@ use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
 use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
+/// Nothing is due.
+const NEVER: Duration = Duration::MAX;
+
 /// What an endpoint has seen that it does not tell anybody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -398,6 +401,8 @@ pub struct Endpoint<P = ()> {
     /// How long the first of them waits for others: those that begin in quick succession are looked at many at a time.
     fresh_for: Duration,
     alarms: BTreeSet<(Duration, Alarm)>,
+    /// The state machines are looked at by then, or sooner: those that it was for may have gone.
+    due: Duration,
     /// Connections that have ended, as long as not all calls were told.
     farewells: VecDeque<Farewell>,
     /// The call whose watch is being followed.
@@ -507,6 +512,7 @@ impl<P: Probe> Endpoint<P> {
             fresh: VecDeque::new(),
             fresh_for,
             alarms: BTreeSet::new(),
+            due: NEVER,
             farewells: VecDeque::new(),
             following: None,
             local: VecDeque::new(),
@@ -618,8 +624,14 @@ impl<P: Probe> Endpoint<P> {
         self.now = self.clock.turn(self.raw);
     }
 
+    /// The state machines have to be looked at by then.
+    #[inline]
+    fn note_due(&mut self, due: Duration) {
+        self.due = self.due.min(due);
+    }
+
     /// When something has to be done next, by the state machines' clock. The gates have their own.
-    fn due(&self) -> Option<Duration> {
+    fn find_due(&self) -> Option<Duration> {
         let fresh = self.fresh.front();
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
         let watched = self.watched.first().map(|first| first.0);
@@ -640,13 +652,20 @@ impl<P: Probe> Endpoint<P> {
         due
     }
 
-    /// When something has to be done next, by the shell's clock; `None` is never. Nothing is to be done at once if
-    /// [`poll_output`](Self::poll_output) has said so since the last entry.
+    /// When the endpoint has to be looked at next, by the shell's clock; `None` is never. Nothing is to be done at once if
+    /// [`poll_output`](Self::poll_output) has said so since the last entry. It may be too soon, if what was to be done has gone.
     pub fn poll_timeout(&mut self) -> Option<Duration> {
         if self.closed {
             return None;
         }
-        let due = self.due();
+        if let Some(sooner) = self.records.take_sooner() {
+            self.note_due(sooner);
+        }
+        if self.due <= self.now {
+            self.due = self.find_due().unwrap_or(NEVER); // all that was due is done
+        }
+        debug_assert!(self.find_due().is_none_or(|due| self.due <= due));
+        let due = (self.due != NEVER).then_some(self.due);
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
         let alarm = self.alarms.first().map(|first| first.0);
@@ -668,7 +687,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn handle_timeout(&mut self) {
         self.sockets.handle_timeout(self.raw);
         let now = self.now;
-        if self.due().is_some_and(|due| due <= now) {
+        if self.find_due().is_some_and(|due| due <= now) {
             self.look_at_streams();
             self.end_dials();
             self.dismiss_the_silent();

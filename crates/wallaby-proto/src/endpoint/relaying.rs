@@ -289,6 +289,9 @@ impl<P: Probe> Endpoint<P> {
             Ok(_) => self.counters.waited_for_ways += 1,
             Err((_, parcel)) => self.drop_answer(parcel),
         }
+        if let Some(due) = self.wayless.next_timeout() {
+            self.note_due(due);
+        }
     }
 
     /// Somebody has shown the token of a call: what waits for a way to its initiator goes on.

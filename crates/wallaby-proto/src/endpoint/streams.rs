@@ -130,6 +130,7 @@ impl<P: Probe> Endpoint<P> {
         if stream.connection.is_withholding() {
             let retry = self.now.saturating_add(RETRY);
             self.stream_times.withheld.get_or_insert(retry);
+            self.due = self.due.min(retry);
         }
         if stream.connection.has_output() && !std::mem::replace(&mut stream.told, true) {
             self.outputs.push_back(Output::Write(id));
@@ -291,6 +292,7 @@ impl<P: Probe> Endpoint<P> {
         self.note_output(id);
         let first = self.now.saturating_add(self.stall_check());
         self.stream_times.stalled.get_or_insert(first);
+        self.note_due(first);
     }
 
     /// If there is something to write to a stream, its shell is told.
@@ -402,7 +404,11 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn begin_looking(&mut self) {
         if self.stream_times.silence.is_none() {
             let interval = self.config.keep_alive.interval();
-            self.stream_times.silence = interval.map(|interval| self.now.saturating_add(interval));
+            let first = interval.map(|interval| self.now.saturating_add(interval));
+            self.stream_times.silence = first;
+            if let Some(first) = first {
+                self.note_due(first);
+            }
         }
     }
 

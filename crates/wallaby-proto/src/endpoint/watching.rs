@@ -44,6 +44,7 @@ impl<P: Probe> Endpoint<P> {
         }
         if let Some(due) = due {
             self.watched.insert((due, sequence));
+            self.note_due(due);
         }
     }
 
@@ -350,6 +351,7 @@ impl<P: Probe> Endpoint<P> {
     /// being done now is done, since they dial others: of very many some in later turns.
     pub(super) fn disconnected(&mut self, id: ConnId, node: NodeId) {
         self.farewells.push_back(Farewell { id, node, next: 0 });
+        self.note_due(self.now);
     }
 
     /// Tells calls of connections that have ended, as many as may be in a turn.

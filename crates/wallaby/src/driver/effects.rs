@@ -88,10 +88,13 @@ impl Effects {
 
 /// Does something with the effects of this thread.
 fn with<R>(act: impl FnOnce(&mut Effects) -> R) -> R {
-    match EFFECTS.try_with(|_| ()) {
-        Ok(()) => EFFECTS.with_borrow_mut(act),
-        Err(_) => act(&mut locked(&LAST)),
+    let mut act = Some(act);
+    let mut once = |effects: &mut Effects| act.take().map(|act| act(effects));
+    match EFFECTS.try_with(|effects| once(&mut effects.borrow_mut())) {
+        Ok(result) => result,
+        Err(_) => once(&mut locked(&LAST)),
     }
+    .expect("it is done in one of two places")
 }
 
 /// To be done as soon as this thread has left the endpoints that it is in.

@@ -136,14 +136,21 @@ impl Stream {
         if out.blocked || self.ended.load(Ordering::Acquire) {
             return;
         }
+        if out.bytes.is_empty() {
+            let bytes = &mut out.bytes;
+            endpoint.ask(|core| core.endpoint.take_output(self.id, bytes));
+        }
         loop {
+            match self.write(endpoint, &mut out) {
+                Ok(true) => {}
+                Ok(false) => return self.block(endpoint, &mut out),
+                Err(error) => return self.fail(endpoint, &error),
+            }
             let written = std::mem::take(&mut out.written);
             let bytes = &mut out.bytes;
             let takes_input = endpoint.enter(|core| {
                 let core = &mut core.endpoint;
-                if written > 0 {
-                    core.advance(self.id, written);
-                }
+                core.advance(self.id, written);
                 core.take_output(self.id, bytes);
                 bytes
                     .is_empty()
@@ -151,11 +158,6 @@ impl Stream {
             });
             if let Some(takes_input) = takes_input {
                 return self.note_input(takes_input);
-            }
-            match self.write(endpoint, &mut out) {
-                Ok(true) => {}
-                Ok(false) => return self.block(endpoint, &mut out),
-                Err(error) => return self.fail(endpoint, &error),
             }
         }
     }

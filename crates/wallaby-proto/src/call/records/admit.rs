@@ -90,6 +90,7 @@ impl Records {
         if quiet < self.prompt && (stated.is_none() || settings.0 == self.ping) {
             if self.fresh.first().is_none() {
                 self.fresh_from = now;
+                self.note_due(now.saturating_add(self.fresh_for));
             }
             self.fresh.push::<OF_FRESH>(&mut self.table.records, slot);
         } else {

@@ -378,9 +378,7 @@ impl Records {
         all.into_iter().flatten().min().map(Duration::from)
     }
 
-    /// What [`Self::next_timeout`] may have become since this was asked last, for drivers that do not ask for it each time:
-    /// `None` if it has not come nearer. The times of new requests with default settings are left out: the first look at
-    /// those is due an eighth more than a ping period after they came.
+    /// What [`Self::next_timeout`] has become since this was asked last; `None` if it has not come nearer.
     #[inline]
     pub fn take_sooner(&mut self) -> Option<Duration> {
         self.sooner.take().map(Duration::from)
@@ -443,6 +441,9 @@ impl Records {
             .is_some_and(|peer| state.foreign || state.brought && self.table.shares_a_line(peer));
         if state.relays || anywhere {
             self.lost.note(session, state.confirmed);
+            if let Some(due) = self.lost.next_due() {
+                self.note_due(due);
+            }
             return self.look_for_lost(now);
         }
         let line = peer.and_then(|peer| Some((peer, self.table.known_line(peer, session)?)));

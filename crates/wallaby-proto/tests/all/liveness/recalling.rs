@@ -7,7 +7,7 @@ use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{Facts, Manifest};
 
 use crate::liveness::desk::{at, child, node, token};
-use crate::liveness::shelf::{HOME, Shelf, abort, limits, origin, ping, request};
+use crate::liveness::shelf::{HOME, Shelf, abort, origin, ping, request};
 
 #[test]
 fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
@@ -163,15 +163,17 @@ fn so_many_requests_are_looked_at_in_a_turn() {
     );
 }
 
-/// For drivers that ask for the next time only when it may be another one.
+/// An endpoint asks for the next time only when it may be another one.
 #[test]
 fn a_time_that_comes_nearer_is_told_once() {
     let mut shelf = Shelf::new();
     assert_eq!(shelf.records.take_sooner(), None);
-    shelf.answer(request(1, "0"), 1);
-    let forgotten = limits().ping.gc_timeout();
-    assert_eq!(shelf.records.take_sooner(), Some(forgotten));
+    let handled = shelf.accept(request(1, "0"));
+    let looked_at = shelf.records.next_timeout();
+    assert!(looked_at.is_some());
+    assert_eq!(shelf.records.take_sooner(), looked_at);
     assert_eq!(shelf.records.take_sooner(), None, "it was told");
+    drop(handled);
 }
 
 /// Short times are left out: up to an eighth of a ping period, and less the deeper the hop.

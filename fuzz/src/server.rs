@@ -207,7 +207,7 @@ impl Host {
         };
         assert!(self.records.handle_ping(&ping, home(), self.now));
         while let Some(action) = self.records.poll() {
-            if let Action::Pong { session, pong } = action
+            if let Action::Pong { session, pong, .. } = action
                 && session == VICTIM
             {
                 let progress = pong.progress.expect("it is known");
@@ -242,7 +242,7 @@ impl Host {
             Action::Stop { ticket, reason, .. } => {
                 assert_ne!(*ticket, victim.ticket, "{reason:?}");
             }
-            Action::Pong { session, pong } if pong.call == request.call => {
+            Action::Pong { session, pong, .. } if pong.call == request.call => {
                 let told = pong.progress.is_some() && pong.token == Some(request.token);
                 assert!(*session == VICTIM || !told, "{pong:?}");
             }

@@ -212,6 +212,7 @@ pub(crate) fn pong(choices: &mut Choices<'_>, call: CallId) -> Pong {
         manifest: manifest(choices, call),
         idle: flag(5).then(|| choices.time()),
         lost: (0..choices.below(3)).map(|_| choices.number()).collect(),
+        handled_by: None,
     });
     Pong {
         call,

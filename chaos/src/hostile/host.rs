@@ -409,6 +409,7 @@ impl Host {
                 manifest: None,
                 idle: Some(Duration::from_millis(1)),
                 lost: Vec::new(),
+                handled_by: None,
             }),
         }
     }

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::Violation;
+use crate::call::missing::Missing;
 use crate::call::watch::{Failure as Loss, FailureKind};
 use crate::connection::{ConnectionError, Dials, Held};
 use crate::datagram::MAX_MESSAGE;
@@ -351,12 +352,12 @@ pub enum Failure {
         status: Box<Status>,
     },
     /// The deadline passed. Requests may have been executed.
-    #[error("no end within {after:?}; missing: {}", missing.join(", "))]
+    #[error("no end within {after:?}; missing: {missing}")]
     Deadline {
         /// How much time the call had.
         after: Duration,
-        /// Requests that did not report their end, with what is known of their servers.
-        missing: Vec<String>,
+        /// What had not come, with all that is known of it.
+        missing: Missing,
     },
     /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
     #[error("the call cannot complete: {0}")]
@@ -378,8 +379,11 @@ pub enum Failure {
     #[error("the endpoint was closed")]
     Closed,
     /// The call was aborted by its initiator.
-    #[error("the call was aborted")]
-    Aborted,
+    #[error("the call was aborted{}", still(missing))]
+    Aborted {
+        /// What had not come.
+        missing: Missing,
+    },
     /// The call completed without the one answer that its method promises.
     #[error("the call completed without an answer")]
     NoAnswer,
@@ -435,7 +439,7 @@ impl Failure {
             Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
-            Self::Closed | Self::Aborted => Code::Cancelled,
+            Self::Closed | Self::Aborted { .. } => Code::Cancelled,
             Self::WouldBlock => Code::FailedPrecondition,
             Self::NoLine { .. } => Code::InvalidArgument,
             Self::Attempts(failed) => failed.last.code(),
@@ -478,7 +482,32 @@ impl From<Violation> for Failure {
     }
 }
 
+/// What had not come when a call was aborted.
+fn still(missing: &Missing) -> String {
+    match missing.is_empty() {
+        true => String::new(),
+        false => format!("; missing: {missing}"),
+    }
+}
+
 impl Failure {
+    /// A call was aborted, and what it had not got is not known.
+    pub fn aborted() -> Self {
+        Self::Aborted {
+            missing: Missing::default(),
+        }
+    }
+
+    /// What the call had not got when it ended, if it was made and did not end by itself.
+    pub fn missing(&self) -> Option<&Missing> {
+        match self {
+            Self::Deadline { missing, .. } | Self::Aborted { missing } => Some(missing),
+            Self::Lost(loss) => Some(&loss.missing),
+            Self::Attempts(failed) => failed.last.failure()?.missing(),
+            _ => None,
+        }
+    }
+
     /// The server that it is about, where it is known; see [`CallError::server`].
     pub fn server(&self) -> Option<&Address> {
         match self {
@@ -486,7 +515,11 @@ impl Failure {
             Self::TooLarge { server, .. }
             | Self::Refused { server, .. }
             | Self::NotPassedOn { server, .. } => Some(server),
-            Self::Lost(loss) => loss.server.address.as_ref(),
+            Self::Lost(loss) => {
+                let known = loss.server.address.as_ref();
+                known.or_else(|| loss.missing.server())
+            }
+            Self::Deadline { missing, .. } => missing.server(),
             Self::Attempts(failed) => failed.last.server(),
             _ => None,
         }

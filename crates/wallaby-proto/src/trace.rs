@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::call::initiator::Initiator;
 use crate::wire::TraceRecord;
-use crate::{Address, CallId, NodeId, Path};
+use crate::{Address, CallId, NodeId, Path, RequestId};
 
 mod drawing;
 
@@ -119,6 +119,9 @@ pub fn assemble(
             first.method.get_or_insert_with(|| root.method.to_string());
             first.node = first.node.or(root.node);
         }
+        for hop in &mut of_branch {
+            say_who_handles(initiator, branch.path, hop);
+        }
         if let Some(last) = of_branch.last_mut() {
             last.responses = branch
                 .facts
@@ -134,6 +137,16 @@ pub fn assemble(
         call: initiator.call(),
         elapsed,
         hops: link(hops, &parents),
+    }
+}
+
+/// What a hop that has not reported of itself has said while it ran.
+fn say_who_handles(initiator: &Initiator, path: Path, hop: &mut Hop) {
+    let request = RequestId { path, hop: hop.hop };
+    if let Some(by) = initiator.handled_by(request) {
+        hop.server = hop.server.take().or_else(|| by.server.clone());
+        hop.method.get_or_insert_with(|| by.method.to_string());
+        hop.node = hop.node.or(Some(by.node));
     }
 }
 

@@ -477,6 +477,7 @@ mod tests {
             manifest: None,
             idle: Some(Duration::ZERO),
             lost: vec![],
+            handled_by: None,
         }
     }
 

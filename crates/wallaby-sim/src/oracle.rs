@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::call::missing::Missing;
 use wallaby_proto::call::watch::{Failure, FailureKind, Location};
 use wallaby_proto::wire::{Message, Pong, Response};
 use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
@@ -539,6 +540,7 @@ impl Oracle {
             call,
             kind: FailureKind::Undelivered,
             request,
+            method: None,
             server: Location::default(),
             path: Vec::new(),
             known: 0,
@@ -546,6 +548,7 @@ impl Oracle {
             responses: 0,
             executed: record.trail.executed(),
             evicted: false,
+            missing: Missing::default(),
         };
         self.failed(now, &failure, hanging, plan);
     }

@@ -141,7 +141,7 @@ impl Attempts {
                 ..
             } => Some(outcome.clone()),
             Phase::Over { outcome: None, .. } => current.outcome(),
-            _ if self.aborted.load(Ordering::Relaxed) => Some(Outcome::Failed(Failure::Aborted)),
+            _ if self.aborted.load(Ordering::Relaxed) => Some(Outcome::Failed(aborted(current))),
             Phase::Delivering => match current.outcome()? {
                 Outcome::Failed(failure) => Some(self.delivered_and_failed(failure)),
                 complete @ Outcome::Complete { .. } => Some(complete),
@@ -170,7 +170,7 @@ impl Attempts {
                 }
                 Phase::Pausing(sleep) => {
                     if self.aborted.load(Ordering::Relaxed) {
-                        self.fail(Failure::Aborted);
+                        self.fail(aborted(current));
                         continue;
                     }
                     ready!(Pin::new(sleep).poll(cx));
@@ -451,5 +451,13 @@ fn brief(error: &CallError) -> String {
         CallError::Failed(Failure::Lost(loss)) => format!("request {} {}", loss.request, loss.kind),
         CallError::Failed(Failure::Deadline { after, .. }) => format!("no end within {after:?}"),
         other => other.to_string(),
+    }
+}
+
+/// The end of a call that its application has given up; `current` is its latest attempt.
+fn aborted(current: &CallShared) -> Failure {
+    match current.outcome() {
+        Some(Outcome::Failed(failure @ Failure::Aborted { .. })) => failure,
+        _ => Failure::aborted(),
     }
 }

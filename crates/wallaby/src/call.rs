@@ -201,7 +201,7 @@ impl CallShared {
             return None;
         }
         // A call that failed fast has said why: the status.
-        if self.options.fail_fast && failure == Failure::Aborted {
+        if self.options.fail_fast && matches!(failure, Failure::Aborted { .. }) {
             return None;
         }
         Some(Err(failure.into()))

@@ -558,7 +558,7 @@ impl Client {
         }
         // Nothing begins any more on behalf of a request that was stopped.
         if self.caller.is_over() {
-            return Err(Failure::Aborted);
+            return Err(Failure::aborted());
         }
         self.caller.endpoint.intercept(outgoing)
     }

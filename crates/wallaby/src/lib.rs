@@ -88,6 +88,7 @@ pub use streaming::{
 };
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
+pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};

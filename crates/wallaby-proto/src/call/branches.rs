@@ -1,13 +1,14 @@
 //! What an initiator knows of each branch of a call.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use crate::call::initiator::{Arrival, Violation};
 use crate::call::room::{BranchRoom, Share};
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
 use crate::rare::Rare;
-use crate::wire::Response;
+use crate::wire::{HandledBy, Response};
 
 /// Below this many branches a scan beats a map.
 const SCANNED: usize = 16;
@@ -28,6 +29,10 @@ pub(super) struct Branch {
     pub(super) hop: u32,
     /// Responses that are statuses: its last, and those in place of answers that were too large.
     statuses: Rare<Received>,
+    /// Who handles it, as its servers said, and at which hop that was.
+    pub(super) handled_by: Rare<Option<(u32, HandledBy)>>,
+    /// When something was heard of it last, if it did not end with that.
+    pub(super) heard: Option<Duration>,
     /// It has changed since the call's watch last looked at it.
     pub(super) changed: bool,
     /// Its request certainly did not reach its server.
@@ -47,10 +52,18 @@ impl Branch {
             received: Received::default(),
             hop: 0,
             statuses: Rare::NONE,
+            handled_by: Rare::NONE,
+            heard: None,
             changed: false,
             undelivered: false,
             lost: false,
         }
+    }
+
+    /// Who handles a hop of it.
+    pub(super) fn handled_by(&self, hop: u32) -> Option<&HandledBy> {
+        let known = self.handled_by.get()?.as_ref();
+        known.filter(|known| known.0 == hop).map(|known| &known.1)
     }
 
     /// Whether nothing of the branch itself is waited for: its facts and all its responses are here, or it is lost.

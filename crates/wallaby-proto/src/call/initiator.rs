@@ -5,6 +5,7 @@
 //! budgets. Counting alone would be wrong: it completes early in a third of random trees under reordering.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -14,10 +15,13 @@ use crate::call::room::{BranchRoom, UNCOUNTED};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::rare::Rare;
-use crate::wire::{Budgets, End, Progress, Response, TraceRecord};
+use crate::wire::{Budgets, End, HandledBy, Progress, Response, TraceRecord};
 
 /// Most trace records that an initiator keeps of one call.
 const MAX_KEPT_TRACE_RECORDS: usize = 4096;
+
+/// Most branches of a call of which it is kept who handles them.
+const MAX_KEPT_HANDLED_BY: u32 = 4096;
 
 /// The client half of one call.
 ///
@@ -62,6 +66,8 @@ pub struct Initiator {
     changes: Rare<Changes>,
     /// Initial requests of it were sent again.
     executed_again: bool,
+    /// Of how many branches it is known who handles them.
+    located: u32,
     /// Where its branches are counted.
     room: Option<BranchRoom>,
 }
@@ -191,6 +197,7 @@ impl Initiator {
             trace: Rare::NONE,
             changes: Rare::NONE,
             executed_again: false,
+            located: 0,
             room: None,
         }
     }
@@ -377,6 +384,9 @@ impl Initiator {
         }
         if let Some(options) = &response.options {
             self.branches.at(position).undelivered |= options.undelivered && response.status;
+            if let Some(by) = &options.handled_by {
+                self.note_handled_by(position, response.request.hop, by);
+            }
             self.handle_trace(&options.trace);
         }
         Ok(arrival)
@@ -397,6 +407,37 @@ impl Initiator {
             self.handle_trace(&options.trace);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn note_handled_by(&mut self, position: u32, hop: u32, by: &HandledBy) {
+        let known = &mut self.branches.at(position).handled_by;
+        if known.is_some() || self.located < MAX_KEPT_HANDLED_BY {
+            self.located += u32::from(!known.is_some());
+            let known = known.get_or_insert_default();
+            if known.as_ref().is_none_or(|(before, _)| *before <= hop) {
+                *known = Some((hop, by.clone()));
+            }
+        }
+    }
+
+    /// Something was heard of the branch at this place, which may have more to say.
+    pub fn note_heard(&mut self, path: &Path, now: Duration) {
+        if let Some(position) = self.branches.find(path) {
+            self.branches.at(position).heard = Some(now);
+        }
+    }
+
+    /// Who handles a request, as its server has said.
+    pub fn handled_by(&self, request: RequestId) -> Option<&HandledBy> {
+        let position = self.branches.find(&request.path)?;
+        self.branches.get(position)?.handled_by(request.hop)
+    }
+
+    /// When something of the branch at this place was heard last.
+    pub fn heard(&self, path: &Path) -> Option<Duration> {
+        let position = self.branches.find(path)?;
+        self.branches.get(position)?.heard
     }
 
     /// Trace records of this call arrived.
@@ -500,6 +541,9 @@ impl Initiator {
             }
             if let Some(manifest) = &progress.manifest {
                 self.handle_manifest(manifest)?;
+            }
+            if let Some(by) = &progress.handled_by {
+                self.note_handled_by(position, request.hop, by);
             }
         }
         Ok(position)

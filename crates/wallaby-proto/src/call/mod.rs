@@ -9,6 +9,7 @@
 pub mod allowance;
 pub mod clock;
 pub mod initiator;
+pub mod missing;
 pub mod records;
 pub mod room;
 pub mod server;

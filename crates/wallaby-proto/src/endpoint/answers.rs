@@ -89,7 +89,8 @@ impl<P: Probe> Endpoint<P> {
             }
             _ => Ok(()),
         };
-        let Some(call) = self.calls.get(id.sequence) else {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(id.sequence) else {
             return;
         };
         match handled {
@@ -101,8 +102,12 @@ impl<P: Probe> Endpoint<P> {
                 }
             }
             Ok(()) if call.initiator.is_complete() => self.end_call(id.sequence, Ok(())),
-            Ok(()) if call.watch.is_some() => self.note_heard(id.sequence, request, from, shown),
-            Ok(()) => {}
+            Ok(()) => {
+                call.initiator.note_heard(&request.path, now);
+                if call.watch.is_some() {
+                    self.note_heard(id.sequence, request, from, shown);
+                }
+            }
         }
     }
 
@@ -156,7 +161,7 @@ impl<P: Probe> Endpoint<P> {
                 };
                 self.keep_answer(sequence, answer);
                 if response.status && fail_fast {
-                    Err(Failure::Aborted)
+                    Err(Failure::aborted())
                 } else {
                     Ok(())
                 }

@@ -177,25 +177,6 @@ impl Call {
         let resending = self.resending.as_ref();
         resending.is_some_and(|before| before.earlier.contains(&conn))
     }
-
-    /// A missing request in words.
-    fn describe(&self, request: RequestId) -> String {
-        let root = request.path.initial_index();
-        let root = root.and_then(|index| self.roots.get(index as usize));
-        let Some(root) = root.filter(|root| root.request == request) else {
-            let watch = self.watch.as_ref();
-            return match watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
-                Some(server) => format!("request {request} at {server}"),
-                None => format!("request {request} (its server is not known)"),
-            };
-        };
-        let server = &root.server;
-        match (root.session, root.lost) {
-            (None, _) => format!("request {request} (not sent to {server} yet)"),
-            (Some(_), true) => format!("request {request} at {server} (its connection has ended)"),
-            (Some(_), false) => format!("request {request} at {server}"),
-        }
-    }
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -462,12 +443,15 @@ impl<P: Probe> Endpoint<P> {
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, key: CallKey) {
-        self.end_call(key.0, Err(Failure::Aborted));
+        if let Some(call) = self.calls.get(key.0).filter(|call| !call.ended) {
+            let missing = call.missing(self.now);
+            self.end_call(key.0, Err(Failure::Aborted { missing }));
+        }
     }
 
     /// Nobody wants to hear of a call any more: it is aborted if it lives, and forgotten when nothing of it runs.
     pub fn forget(&mut self, key: CallKey) {
-        self.end_call(key.0, Err(Failure::Aborted));
+        self.end_call(key.0, Err(Failure::aborted()));
         if let Some(call) = self.calls.kept(key.0) {
             call.taken = true;
             self.untaken -= call.answers.len();
@@ -656,10 +640,9 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) else {
             return;
         };
-        let missing = call.initiator.missing().take(8);
         let failure = Failure::Deadline {
             after: call.time,
-            missing: missing.map(|request| call.describe(request)).collect(),
+            missing: call.missing(self.now),
         };
         self.end_call(sequence, Err(failure));
     }
@@ -677,7 +660,7 @@ impl<P: Probe> Endpoint<P> {
         };
         match &outcome {
             Ok(()) => self.counters.calls_completed += 1,
-            Err(Failure::Aborted) => self.counters.calls_aborted += 1,
+            Err(Failure::Aborted { .. }) => self.counters.calls_aborted += 1,
             Err(_) => self.counters.calls_failed += 1,
         }
         call.ended = true;

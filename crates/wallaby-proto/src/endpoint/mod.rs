@@ -134,6 +134,7 @@ mod conns;
 mod draining;
 mod event;
 mod handler_table;
+mod missing;
 mod order;
 mod places;
 mod probe;

@@ -49,6 +49,8 @@ pub struct Handler {
     pub(super) from: ConnId,
     pub(super) reply_to: ReplyTo,
     oldest: u64,
+    /// The number of its first answer.
+    base: u32,
     /// The request's optional fields: what children inherit.
     pub(super) options: Option<Box<Options>>,
     /// When it has no time left, and when it came.
@@ -122,6 +124,11 @@ impl Handler {
     /// How many hops led here: 0 if the initiator sent it.
     pub fn depth(&self) -> u32 {
         self.server.depth()
+    }
+
+    /// Whether that is the number of its first answer.
+    fn is_first(&self, index: u32) -> bool {
+        index == self.base
     }
 
     /// Pairs that travel down the tree.
@@ -268,6 +275,7 @@ impl<P: Probe> Endpoint<P> {
             from,
             reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Peer),
             oldest: request.oldest,
+            base: request.base,
             options: request.options.take(),
             deadline: self.raw.saturating_add(time.min(LONGEST)),
             arrived: self.raw,

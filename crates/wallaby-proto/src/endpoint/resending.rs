@@ -186,11 +186,11 @@ impl<P: Probe> Endpoint<P> {
         });
         let resending = call.resending();
         let (Some((server, conn)), Some(resending)) = (before, resending) else {
-            return self.end_call(sequence, Err(Failure::Lost(failure)));
+            return self.lose_call(sequence, failure);
         };
         // One with a body is not kept: its body can be read once.
         if resending.kept(id).is_none() {
-            return self.end_call(sequence, Err(Failure::Lost(failure)));
+            return self.lose_call(sequence, failure);
         }
         resending.times += 1;
         self.counters.resends += 1;

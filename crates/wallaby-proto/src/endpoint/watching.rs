@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::records::{Action as RecordAction, Origin, Sent, Session, invitation};
+use crate::call::records::{Action as RecordAction, Origin, Sent, Session, Ticket, invitation};
 use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
@@ -12,7 +12,7 @@ use super::Endpoint;
 use super::calls::Root;
 use super::conn::{ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
-use crate::error::{ConnectError, Failure};
+use crate::error::ConnectError;
 
 /// Most calls that are looked at in a turn, and most deadlines; the others are due at once.
 pub(super) const BATCH: usize = 1024;
@@ -203,7 +203,7 @@ impl<P: Probe> Endpoint<P> {
                     }
                 }
                 Some(Action::Failed(failure)) => {
-                    self.end_call(sequence, Err(Failure::Lost(failure)))
+                    self.lose_call(sequence, failure);
                 }
                 Some(Action::Quiet) => {
                     self.probe.notes(Note::Quiet);
@@ -215,7 +215,10 @@ impl<P: Probe> Endpoint<P> {
                     attempt,
                     failure,
                 }) => self.begin_again(sequence, request, attempt, failure),
-                Some(Action::Lost(loss)) => {
+                Some(Action::Lost(mut loss)) => {
+                    if let Some(call) = self.calls.get_mut(sequence) {
+                        call.fill_in(&mut loss, self.now);
+                    }
                     if let Some(call) = self.calls.get_mut(sequence)
                         && let Some(partial) = &mut call.partial
                     {
@@ -298,6 +301,9 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
+        if pong.progress.is_some() || pong.writing {
+            call.initiator.note_heard(&pong.request.path, now);
+        }
         let watch = call.watch.as_mut();
         let stop =
             watch.and_then(|watch| watch.handle_pong(&mut call.initiator, pong, &source, now));
@@ -626,7 +632,12 @@ impl<P: Probe> Endpoint<P> {
 
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
-            RecordAction::Pong { session, mut pong } => {
+            RecordAction::Pong {
+                session,
+                mut pong,
+                ticket,
+            } => {
+                self.say_who_handles(&mut pong, ticket);
                 let is_known = pong.progress.is_some() || pong.writing;
                 self.counters.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
@@ -636,7 +647,9 @@ impl<P: Probe> Endpoint<P> {
                 mut pong,
                 reply_to,
                 session,
+                ticket,
             } => {
+                self.say_who_handles(&mut pong, ticket);
                 self.probe.tells(&mut pong);
                 self.announce(pong, &reply_to, session);
             }
@@ -667,6 +680,15 @@ impl<P: Probe> Endpoint<P> {
                     self.stop(key, Status::new(Code::Cancelled, reason.to_string()));
                 }
             }
+        }
+    }
+
+    /// What runs here is told with its method and address.
+    fn say_who_handles(&self, pong: &mut Pong, ticket: Option<Ticket>) {
+        let key = ticket.and_then(|ticket| self.tickets.get(&ticket));
+        let handler = key.and_then(|key| self.handlers.get(*key));
+        if let (Some(handler), Some(progress)) = (handler, &mut pong.progress) {
+            progress.handled_by = Some(Box::new(self.handled_by(handler)));
         }
     }
 

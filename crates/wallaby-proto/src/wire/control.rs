@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
-use crate::wire::options::{TraceRecord, put_records, read_records};
+use crate::wire::options::{HandledBy, TraceRecord, put_records, read_records};
 use crate::wire::{
     DecodeError, Link, check_flags, put_destination, put_initiator, read_destination,
     read_initiator,
@@ -91,6 +91,8 @@ pub struct Progress {
     /// Responses asked for that will not come any more: they went out on a connection with the initiator that has
     /// ended, or on none, and are not kept (PROTOCOL-NOTES 25, 26).
     pub lost: Vec<u32>,
+    /// Who handles it, while it runs.
+    pub handled_by: Option<Box<HandledBy>>,
 }
 
 impl Progress {
@@ -183,8 +185,10 @@ const ATTEMPT: u64 = 1 << 10;
 const EVICTED: u64 = 1 << 11;
 const IDLE: u64 = 1 << 12;
 const LOST: u64 = 1 << 13;
-const KNOWN_OF_PONG: u64 = (1 << 14) - 1;
-const OF_PROGRESS: u64 = FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST;
+const HANDLED_BY: u64 = 1 << 14;
+const KNOWN_OF_PONG: u64 = (1 << 15) - 1;
+const OF_PROGRESS: u64 =
+    FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST | HANDLED_BY;
 
 impl Pong {
     pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
@@ -261,6 +265,7 @@ impl Progress {
             | flag(self.manifest.is_some(), MANIFEST)
             | flag(self.idle.is_some(), IDLE)
             | flag(!self.lost.is_empty(), LOST)
+            | flag(self.handled_by.is_some(), HANDLED_BY)
     }
 
     fn put(&self, out: &mut Vec<u8>, place: &Path) {
@@ -286,6 +291,9 @@ impl Progress {
         }
         if !self.lost.is_empty() {
             put_indexes(out, &self.lost);
+        }
+        if let Some(handled_by) = &self.handled_by {
+            handled_by.put(out);
         }
     }
 
@@ -335,6 +343,11 @@ impl Progress {
                 read_indexes(reader, what)?
             } else {
                 Vec::new()
+            },
+            handled_by: if has(HANDLED_BY) {
+                Some(Box::new(HandledBy::read(reader)?))
+            } else {
+                None
             },
         })
     }
@@ -476,6 +489,7 @@ mod tests {
                 manifest: None,
                 idle: None,
                 lost: vec![],
+                handled_by: None,
             };
             progress.status()
         };

@@ -3,6 +3,7 @@
 //! An even tag may be skipped by who does not know it, an odd one may not: so the wire grows without breaking.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
@@ -33,6 +34,7 @@ mod tag {
     pub(super) const TRACE: u64 = 12;
     pub(super) const UNDELIVERED: u64 = 14;
     pub(super) const ATTEMPT: u64 = 15;
+    pub(super) const HANDLED_BY: u64 = 16;
     pub(super) const SEAL: u64 = 17;
     pub(super) const CONTINUATION: u64 = 19;
     pub(super) const BODY: u64 = 21;
@@ -58,6 +60,8 @@ pub struct Options {
     pub undelivered: bool,
     /// Which attempt of a retried request this is; 0 is the first.
     pub attempt: u32,
+    /// In the first response of a request that may send more: who handles it.
+    pub handled_by: Option<HandledBy>,
     /// Shows that the sender has the cluster's key ([`crate::seal`]).
     pub seal: Option<Bytes>,
     /// The stack of a chain (wallaby-chain).
@@ -141,6 +145,17 @@ pub struct TraceRecord {
     pub queued_us: u64,
     /// How long its handler ran, in microseconds.
     pub ran_us: u64,
+}
+
+/// Who handles a request, as its server says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandledBy {
+    /// The server's life.
+    pub node: NodeId,
+    /// Where the server listens, if it does.
+    pub server: Option<Address>,
+    /// The method's name.
+    pub method: Arc<str>,
 }
 
 /// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included.
@@ -275,7 +290,15 @@ impl Options {
             .map(|pair| size_of_pair(pair) + size_of::<(String, String)>() + 32)
             .sum();
         let records = self.trace.len() * (size_of::<TraceRecord>() + 512);
-        size_of::<Self>() + bytes(&self.seal) + bytes(&self.continuation) + pairs + records
+        let handled_by = self.handled_by.as_ref().map_or(0, |handled_by| {
+            handled_by.method.len() + size_of::<HandledBy>()
+        });
+        size_of::<Self>()
+            + bytes(&self.seal)
+            + bytes(&self.continuation)
+            + pairs
+            + records
+            + handled_by
     }
 
     /// What a request inherits that a server delegates: all that is said of the call and of its tree, and not what is of this one
@@ -334,6 +357,9 @@ impl Options {
             put_field(&mut fields, tag::ATTEMPT, |field| {
                 varint::put(field, u64::from(self.attempt))
             });
+        }
+        if let Some(handled_by) = &self.handled_by {
+            put_field(&mut fields, tag::HANDLED_BY, |field| handled_by.put(field));
         }
         if let Some(seal) = &self.seal {
             put_field(&mut fields, tag::SEAL, |field| field.put_slice(seal));
@@ -399,6 +425,7 @@ impl Options {
             tag::TRACE => self.trace = read_records(field)?,
             tag::UNDELIVERED => self.undelivered = true,
             tag::ATTEMPT => self.attempt = field.u32("attempt")?,
+            tag::HANDLED_BY => self.handled_by = Some(HandledBy::read(field)?),
             tag::SEAL => self.seal = Some(read_all(field, MAX_SEAL, "seal")?),
             tag::CONTINUATION => {
                 self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
@@ -448,6 +475,45 @@ impl Budgets {
     }
 }
 
+impl HandledBy {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        self.node.put(out);
+        put_server(out, self.server.as_ref());
+        varint::put_bytes(out, self.method.as_bytes());
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "who handles it";
+        Ok(Self {
+            node: NodeId::read(reader)?,
+            server: read_server(reader, what)?,
+            method: reader.str(MAX_METHOD_NAME, what)?.into(),
+        })
+    }
+}
+
+/// Appends where a server listens, if it does.
+fn put_server(out: &mut Vec<u8>, server: Option<&Address>) {
+    out.put_u8(u8::from(server.is_some()));
+    if let Some(server) = server {
+        server.put(out);
+    }
+}
+
+fn read_server(
+    reader: &mut Reader<'_>,
+    what: &'static str,
+) -> Result<Option<Address>, DecodeError> {
+    match reader.u8(what)? {
+        0 => Ok(None),
+        1 => Ok(Some(Address::read(reader)?)),
+        _ => Err(DecodeError::Malformed {
+            what,
+            why: "a server that is neither there nor not",
+        }),
+    }
+}
+
 fn put_field(out: &mut Vec<u8>, tag: u64, value: impl FnOnce(&mut Vec<u8>)) {
     let mut field = Vec::new();
     value(&mut field);
@@ -482,10 +548,7 @@ pub(super) fn put_records(out: &mut Vec<u8>, records: &[TraceRecord]) {
         record.request.path.put(out);
         varint::put(out, u64::from(record.request.hop));
         record.node.put(out);
-        out.put_u8(u8::from(record.server.is_some()));
-        if let Some(server) = &record.server {
-            server.put(out);
-        }
+        put_server(out, record.server.as_ref());
         varint::put_bytes(out, record.method.as_bytes());
         varint::put(out, record.arrived_us);
         varint::put(out, record.queued_us);
@@ -514,16 +577,7 @@ fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
             hop: reader.u32(what)?,
         },
         node: NodeId::read(reader)?,
-        server: match reader.u8(what)? {
-            0 => None,
-            1 => Some(Address::read(reader)?),
-            _ => {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "a server that is neither there nor not",
-                });
-            }
-        },
+        server: read_server(reader, what)?,
         method: reader.str(MAX_METHOD_NAME, what)?.to_owned(),
         arrived_us: reader.varint(what)?,
         queued_us: reader.varint(what)?,
@@ -576,6 +630,11 @@ mod tests {
             continuation: Some(Bytes::from_static(b"stack")),
             body: Some(6),
             undelivered: true,
+            handled_by: Some(HandledBy {
+                node: NodeId::new(7).expect("not zero"),
+                server: None,
+                method: "test.Work/one".into(),
+            }),
             ..inherited.clone()
         };
         assert_eq!(own.inherited(), inherited);

@@ -129,6 +129,7 @@ fn progress(continuation: Option<Child>) -> Progress {
         facts: None,
         manifest: None,
         lost: vec![],
+        handled_by: None,
     }
 }
 

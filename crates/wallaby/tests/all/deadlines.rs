@@ -16,6 +16,7 @@ over_every_transport!(
     a_call_without_an_end_fails_at_its_deadline,
     a_deep_request_without_an_end_is_named,
     servers_that_work_was_handed_to_are_named,
+    a_slow_shard_is_named_in_one_line,
     time_left_travels_down_the_tree,
 );
 
@@ -46,7 +47,11 @@ async fn a_call_without_an_end_fails_at_its_deadline(net: Net) {
         panic!("another failure: {:?}", call.outcome())
     };
     assert_eq!(after, SHORT);
-    assert_eq!(missing, [format!("request 0 at {}", at(&server))]);
+    let line = format!(
+        "request 0 (test.Work/many) at {}: 1 answer, silent for ",
+        at(&server)
+    );
+    assert!(missing.to_string().starts_with(&line), "{missing}");
     let failed = Some(Outcome::Failed(Failure::Deadline { after, missing }));
     assert_eq!(call.outcome(), failed);
     assert_eq!(client.metrics().calls_failed, 1);
@@ -93,8 +98,8 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     let Failure::Deadline { missing, .. } = failure(items[1].clone()) else {
         panic!("another failure: {:?}", items[1])
     };
-    assert_eq!(missing.len(), 1);
-    assert!(missing[0].contains("0.0"), "{missing:?}");
+    assert_eq!(missing.branches.len(), 1);
+    assert_eq!(missing.branches[0].request.to_string(), "0.0");
     // The handler goes on, but does not keep others from running.
     until(|| leaf.load() == (0, 0)).await;
     assert_eq!(leaf.metrics().stuck, 1);
@@ -147,10 +152,77 @@ async fn servers_that_work_was_handed_to_are_named(net: Net) {
             panic!("another failure: {:?}", call.outcome())
         };
         let expected = expected.into_iter();
-        let expected = expected.map(|(id, leaf)| format!("request {id} at {}", at(&leaves[leaf])));
-        assert_eq!(missing, expected.collect::<Vec<_>>());
+        let expected = expected.map(|(id, leaf)| (id.to_owned(), Some(at(&leaves[leaf]))));
+        let named = missing.branches.iter();
+        let named = named.map(|branch| (branch.request.to_string(), branch.server.address.clone()));
+        assert!(named.eq(expected), "{missing}");
     }
     gate.open(3);
+}
+
+/// The commonest case of all: a front end asks three shards, and one of them does not end.
+async fn a_slow_shard_is_named_in_one_line(net: Net) {
+    let mut shards = Vec::new();
+    for number in 0..3 {
+        let shard = service().method(
+            &work::MANY,
+            move |request: Request<Many<String>>, (what,): (String,)| async move {
+                request.reply(format!("{what} {number}")).await?;
+                request.reply(format!("{what} {number}")).await?;
+                if number == 1 {
+                    request.cancelled().await;
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            },
+        );
+        shards.push(net.serve(shard).await);
+    }
+    let to: Vec<_> = shards.iter().map(at).collect();
+    let front = service().method(
+        &work::MANY,
+        move |request: Request<Many<_>>, (what,): (String,)| {
+            let to = to.clone();
+            async move {
+                for shard in &to {
+                    request.delegate(shard, work::many(what.clone())).await?;
+                }
+                Ok(())
+            }
+        },
+    );
+    let front = net.serve(front).await;
+    let slow = at(&shards[1]);
+    for caller in [net.client().await, net.endpoint().await] {
+        // It is asked before the deadline, and it is not.
+        for (period, asked) in [(Duration::from_millis(20), true), (LONG, false)] {
+            let mut call = work::within(
+                Client::new(&caller, at(&front))
+                    .ping(period, LONG)
+                    .deadline(Duration::from_millis(500)),
+            )
+            .many("hit".into());
+            let items = all(&mut call).await;
+            assert_eq!(items.len(), 7, "two hits a shard: {items:?}");
+            let error = items[6].clone().expect_err("an end");
+            assert_eq!(error.server(), Some(&slow));
+            let text = error.to_string();
+            let shard = format!("request 0.1 (test.Work/many) at {slow}: 2 answers, ");
+            let line = format!("no end within 500ms; missing: {shard}");
+            let state = text.strip_prefix(&line).unwrap_or_else(|| panic!("{text}"));
+            let running = state.starts_with("running, no progress for ");
+            // The pongs may be late, too.
+            assert!(
+                state.starts_with("silent for ") || (running && asked),
+                "{text}"
+            );
+            assert_eq!(text.lines().count(), 1);
+            let trace = call.trace();
+            let named = |hop: &&wallaby::Hop| hop.server.as_ref() == Some(&slow);
+            let hop = trace.hops.iter().find(named).expect("the trace names it");
+            assert_eq!(hop.method.as_deref(), Some("test.Work/many"));
+        }
+    }
 }
 
 /// Answers how many milliseconds were left where it was asked, and asks onward in each way there is.
@@ -290,7 +362,8 @@ async fn a_silent_server_is_named() {
         let Failure::Deadline { missing, .. } = failure(call.await) else {
             panic!("another failure")
         };
-        assert_eq!(missing, [format!("request 0 (not sent to {server} yet)")]);
+        let line = format!("request 0 (test.Work/one) at {server}: not sent yet");
+        assert_eq!(missing.to_string(), line);
 
         let hasty = Endpoint::builder()
             .dial_timeout(SHORT)

@@ -171,6 +171,7 @@ async fn a_handler_without_progress_is_a_failure_where_that_is_limited(net: Net)
     };
     assert!(matches!(loss.kind, FailureKind::Stalled { .. }), "{failed}");
     assert_eq!(loss.server.node, Some(server.node()));
+    assert_eq!(loss.method.as_deref(), Some("test.Work/one"), "{failed}");
     // It is told to stop.
     until(|| server.load() == (0, 0)).await;
 }

@@ -134,6 +134,7 @@ fn runs(request: &wallaby_proto::wire::Request, child: Option<Child>) -> Pong {
             manifest: None,
             idle: Some(Duration::ZERO),
             lost: Vec::new(),
+            handled_by: None,
         }),
     }
 }

@@ -53,6 +53,7 @@ impl Records {
         self.actions.push_back(Action::Pong {
             session: origin.session,
             pong: Pong { token, ..pong },
+            ticket: found.map(|slot| self.ticket(slot)),
         });
         found.is_some()
     }
@@ -79,6 +80,7 @@ impl Records {
             self.actions.push_back(Action::Pong {
                 session: origin.session,
                 pong,
+                ticket: Some(self.ticket(slot)),
             });
         }
         // Answers of the whole call go by its nearest request. They look for a way only if there is one now: without, the
@@ -248,9 +250,11 @@ impl Records {
     pub(super) fn announce(&mut self, slot: u32, now: Nanoseconds) {
         let mut pong = self.pong(slot, 0, Vec::new(), now);
         pong.announced = true;
+        let ticket = Some(self.ticket(slot));
         let record = self.table.records.at(slot);
         record.hear(now);
         self.actions.push_back(Action::Announce {
+            ticket,
             pong,
             reply_to: record.reply_to(),
             session: record.session,
@@ -333,6 +337,7 @@ impl Records {
                 manifest: record.manifest(),
                 idle: (!record.ended).then(|| now.saturating_sub(record.since).into()),
                 lost,
+                handled_by: None,
             }),
         }
     }

@@ -234,6 +234,8 @@ pub enum Action {
         session: Session,
         /// The answer.
         pong: Pong,
+        /// The ticket of the request, if it is handled here.
+        ticket: Option<Ticket>,
     },
     /// Tell the initiator of a request that it may not know of, or of an answer that is on its way, the way the request's
     /// answers go.
@@ -244,6 +246,8 @@ pub enum Action {
         reply_to: ReplyTo,
         /// The session that the request, or the response, came on.
         session: Session,
+        /// As in [`Self::Pong`].
+        ticket: Option<Ticket>,
     },
     /// Send a response again, over this session.
     Resend {

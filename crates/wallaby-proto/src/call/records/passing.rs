@@ -231,8 +231,13 @@ impl Records {
                     pong,
                     reply_to,
                     session,
+                    ticket: None,
                 },
-                None => Action::Pong { session, pong },
+                None => Action::Pong {
+                    session,
+                    pong,
+                    ticket: None,
+                },
             });
         }
     }

@@ -400,6 +400,7 @@ mod tests {
                 manifest: None,
                 idle: None,
                 lost: vec![],
+                handled_by: None,
             }),
         }
     }

@@ -1,11 +1,13 @@
 //! Why a call failed: which request, where, how it was reached, and what may have happened all the same.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::call::initiator::Violation;
+use crate::call::missing::{Missing, named};
 use crate::call::watch::Location;
 use crate::id::{CallId, RequestId};
 
@@ -19,6 +21,8 @@ pub struct Failure {
     pub kind: FailureKind,
     /// The request that it went wrong with.
     pub request: RequestId,
+    /// That request's method, if anybody has told.
+    pub method: Option<Arc<str>>,
     /// Where that request was last known to be.
     pub server: Location,
     /// The requests that led to it, from the initiator on, as far as known; of more than 64 the last ones, and of a call that
@@ -34,6 +38,8 @@ pub struct Failure {
     pub executed: Executed,
     /// A server has forgotten requests before their time, for want of room; the request may have been among them.
     pub evicted: bool,
+    /// All that was missing: that request, and others.
+    pub missing: Missing,
 }
 
 /// A request on the way to the one that failed.
@@ -98,7 +104,9 @@ impl fmt::Display for Executed {
 
 impl Failure {
     fn describe(&self) -> String {
-        let mut text = format!("request {} at {} {}", self.request, self.server, self.kind);
+        let at = Some(&self.server);
+        let named = named(self.request, self.method.as_deref(), at);
+        let mut text = format!("{named} {}", self.kind);
         if !self.path.is_empty() {
             let steps: Vec<String> = self.path.iter().map(Step::to_string).collect();
             text += &format!("; reached by {}", steps.join(", "));
@@ -107,6 +115,14 @@ impl Failure {
             "; {} of {} known branches have finished, {} responses have arrived; {}",
             self.finished, self.known, self.responses, self.executed
         );
+        let others = self.missing.branches.iter();
+        let others = others.filter(|branch| branch.request.path != self.request.path);
+        for branch in others {
+            text += &format!("; also missing: {branch}");
+        }
+        if self.missing.more > 0 {
+            text += &format!("; and {} more", self.missing.more);
+        }
         if self.evicted {
             text += "; a server had to forget requests, this one may have been among them";
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::initiator::{Initiator, Violation};
+use crate::call::missing::Missing;
 use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
@@ -414,6 +415,7 @@ impl Watch {
             call: initiator.call(),
             kind,
             request,
+            method: None,
             server: position
                 .and_then(|position| located(position, request.hop))
                 .unwrap_or_default(),
@@ -423,6 +425,7 @@ impl Watch {
             responses,
             executed,
             evicted: self.evicted,
+            missing: Missing::default(),
         }
     }
 }

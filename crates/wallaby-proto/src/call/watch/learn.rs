@@ -87,6 +87,8 @@ impl Watch {
             false if hop.state == State::Ended => State::Ended, // pongs overtake each other
             false => State::Running,
         };
+        let idle = progress.idle.filter(|_| hop.state == State::Running);
+        hop.progressed = idle.map(|idle| (now.saturating_sub(idle), now));
         hop.aborted |= progress.aborted;
         hop.continued |= progress.continuation.is_some();
         if pong.writing {
@@ -526,6 +528,7 @@ mod tests {
                 manifest: None,
                 idle: Some(Duration::ZERO),
                 lost: vec![],
+                handled_by: None,
             }),
         };
         let source = Source {
@@ -643,6 +646,7 @@ mod tests {
             manifest: None,
             idle: Some(Duration::ZERO),
             lost: vec![],
+            handled_by: None,
         }
     }
 
@@ -719,6 +723,35 @@ mod tests {
             let hop = &watch.lines[0].hops[0];
             assert!(hop.continued && hop.aborted && hop.state == State::Ended);
         }
+    }
+
+    #[test]
+    fn a_request_runs_as_long_as_its_server_says_so() {
+        let (mut initiator, mut watch) = watched(Budgets::default());
+        let request = initiator.initial(0).expect("sent");
+        assert_eq!(watch.idle(&initiator, request, NOW), None, "nobody said so");
+        let idle = Duration::from_millis(300);
+        let running = Progress {
+            idle: Some(idle),
+            ..listing(0, 0)
+        };
+        let running = pong(&initiator, 0, running);
+        watch.handle_pong(&mut initiator, &running, &at_first(), NOW);
+        assert_eq!(watch.idle(&initiator, request, NOW), Some(idle));
+        let period = watch.settings.ping.period;
+        let later = NOW + period;
+        let since = watch.idle(&initiator, request, later);
+        assert_eq!(since, Some(idle + period));
+        let silent = watch.idle(&initiator, request, later + period);
+        assert_eq!(silent, None, "two periods ago");
+        let ended = Progress {
+            finished: true,
+            idle: None,
+            ..listing(0, 0)
+        };
+        let ended = pong(&initiator, 0, ended);
+        watch.handle_pong(&mut initiator, &ended, &at_first(), later);
+        assert_eq!(watch.idle(&initiator, request, later), None);
     }
 
     #[test]

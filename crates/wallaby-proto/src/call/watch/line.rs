@@ -77,6 +77,8 @@ pub(super) struct Hop {
     /// When it last said that its output is still being written.
     pub(super) writing: Option<Duration>,
     pub(super) pinged: Option<Duration>,
+    /// When it made progress last, and when it said so, while it runs.
+    pub(super) progressed: Option<(Duration, Duration)>,
 }
 
 /// What a request's server has said of it.
@@ -100,6 +102,7 @@ impl Hop {
             more: false,
             writing: None,
             pinged: None,
+            progressed: None,
         }
     }
 

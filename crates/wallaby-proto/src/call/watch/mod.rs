@@ -347,6 +347,21 @@ impl Watch {
         hop.at.is_known().then_some(&hop.at)
     }
 
+    /// How long a request has made no progress, if its server has said less than two ping periods ago that it runs.
+    pub fn idle(
+        &self,
+        initiator: &Initiator,
+        request: RequestId,
+        now: Duration,
+    ) -> Option<Duration> {
+        let position = initiator.find(&request.path)?;
+        let line = self.lines.get(position as usize)?;
+        let hop = line.hops.iter().find(|hop| hop.hop == request.hop)?;
+        let (progressed, said) = hop.progressed?;
+        let recent = said.saturating_add(self.settings.ping.period.saturating_mul(2)) > now;
+        recent.then(|| now.saturating_sub(progressed))
+    }
+
     /// This endpoint's own output still holds an initial request: its parts are on their way, or it waits for credit or
     /// for its connection. No server can show life before it has been written out. The driver says so as long as it is
     /// so, before each [`Self::handle_timeout`].

@@ -17,7 +17,7 @@ use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Attempt, Manner, output};
 use crate::error::SendError;
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{Budgets, Child, Message, MethodRef, ReplyTo, Request, TraceRecord};
+use crate::wire::{Budgets, Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
 use crate::{Address, Code, Status};
 
 /// A message that a handler sends.
@@ -561,7 +561,11 @@ impl<P: Probe> Endpoint<P> {
         let by = (handler.server.call(), handler.server.id());
         self.probe.released(by, seen, last);
         match outbound {
-            Outbound::Response(response) => {
+            Outbound::Response(mut response) => {
+                if !last && handler.is_first(response.index) && handler.depth() > 0 {
+                    let options = response.options.get_or_insert_default();
+                    options.handled_by = Some(self.handled_by(handler));
+                }
                 let small =
                     response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
                 self.send_answer(handler, Message::Response(response), small);
@@ -821,6 +825,18 @@ impl<P: Probe> Endpoint<P> {
             .server
             .is_traced()
             .then(|| self.make_record(handler))
+    }
+
+    /// Who handles a request, for an initiator that did not send it itself.
+    #[cold]
+    pub(in crate::endpoint) fn handled_by(&self, handler: &Handler) -> HandledBy {
+        let served = self.served.get(handler.served);
+        let method = served.map(|served| Arc::clone(served.definition.name()));
+        HandledBy {
+            node: self.node,
+            server: self.address.clone(),
+            method: method.unwrap_or_else(|| "".into()),
+        }
     }
 
     #[cold]

@@ -102,6 +102,7 @@ pub(crate) fn running() -> Progress {
         manifest: None,
         idle: Some(Duration::ZERO),
         lost: vec![],
+        handled_by: None,
     }
 }
 

@@ -79,6 +79,7 @@ fn told(actions: Vec<(u64, Action)>, id: &str, to: &ReplyTo) -> Vec<u64> {
             pong,
             reply_to,
             session,
+            ..
         } if pong.request == at(id) => {
             assert_eq!((reply_to, *session), (to, Session(RELAY)));
             is_on_its_way(pong)
@@ -157,7 +158,7 @@ fn a_stranger_is_told_where_it_came_from() {
     let passage = shelf.records.refused(&refused, Duration::ZERO);
     let told = shelf.until(150);
     let pongs = told.iter().filter_map(|(time, action)| match action {
-        Action::Pong { session, pong } => Some((*time, *session, is_on_its_way(pong))),
+        Action::Pong { session, pong, .. } => Some((*time, *session, is_on_its_way(pong))),
         _ => None,
     });
     assert_eq!(Vec::from_iter(pongs), [(100, Session(RELAY), true)]);

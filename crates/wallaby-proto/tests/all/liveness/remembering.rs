@@ -314,6 +314,7 @@ fn unconfirmed_output_of_a_session_is_announced_once() {
         pong,
         reply_to,
         session,
+        ..
     } = &actions[0]
     else {
         panic!("{actions:?}")
@@ -368,6 +369,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
                 session: Session(5),
                 reply_to: ReplyTo::Relay,
                 pong,
+                ..
             } => {
                 let unknown = pong.progress.is_none() && pong.announced;
                 assert!(unknown && pong.writing && pong.token.is_some());

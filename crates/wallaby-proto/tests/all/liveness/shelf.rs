@@ -208,6 +208,7 @@ impl Shelf {
                 Action::Pong {
                     session,
                     pong: told,
+                    ..
                 } => {
                     assert_eq!(session, origin.session);
                     pong = Some(told);

@@ -274,12 +274,12 @@ fn flags_that_are_not_known_are_refused() {
     let mut refused = std::collections::BTreeSet::new();
     for sample in all() {
         let frame = vectors::frame(&sample.message, sample.link);
-        for bit in 14..60 {
-            // The flags come first, as an integer of one or two bytes.
+        for bit in 15..60 {
+            // The flags come first, as an integer of one to three bytes.
             let body = &frame[4..];
-            let two = body[0] >= 0x80;
-            let high = if two { u64::from(body[1]) << 7 } else { 0 };
-            let known = u64::from(body[0] & 0x7f) | high;
+            let len = 1 + body.iter().take_while(|byte| **byte >= 0x80).count();
+            let bytes = body[..len].iter().rev();
+            let known = bytes.fold(0, |known, byte| known << 7 | u64::from(byte & 0x7f));
             let mut flags = known | 1 << bit;
             let mut changed = Vec::new();
             while flags >= 0x80 {
@@ -287,7 +287,7 @@ fn flags_that_are_not_known_are_refused() {
                 flags >>= 7;
             }
             changed.push(flags as u8);
-            changed.extend_from_slice(&body[1 + usize::from(two)..]);
+            changed.extend_from_slice(&body[len..]);
             let read = Message::decode(frame[3], changed.into(), sample.link);
             let Err(DecodeError::NotUnderstood { what, bits }) = read else {
                 panic!("{}: {read:?}", sample.name)

@@ -716,7 +716,7 @@ impl World {
     /// Does what the records ask for.
     fn serve(&mut self, m: usize, action: ServerAction, now: Duration) {
         match action {
-            ServerAction::Pong { session, pong } => {
+            ServerAction::Pong { session, pong, .. } => {
                 self.oracle.count("pongs");
                 if self.link_is_open(session.0) {
                     self.send(m, session.0, Message::Pong(pong));

@@ -129,6 +129,7 @@ impl Layout<'_> {
                 }
                 12 => self.records(),
                 15 => drop(self.varint("attempt")),
+                16 => self.handled_by(),
                 17 => self.take(len, "seal"),
                 19 => self.take(len, "continuation"),
                 21 => drop(self.varint("body")),
@@ -139,13 +140,17 @@ impl Layout<'_> {
         }
     }
 
+    pub(super) fn handled_by(&mut self) {
+        self.take(8, "node");
+        self.optional_address("server");
+        self.text("method");
+    }
+
     pub(super) fn records(&mut self) {
         for _ in 0..self.varint("number of trace records") {
             self.path("path");
             self.varint("hop");
-            self.take(8, "node");
-            self.optional_address("server");
-            self.text("method");
+            self.handled_by();
             self.varint("arrived");
             self.varint("queued");
             self.varint("ran");

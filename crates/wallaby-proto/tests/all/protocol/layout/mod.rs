@@ -41,7 +41,7 @@ const RESPONSE_FLAGS: [&str; 10] = [
     "compressed",
 ];
 const PING_FLAGS: [&str; 5] = ["direct", "-", "abort", "missing", "shows"];
-const PONG_FLAGS: [&str; 14] = [
+const PONG_FLAGS: [&str; 15] = [
     "direct",
     "token",
     "announced",
@@ -56,6 +56,7 @@ const PONG_FLAGS: [&str; 14] = [
     "evicted",
     "idle",
     "lost",
+    "handled by",
 ];
 
 impl<'a> Layout<'a> {
@@ -220,6 +221,9 @@ impl<'a> Layout<'a> {
             for _ in 0..self.varint("number of lost responses") {
                 self.varint("index");
             }
+        }
+        if flags & 1 << 14 != 0 {
+            self.handled_by();
         }
     }
 

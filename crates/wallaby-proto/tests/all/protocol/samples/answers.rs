@@ -4,7 +4,9 @@ use bytes::Bytes;
 use wallaby_proto::wire::{End, Message, Options, Response};
 use wallaby_proto::{Code, Facts, RequestId, Status};
 
-use super::{Sample, alice, bob, call, carol, folded, ipv4, link, manifest, path, record, token};
+use super::{
+    Sample, alice, bob, call, carol, folded, handled_by, ipv4, link, manifest, path, record, token,
+};
 
 pub(crate) fn response(indexes: &[u32]) -> Response {
     Response {
@@ -119,6 +121,19 @@ pub(super) fn answers() -> Vec<Sample> {
             deep,
             Response {
                 token: Some(token()),
+                ..response(&[0, 3])
+            },
+        ),
+        response_of(
+            "response-delegated-first",
+            "The first of a request that may send more says who handles it.",
+            deep,
+            Response {
+                token: Some(token()),
+                options: Some(Box::new(Options {
+                    handled_by: Some(handled_by()),
+                    ..Options::default()
+                })),
                 ..response(&[0, 3])
             },
         ),

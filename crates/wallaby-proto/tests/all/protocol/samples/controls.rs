@@ -5,7 +5,9 @@ use std::time::Duration;
 use wallaby_proto::wire::{Child, Message, Ping, Pong, Progress, TraceReport};
 use wallaby_proto::{Facts, RequestId};
 
-use super::{Sample, alice, bob, call, carol, ipv4, ipv6, link, manifest, path, record, token};
+use super::{
+    Sample, alice, bob, call, carol, handled_by, ipv4, ipv6, link, manifest, path, record, token,
+};
 
 pub(super) fn controls() -> Vec<Sample> {
     let out = link(alice(), carol());
@@ -67,6 +69,7 @@ pub(super) fn controls() -> Vec<Sample> {
         manifest: manifest(path(&[0]), 7, 2),
         idle: Some(Duration::from_micros(1500)),
         lost: vec![],
+        handled_by: Some(Box::new(handled_by())),
     };
     let finished = Progress {
         finished: true,
@@ -85,6 +88,7 @@ pub(super) fn controls() -> Vec<Sample> {
         manifest: None,
         idle: None,
         lost: vec![0, 300],
+        handled_by: None,
         ..running.clone()
     };
     let announced = Pong {

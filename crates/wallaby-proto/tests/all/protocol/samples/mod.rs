@@ -4,7 +4,7 @@ mod answers;
 mod controls;
 mod requests;
 
-use wallaby_proto::wire::{Link, Message, TraceRecord};
+use wallaby_proto::wire::{HandledBy, Link, Message, TraceRecord};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
 pub(crate) use self::answers::response;
@@ -82,6 +82,14 @@ pub(super) fn manifest(owner: Path, requests: u32, responses: u32) -> Option<Man
             responses,
         },
     })
+}
+
+pub(crate) fn handled_by() -> HandledBy {
+    HandledBy {
+        node: bob(),
+        server: Some(ipv4()),
+        method: "demo.Index/lookup".into(),
+    }
 }
 
 pub(crate) fn record(hop: u32) -> TraceRecord {

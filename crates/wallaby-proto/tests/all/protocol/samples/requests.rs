@@ -71,6 +71,7 @@ fn every_option() -> Options {
         trace: vec![record(0)],
         undelivered: false,
         attempt: 1,
+        handled_by: None,
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),
         body: Some(9),

@@ -17,7 +17,7 @@ use wallaby_proto::{
     Address, CallId, Facts, Manifest, NodeId, OtherAddress, Path, RequestId, Token,
 };
 
-use self::options::{options, record};
+use self::options::{handled_by, options, record};
 use crate::protocol::samples::{alice, bob};
 
 /// Number of cases of a property: `cases`, or as many times more as `WALLABY_CASES` says.
@@ -315,9 +315,19 @@ fn progress(place: Path) -> BoxedStrategy<Progress> {
         manifest(place),
         option::of(duration()),
         lost,
+        option::of(handled_by().prop_map(Box::new)),
     )
         .prop_map(
-            |(flags, (children_from, children), continuation, facts, manifest, idle, lost)| {
+            |(
+                flags,
+                (children_from, children),
+                continuation,
+                facts,
+                manifest,
+                idle,
+                lost,
+                handled_by,
+            )| {
                 let (finished, aborted, base, count) = flags;
                 Progress {
                     finished,
@@ -331,6 +341,7 @@ fn progress(place: Path) -> BoxedStrategy<Progress> {
                     manifest,
                     idle,
                     lost,
+                    handled_by,
                 }
             },
         )

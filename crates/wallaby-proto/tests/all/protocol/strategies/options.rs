@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::NodeId;
-use wallaby_proto::wire::{Budgets, Metadata, Options, PingSettings, TraceRecord};
+use wallaby_proto::wire::{Budgets, HandledBy, Metadata, Options, PingSettings, TraceRecord};
 
 use super::{address, duration, number, request_id};
 
@@ -29,6 +29,16 @@ pub(super) fn record() -> impl Strategy<Value = TraceRecord> {
                 ran_us,
             },
         )
+}
+
+pub(super) fn handled_by() -> impl Strategy<Value = HandledBy> {
+    (1..u64::MAX, option::of(address()), "[a-zA-Z./]{0,80}").prop_map(|(node, server, method)| {
+        HandledBy {
+            node: NodeId::new(node).expect("not zero"),
+            server,
+            method: method.into(),
+        }
+    })
 }
 
 fn metadata() -> impl Strategy<Value = Metadata> {
@@ -65,6 +75,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         metadata(),
         vec(record(), 0..4),
         prop_oneof![Just(0), any::<u32>()],
+        option::of(handled_by()),
     );
     let bytes = |most| option::of(vec(any::<u8>(), 0..=most).prop_map(Bytes::from));
     let options = (
@@ -77,7 +88,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         .prop_map(
             |(
                 (ping, budgets, age, quiet),
-                (metadata, trace, attempt),
+                (metadata, trace, attempt, handled_by),
                 seal,
                 continuation,
                 (body, repeatable, undelivered),
@@ -93,6 +104,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 };
                 Box::new(Options {
                     attempt,
+                    handled_by,
                     seal,
                     continuation,
                     body,

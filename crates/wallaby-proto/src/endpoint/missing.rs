@@ -1,0 +1,111 @@
+//! What is told of the branches that are missing when a call ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Endpoint;
+use super::calls::{Call, Root};
+use super::probe::Probe;
+use crate::RequestId;
+use crate::call::missing::{Missing, MissingBranch, MissingState};
+use crate::call::watch::Location;
+use crate::error::Failure;
+
+impl<P: Probe> Endpoint<P> {
+    /// A call fails because something of it was lost: with the names of all that is missing.
+    pub(super) fn lose_call(&mut self, sequence: u64, mut loss: Box<crate::call::watch::Failure>) {
+        if let Some(call) = self.calls.get(sequence) {
+            call.fill_in(&mut loss, self.now);
+        }
+        self.end_call(sequence, Err(Failure::Lost(loss)));
+    }
+}
+
+impl Call {
+    /// The branches of which something is to come.
+    pub(super) fn missing(&self, now: Duration) -> Missing {
+        let mut missing = self.initiator.missing();
+        let branches = missing.by_ref().take(Missing::MOST);
+        let branches = branches.map(|request| self.missing_branch(request, now));
+        Missing {
+            branches: branches.collect(),
+            more: missing.count() as u64,
+        }
+    }
+
+    /// What an endpoint knows of a loss besides what its watch does.
+    pub(super) fn fill_in(&self, loss: &mut crate::call::watch::Failure, now: Duration) {
+        loss.method = self.method_of(loss.request);
+        if !loss.server.is_known() {
+            loss.server = self.server_of(loss.request);
+        }
+        loss.missing = self.missing(now);
+    }
+
+    fn missing_branch(&self, request: RequestId, now: Duration) -> MissingBranch {
+        let view = self.initiator.branch_view(&request.path);
+        MissingBranch {
+            request,
+            method: self.method_of(request),
+            server: self.server_of(request),
+            received: view.map_or(0, |view| view.received),
+            sent: view
+                .and_then(|view| view.facts)
+                .map(|facts| facts.responses),
+            state: self.state_of(request, now),
+        }
+    }
+
+    fn root_of(&self, request: RequestId) -> Option<&Root> {
+        let root = self.roots.get(request.path.initial_index()? as usize);
+        root.filter(|root| root.request == request)
+    }
+
+    fn method_of(&self, request: RequestId) -> Option<Arc<str>> {
+        if let Some(root) = self.root_of(request) {
+            return Some(Arc::clone(root.method.name()));
+        }
+        let by = self.initiator.handled_by(request)?;
+        Some(Arc::clone(&by.method)).filter(|method| !method.is_empty())
+    }
+
+    fn server_of(&self, request: RequestId) -> Location {
+        if let Some(root) = self.root_of(request) {
+            return Location {
+                address: Some(root.server.clone()),
+                node: root.node,
+            };
+        }
+        let watch = self.watch.as_ref();
+        if let Some(at) = watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
+            return at.clone();
+        }
+        let by = self.initiator.handled_by(request);
+        by.map_or_else(Location::default, |by| Location {
+            address: by.server.clone(),
+            node: Some(by.node),
+        })
+    }
+
+    fn state_of(&self, request: RequestId, now: Duration) -> MissingState {
+        let view = self.initiator.branch_view(&request.path);
+        if view.is_some_and(|view| view.facts.is_some()) {
+            return MissingState::Ended;
+        }
+        match self.root_of(request) {
+            Some(root) if root.session.is_none() => return MissingState::NotSent,
+            Some(root) if root.lost => return MissingState::Disconnected,
+            _ => {}
+        }
+        let watch = self.watch.as_ref();
+        if let Some(idle) = watch.and_then(|watch| watch.idle(&self.initiator, request, now)) {
+            return MissingState::Running { idle };
+        }
+        match self.initiator.heard(&request.path) {
+            Some(heard) => MissingState::Silent {
+                silence: now.saturating_sub(heard),
+            },
+            None => MissingState::Unheard,
+        }
+    }
+}

@@ -15,8 +15,6 @@ pub(crate) enum Callee {
     Tirpc,
     /// wallaby-onc on tokio.
     Onc,
-    /// wallaby-onc on blocking sockets.
-    OncBlocking,
     /// Wallaby's own protocol, on tokio.
     Wallaby,
     /// Wallaby's own protocol, by the polling driver.
@@ -24,7 +22,7 @@ pub(crate) enum Callee {
 }
 
 impl Callee {
-    const OF_THIS_BENCHMARK: [Self; 4] = [Self::Floor, Self::Tirpc, Self::Onc, Self::OncBlocking];
+    const OF_THIS_BENCHMARK: [Self; 3] = [Self::Floor, Self::Tirpc, Self::Onc];
 
     /// By which a server's process finds it.
     pub(super) fn name(self) -> &'static str {
@@ -32,7 +30,6 @@ impl Callee {
             Self::Floor => "flexrpc-floor",
             Self::Tirpc => "flexrpc-libtirpc",
             Self::Onc => "flexrpc-onc",
-            Self::OncBlocking => "flexrpc-onc-blocking",
             Self::Wallaby => Own::Wallaby.name(),
             Self::Polling => Own::WallabyPolling.name(),
         }
@@ -44,7 +41,6 @@ impl Callee {
             Self::Floor => "floor",
             Self::Tirpc => "libtirpc",
             Self::Onc => "wallaby-onc",
-            Self::OncBlocking => "wallaby-onc-blocking",
             Self::Wallaby => "wallaby",
             Self::Polling => "wallaby-polling",
         }
@@ -60,7 +56,6 @@ impl Callee {
             Self::Floor => Box::new(floor::Floor::connect(fleet, config)?),
             Self::Tirpc => Box::new(on_tirpc::Tirpc::connect(fleet, config)?),
             Self::Onc => Box::new(on_onc::Onc::connect(fleet, config)?),
-            Self::OncBlocking => Box::new(on_onc::Blocking::connect(fleet, config)?),
             Self::Wallaby => Box::new(on_wallaby::Wallaby::connect(fleet, config)?),
             Self::Polling => Box::new(on_polling::Polling::connect(fleet, config)?),
         })
@@ -74,7 +69,6 @@ pub(crate) fn serve(config: &ServerConfig) -> Option<Result<()>> {
     Some(match callee {
         Callee::Tirpc => tirpc::serve(config, on_tirpc::BUFFER),
         Callee::Onc => on_onc::serve(config),
-        Callee::OncBlocking => on_onc::serve_blocking(config),
         Callee::Floor | Callee::Wallaby | Callee::Polling => floor::serve(config),
     })
 }

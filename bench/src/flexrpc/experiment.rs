@@ -191,21 +191,14 @@ const MULTICASTS: [Multicast; 5] = [
         way: Way::Serial,
     },
 ];
-const OVER_UDP: [Callee; 6] = [
+const OVER_UDP: [Callee; 5] = [
     Callee::Floor,
     Callee::Tirpc,
-    Callee::OncBlocking,
     Callee::Onc,
     Callee::Polling,
     Callee::Wallaby,
 ];
-const OVER_TCP: [Callee; 5] = [
-    Callee::Floor,
-    Callee::Tirpc,
-    Callee::OncBlocking,
-    Callee::Onc,
-    Callee::Wallaby,
-];
+const OVER_TCP: [Callee; 4] = [Callee::Floor, Callee::Tirpc, Callee::Onc, Callee::Wallaby];
 const KIB: usize = 1_024;
 /// The paper's; what does not fit into a datagram, or into libtirpc's, is last.
 const SIZES: [usize; 9] = [

@@ -1,6 +1,6 @@
-//! wallaby-onc, on tokio and on blocking sockets: the same service and the same calls.
+//! wallaby-onc: the same service and the same calls.
 
-use super::line::{argument, grow, share};
+use super::line::argument;
 use super::{Caller, Load};
 use crate::fleet::{Control, Fleet, ServerConfig, Transport};
 use crate::harness::{Latencies, Traffic};
@@ -15,7 +15,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use wallaby_onc::blocking::{self, Pool, PooledChannel, ServerOptions};
 use wallaby_onc::client::{Options, TcpChannel, UdpChannel};
 use wallaby_onc::{AcceptError, Channel, Procedure, Programs, Refusal, Service, server, service};
 
@@ -69,17 +68,6 @@ pub(super) fn serve(config: &ServerConfig) -> Result<()> {
         let _ = ended.send(attend(address));
     });
     runtime.block_on(end)?
-}
-
-/// Runs a server on blocking sockets until its client has gone.
-pub(super) fn serve_blocking(config: &ServerConfig) -> Result<()> {
-    let programs = Programs::new().with(Take);
-    let server = blocking::Server::new(programs, ServerOptions::default())?;
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    attend(match config.transport {
-        Transport::Udp => server.listen_udp(anywhere)?,
-        _ => server.listen_tcp(anywhere)?,
-    })
 }
 
 fn attend(address: SocketAddr) -> Result<()> {
@@ -179,48 +167,4 @@ async fn call_while_left(
         taken.push(start.elapsed());
     }
     Ok(taken)
-}
-
-/// A client on blocking sockets: callers are threads that share a pool.
-pub(super) struct Blocking {
-    fleet: Fleet,
-    channel: PooledChannel,
-    callers: Vec<PooledChannel>,
-}
-
-impl Blocking {
-    pub(super) fn connect(fleet: Fleet, config: &ServerConfig) -> Result<Self> {
-        let (pool, server) = (Pool::new(blocking::Options::default()), address(&fleet)?);
-        let channel = match config.transport {
-            Transport::Udp => pool.udp(server),
-            _ => pool.tcp(server),
-        };
-        Ok(Self {
-            fleet,
-            channel,
-            callers: Vec::new(),
-        })
-    }
-}
-
-impl Caller for Blocking {
-    // The limit is kept by that of each call.
-    fn run(
-        &mut self,
-        load: &Load,
-        operations: u64,
-        _limit: Duration,
-        latencies: &mut Latencies,
-    ) -> Result<()> {
-        let channel = &self.channel;
-        grow(&mut self.callers, load.callers, || Ok(channel.clone()))?;
-        let argument = argument(load.bytes);
-        share(&mut self.callers, operations, latencies, |channel| {
-            blocking::wait(take(&*channel, &argument))
-        })
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        self.fleet.processes()
-    }
 }

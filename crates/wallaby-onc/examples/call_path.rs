@@ -1,17 +1,17 @@
 //! Calls of ONC RPC, one after the other: for counting the instructions and the system calls of client and server.
 //!
-//! `call_path CALLS FORM TRANSPORT BYTES` makes so many calls whose argument has so many bytes and whose answer has none. The
-//! form is `blocking` or `tokio`, the transport `udp` or `tcp`. The server is in the same process, unless its address follows:
-//! that of `call_path serve FORM TRANSPORT`, which says it.
+//! `call_path CALLS TRANSPORT BYTES` makes so many calls whose argument has so many bytes and whose answer has none. The
+//! transport is `udp` or `tcp`. The server is in the same process, unless its address follows: that of
+//! `call_path serve TRANSPORT`, which says it.
 
 use std::env::args;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::spawn;
-use wallaby_onc::blocking::{self, Pool};
 use wallaby_onc::client::{TcpChannel, UdpChannel};
+use wallaby_onc::server::Server;
 use wallaby_onc::{AcceptError, Caller, Channel, Procedure, Programs, Refusal, Service};
 use wallaby_onc::{client, server, service};
 
@@ -47,41 +47,17 @@ async fn call(channel: impl Channel, argument: Vec<u8>, times: u32) -> Result {
     Ok(())
 }
 
-/// A server, which serves as long as it is kept.
-#[expect(dead_code, reason = "kept, not used")]
-enum Serving {
-    Blocking(blocking::Server),
-    Tokio(server::Server),
-}
-
-async fn serve(form: &str, transport: &str) -> Result<(Serving, SocketAddr)> {
-    let (programs, anywhere) = (Programs::new().with(Take), ([127, 0, 0, 1], 0).into());
-    if form == "blocking" {
-        let server = blocking::Server::new(programs, blocking::ServerOptions::default())?;
-        let address = match transport {
-            "udp" => server.listen_udp(anywhere)?,
-            _ => server.listen_tcp(anywhere)?,
-        };
-        return Ok((Serving::Blocking(server), address));
-    }
-    let server = server::Server::new(programs, server::Options::default());
+async fn serve(transport: &str) -> Result<(Server, SocketAddr)> {
+    let server = Server::new(Programs::new().with(Take), server::Options::default());
+    let anywhere = ([127, 0, 0, 1], 0).into();
     let address = match transport {
         "udp" => server.listen_udp(anywhere).await?,
         _ => server.listen_tcp(anywhere).await?,
     };
-    Ok((Serving::Tokio(server), address))
+    Ok((server, address))
 }
 
-fn run(form: &str, transport: &str, argument: Vec<u8>, times: u32, to: SocketAddr) -> Result {
-    let pool = Pool::new(blocking::Options::default());
-    match (form, transport) {
-        ("blocking", "udp") => blocking::wait(call(pool.udp(to), argument, times)),
-        ("blocking", _) => blocking::wait(call(pool.tcp(to), argument, times)),
-        _ => Err("the form is blocking or tokio".into()),
-    }
-}
-
-async fn run_on_tokio(transport: &str, argument: Vec<u8>, times: u32, to: SocketAddr) -> Result {
+async fn run(transport: &str, argument: Vec<u8>, times: u32, to: SocketAddr) -> Result {
     let options = client::Options::default();
     // In tasks, as programs mostly call: what a runtime waits for itself costs more.
     match transport {
@@ -104,33 +80,26 @@ async fn run_on_tokio(transport: &str, argument: Vec<u8>, times: u32, to: Socket
     }
 }
 
-fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().enable_all().build()?)
-}
-
 fn main() -> Result {
-    let usage = "usage: call_path CALLS blocking|tokio udp|tcp BYTES [ADDRESS], or call_path serve FORM TRANSPORT";
+    let usage = "usage: call_path CALLS udp|tcp BYTES [ADDRESS], or call_path serve udp|tcp";
     let argument = |place| args().nth(place).ok_or(usage);
-    let (calls, form, transport) = (argument(1)?, argument(2)?, argument(3)?);
-    let runtime = runtime()?;
+    let (calls, transport) = (argument(1)?, argument(2)?);
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     if calls == "serve" {
-        let (serving, address) = runtime.block_on(serve(&form, &transport))?;
+        let (serving, address) = runtime.block_on(serve(&transport))?;
         println!("{address}");
         runtime.block_on(std::future::pending::<()>());
         drop(serving);
         return Ok(());
     }
-    let (times, bytes) = (calls.parse()?, vec![7; argument(4)?.parse()?]);
-    let (serving, to) = match args().nth(5) {
+    let (times, bytes) = (calls.parse()?, vec![7; argument(3)?.parse()?]);
+    let (serving, to) = match args().nth(4) {
         Some(address) => (None, address.parse()?),
         None => runtime
-            .block_on(serve(&form, &transport))
+            .block_on(serve(&transport))
             .map(|(server, address)| (Some(server), address))?,
     };
-    match form.as_str() {
-        "tokio" => runtime.block_on(run_on_tokio(&transport, bytes, times, to))?,
-        _ => run(&form, &transport, bytes, times, to)?,
-    }
+    runtime.block_on(run(&transport, bytes, times, to))?;
     drop(serving);
     Ok(())
 }

@@ -29,7 +29,6 @@ use std::time::Duration;
 pub use counters::Counters;
 pub use datagram::UdpChannel;
 pub use stream::{StreamChannel, Tcp, TcpChannel, Unix, UnixChannel};
-pub(crate) use xid::{Arrived, arrived, arrived_in};
 
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};

@@ -10,7 +10,6 @@
 //! | [`failure`] | why a call has no answer |
 //! | [`client`] | ways to servers over sockets |
 //! | [`server`] | programs served over sockets |
-//! | [`blocking`] | clients and servers on blocking sockets and threads |
 //! | [`rpcbind`] | where programs are reached |
 //! | `endpoint` | the same over Wallaby's own transports, with the feature `wallaby` |
 //!
@@ -21,8 +20,6 @@
 extern crate self as wallaby_onc;
 
 pub mod auth;
-#[cfg(all(feature = "net", unix))]
-pub mod blocking;
 #[cfg(all(feature = "net", unix))]
 pub mod client;
 #[cfg(all(feature = "net", unix))]

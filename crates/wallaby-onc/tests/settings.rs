@@ -8,7 +8,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_onc::blocking::{self, Pool, wait};
 use wallaby_onc::client::{self, TcpChannel, UdpChannel};
 use wallaby_onc::server::{self, Server};
 use wallaby_onc::{AcceptError, Caller, Channel, Procedure, Programs, Reason, Refusal, Service};
@@ -163,66 +162,6 @@ async fn every_setting_of_a_server() {
     }
 }
 
-#[test]
-fn every_setting_of_blocking_sockets() {
-    no_panics();
-    let servers = all(
-        &blocking::ServerOptions::default(),
-        &[
-            |options, time| options.keep_workers = time,
-            |options, time| options.linger = time,
-            |options, time| options.write_timeout = time,
-            |options, time| options.keep_replies = time,
-            |options, time| options.shutdown_timeout = time,
-        ],
-        &[
-            |options, count| options.max_workers = count,
-            |options, count| options.max_connections = count,
-            |options, count| options.max_record = count,
-            |options, count| options.max_kept_replies = count,
-            |options, count| options.max_kept_bytes = count,
-        ],
-    );
-    let patience = blocking::Options {
-        timeout: SOON,
-        ..blocking::Options::default()
-    };
-    for options in servers {
-        println!("{options:?}");
-        let server = blocking::Server::new(programs(), options).unwrap();
-        let tcp = server.listen_tcp(anywhere()).unwrap();
-        let udp = server.listen_udp(anywhere()).unwrap();
-        let pool = Pool::new(patience.clone());
-        println!("tcp {:?}", wait(call(&pool.tcp(tcp))));
-        println!("udp {:?}", wait(call(&pool.udp(udp))));
-        server.shutdown();
-    }
-    let server = blocking::Server::new(programs(), blocking::ServerOptions::default()).unwrap();
-    let tcp = server.listen_tcp(anywhere()).unwrap();
-    let udp = server.listen_udp(anywhere()).unwrap();
-    let pools = all(
-        &patience,
-        &[
-            |options, time| options.timeout = time,
-            |options, time| options.look_after = time,
-            |options, time| options.retransmit_after = time,
-            |options, time| options.retransmit_at_most = time,
-        ],
-        &[
-            |options, count| options.max_handles = count,
-            |options, count| options.max_record = count,
-        ],
-    );
-    for options in pools {
-        println!("{options:?}");
-        let pool = Pool::new(options);
-        for _ in 0..2 {
-            println!("tcp {:?}", wait(call(&pool.tcp(tcp))));
-            println!("udp {:?}", wait(call(&pool.udp(udp))));
-        }
-    }
-}
-
 /// A call that is sent again without a pause would do nothing else.
 #[tokio::test]
 async fn nobody_is_flooded() {
@@ -238,19 +177,6 @@ async fn nobody_is_flooded() {
         let channel = UdpChannel::connect(at, options).await.unwrap();
         assert!(call(&channel).await.is_err());
         let again = channel.counters().retransmissions;
-        assert!(again <= 200, "{again} in 200 ms");
-        let options = blocking::Options {
-            timeout: SOON,
-            retransmit_after: time,
-            retransmit_at_most: time,
-            ..blocking::Options::default()
-        };
-        let pool = Pool::new(options);
-        let again = tokio::task::spawn_blocking(move || {
-            assert!(wait(call(&pool.udp(at))).is_err());
-            pool.counters().retransmissions
-        });
-        let again = again.await.unwrap();
         assert!(again <= 200, "{again} in 200 ms");
     }
 }

@@ -1,63 +1,32 @@
 //! Calls over UDP that were seen before: those that are executed are not executed again, those that are answered get the
 //! same answer.
 
-mod checksum;
-
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
-use crate::auth::{AUTH_NONE, OpaqueAuth};
 use crate::message::{Call, Procedure};
-use checksum::{LANES, MULTIPLIER, checksum, fold};
 
 /// What an answer takes up besides its bytes.
 const OVERHEAD: usize = 256;
 
 /// What makes two datagrams the same call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     peer: SocketAddr,
     xid: u32,
     procedure: Procedure,
     /// Of the arguments and of who calls: a client that was restarted may use a number again, and so may another user behind
     /// the same address and port, whom what was answered here may not concern.
+    /// It tells a client's mistakes apart, not its tricks: who finds two arguments with the same one gets its own answers
+    /// mixed up.
     checksum: u64,
-    /// Of all that is above.
-    hash: u64,
-}
-
-/// It is hashed when it is made: a table asks for that several times.
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-/// What a key has, as it is.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Keys write a number; whatever else may not be lost.
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 /// What is known of a call.
@@ -74,12 +43,12 @@ pub(crate) enum Verdict {
 /// The calls of late.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    calls: HashMap<Key, State, BuildHasherDefault<AsItIs>>,
+    calls: HashMap<Key, State>,
     /// Those that are answered, oldest first.
     answered: VecDeque<(Instant, Key)>,
     bytes: usize,
     limits: Limits,
-    secret: u64,
+    checksums: RandomState,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,46 +71,19 @@ impl Seen {
             answered: VecDeque::new(),
             bytes: 0,
             limits,
-            secret: RandomState::new().hash_one(0_u8),
+            checksums: RandomState::default(),
         }
     }
 
     pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
-        let procedure = call.procedure;
-        let checksum = checksum(&call.arguments, self.secret) ^ self.user(&call.credential);
-        let numbers = u64::from(xid) << 32 | u64::from(procedure.number);
-        // Who knows no secret does not know either which calls would meet in a table.
-        let hash = fold(self.mixed(peer) ^ checksum, numbers ^ self.secret);
+        let (credential, arguments) = (&call.credential, &call.arguments);
+        let told = (credential.flavor, &credential.body[..], &arguments[..]);
         Key {
             peer,
             xid,
-            procedure,
-            checksum,
-            hash: fold(hash ^ self.secret, MULTIPLIER),
+            procedure: call.procedure,
+            checksum: self.checksums.hash_one(told),
         }
-    }
-
-    /// A checksum of a credential; nobody knows what it adds to that of the arguments.
-    fn user(&self, credential: &OpaqueAuth) -> u64 {
-        if credential.flavor == AUTH_NONE && credential.body.is_empty() {
-            return 0;
-        }
-        let body = checksum(&credential.body, !self.secret);
-        fold(
-            body ^ self.secret,
-            MULTIPLIER ^ u64::from(credential.flavor),
-        )
-    }
-
-    /// A checksum of an address.
-    fn mixed(&self, peer: SocketAddr) -> u64 {
-        let address = match peer.ip() {
-            IpAddr::V4(address) => u128::from(address.to_bits()),
-            IpAddr::V6(address) => address.to_bits(),
-        };
-        let (high, low) = ((address >> 64) as u64, address as u64);
-        let high = fold(high ^ self.secret, LANES[0] ^ u64::from(peer.port()));
-        fold(low ^ self.secret, high ^ LANES[1])
     }
 
     /// A call arrived. The clock is read only if it was seen before.
@@ -205,6 +147,7 @@ fn cost(reply: &Bytes) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::OpaqueAuth;
 
     fn seen(replies: usize, bytes: usize) -> Seen {
         Seen::new(Limits {
@@ -281,15 +224,6 @@ mod tests {
             let key = seen.key(peer(port), xid, &call);
             assert_eq!(seen.begin(key, || now), Verdict::New, "{key:?}");
         }
-    }
-
-    #[test]
-    fn peers_that_send_the_same_are_spread_over_a_table() {
-        let seen = seen(10, 10_000);
-        let state = RandomState::new();
-        let hash = |port| state.hash_one(seen.key(peer(port), 5, &call(b"a")));
-        assert_eq!(hash(1), hash(1));
-        assert_ne!(hash(1), hash(2));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! `cargo test -p wallaby-onc --test all xdr::` runs those of one module. Programs beside this one say why they are apart.
 
 mod author;
-mod blocking;
 mod client;
 mod endpoint;
 mod generated;

@@ -1,12 +1,12 @@
 //! Who asks: lookups by delegation and by iteration.
 
-use crate::chance::Chance;
 use crate::host::miss_of;
 use crate::id::RingId;
 use crate::message::{Found, Lookup, Refusal, Step, Wish};
 use crate::search::{Miss, Next, Search};
 use crate::service::ring;
 use crate::store::Key;
+use fastrand::Rng;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wallaby::{Address, Endpoint, Trace};
@@ -26,7 +26,7 @@ pub struct Client {
     endpoint: Endpoint,
     /// Where lookups begin: any of these.
     hosts: Arc<[Address]>,
-    chance: Arc<Mutex<Chance>>,
+    chance: Arc<Mutex<Rng>>,
     traced: bool,
     trails: bool,
     deadline: Duration,
@@ -76,7 +76,7 @@ impl Client {
         Self {
             endpoint,
             hosts: hosts.into(),
-            chance: Arc::new(Mutex::new(Chance(seed))),
+            chance: Arc::new(Mutex::new(Rng::with_seed(seed))),
             traced: false,
             trails: false,
             deadline: Self::DEADLINE,
@@ -258,6 +258,6 @@ impl Client {
 
     fn random(&self) -> u64 {
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        chance.next_number()
+        chance.u64(..)
     }
 }

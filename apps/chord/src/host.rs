@@ -4,7 +4,7 @@ use crate::id::RingId;
 use crate::message::{Ask, Copying, Lookup, Peer, Refusal, Told, Trouble, Wish};
 use crate::node::{Action, Config, Errand, Node, Tables, take_on};
 use crate::search::Miss;
-use crate::service::{Change, Work, hosting, ring};
+use crate::service::{Change, hosting, ring};
 use crate::store::Key;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -219,13 +219,6 @@ impl Host {
             .take(most)
             .map(|(_, hosted)| hosted.node.tables())
             .collect()
-    }
-
-    pub(crate) fn work_done(&self) -> Work {
-        Work {
-            rounds: self.rounds.load(Ordering::Relaxed),
-            messages: self.endpoint.metrics().messages_sent,
-        }
     }
 
     fn join(&self, id: RingId, at: Option<Address>) -> Result<(), Refusal> {

@@ -11,11 +11,9 @@
 //! | [`search`] | attempts of a lookup that learn from each other |
 //! | [`process`], [`draw`], [`command`] | endpoints as processes of their own; what a user sees |
 //! | [`host`], [`service`], [`client`] | nodes on an endpoint; its methods; who asks them |
-//! | [`world`], [`census`], [`churn`], [`chance`] | a ring under virtual rounds; whether it is one ring; faults and books; seeds |
+//! | [`census`] | whether what all nodes know is one ring |
 
 pub mod census;
-pub mod chance;
-pub mod churn;
 pub mod client;
 pub mod command;
 pub mod draw;
@@ -23,9 +21,7 @@ pub mod host;
 pub mod id;
 pub mod message;
 pub mod node;
-pub mod output;
 pub mod process;
 pub mod search;
 pub mod service;
 pub mod store;
-pub mod world;

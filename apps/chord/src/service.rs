@@ -40,15 +40,6 @@ pub enum Change {
     Crash(RingId),
 }
 
-/// How much an endpoint has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
-    /// Rounds of maintenance that have ended.
-    pub rounds: u64,
-    /// Messages that it has sent.
-    pub messages: u64,
-}
-
 /// What an endpoint tells whoever runs the ring.
 #[wallaby::service(package = "chord")]
 pub trait Hosting {
@@ -56,8 +47,6 @@ pub trait Hosting {
     async fn tables(behind: Option<RingId>, most: u32) -> Vec<Tables>;
     /// Changes its nodes. What is asked for has begun when this is answered; it takes rounds.
     async fn change(changes: Vec<Change>) -> Vec<Result<(), Refusal>>;
-    /// How much it has done.
-    async fn work() -> Work;
 }
 
 #[wallaby::serve]
@@ -105,10 +94,6 @@ impl Hosting for Host {
     async fn change(&self, changes: Vec<Change>) -> Vec<Result<(), Refusal>> {
         let changes = changes.into_iter();
         changes.map(|change| self.change_nodes(change)).collect()
-    }
-
-    async fn work(&self) -> Work {
-        self.work_done()
     }
 }
 

@@ -1,24 +1,19 @@
-//! `wallaby-chord put`, `get`, `lookup` and `explain`: one key.
+//! `wallaby-chord put`, `get` and `explain`: one key.
 
-use super::{Page, span};
+use super::Page;
 use crate::client::{Answered, Client, Form};
 use crate::draw;
 use crate::id::RingId;
-use crate::message::Found;
-use crate::output;
 use clap::Args;
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
+use wallaby_program::output;
 
 /// A key and its value.
 #[derive(Debug, Args)]
 pub(super) struct Put {
     key: String,
     value: String,
-    /// Print a line of JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     page: Page,
 }
@@ -30,21 +25,7 @@ pub(super) struct Get {
     /// Ask node after node, in place of one call that they forward
     #[arg(long)]
     iterative: bool,
-    /// Print a line of JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    page: Page,
-}
-
-/// A key.
-#[derive(Debug, Args)]
-pub(super) struct Lookup {
-    key: String,
-    /// Ask node after node, in place of one call that they forward
-    #[arg(long)]
-    iterative: bool,
-    /// Print a line of JSON
+    /// Print a line of JSON, which says who owns it, too
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -65,42 +46,36 @@ impl Put {
         let answered = client.put(&self.key, self.value.into_bytes()).await?;
         report_misses(&answered);
         let found = &answered.found;
-        match self.json {
-            true => {
-                let copies = found.copies;
-                output::line(format_args!(
-                    "{}",
-                    with(&answered, &self.key, &[("copies", json!(copies))])
-                ))?;
-            }
-            false => output::line(format_args!(
-                "{} nodes keep it, from {} on; {} hops, {}",
-                found.copies,
-                found.owner,
-                found.hops,
-                span::show(answered.took)
-            ))?,
-        }
-        Ok(())
+        output::line(format_args!(
+            "{} nodes keep it, from {} on; {} hops, {:.1?}",
+            found.copies, found.owner, found.hops, answered.took
+        ))
     }
 }
 
 impl Get {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = self.page.client().await?;
-        let answered = client.get(&self.key, form(self.iterative)).await?;
+        let form = match self.iterative {
+            true => Form::Iteration,
+            false => Form::Delegation,
+        };
+        let answered = client.get(&self.key, form).await?;
         report_misses(&answered);
-        let value = answered.found.value.as_deref();
+        let found = &answered.found;
+        let value = found.value.as_deref().map(String::from_utf8_lossy);
         if self.json {
-            let value = value.map(String::from_utf8_lossy);
-            output::line(format_args!(
-                "{}",
-                with(&answered, &self.key, &[("value", json!(value))])
-            ))?;
-        } else if let Some(value) = value {
-            let mut output = std::io::stdout().lock();
-            output.write_all(value)?;
-            output.write_all(b"\n")?;
+            output::line(json!({
+                "key": self.key,
+                "value": value,
+                "owner": found.owner.id.to_string(),
+                "at": found.owner.host.to_string(),
+                "hops": found.hops,
+                "attempts": answered.attempts,
+                "us": answered.took.as_secs_f64() * 1e6,
+            }))?;
+        } else if let Some(value) = &value {
+            output::line(value)?;
         }
         match value {
             Some(_) => Ok(ExitCode::SUCCESS),
@@ -112,71 +87,38 @@ impl Get {
     }
 }
 
-impl Lookup {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
-        let client = self.page.client().await?;
-        let id = RingId::of_key(&self.key);
-        let answered = client.owner(id, form(self.iterative)).await?;
-        report_misses(&answered);
-        match self.json {
-            true => output::line(format_args!("{}", with(&answered, &self.key, &[])))?,
-            false => output::line(format_args!(
-                "'{}' is at {id}, owned by {}; {} hops, {}",
-                self.key,
-                answered.found.owner,
-                answered.found.hops,
-                span::show(answered.took)
-            ))?,
-        }
-        Ok(())
-    }
-}
-
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.page.client().await?;
-        output::text(&explain(&client, &self.key).await?)?;
-        Ok(())
+        output::text(explain(&client, &self.key).await?)
     }
 }
 
 /// How a lookup went, several lines, and what it takes by iteration.
 pub(super) async fn explain(client: &Client, key: &str) -> anyhow::Result<String> {
     let id = RingId::of_key(key);
-    let seed = super::random();
-    let mut answers = Vec::new();
-    for form in [Form::Delegation, Form::Iteration] {
+    let seed = fastrand::u64(..);
+    let ask = async |form| {
         // Of one seed, so that both begin at the same node.
         let client = Client::new(client.endpoint().clone(), client.hosts(), seed).traced();
         // The first time connects endpoints that have never talked to each other.
         client.owner(id, form).await?;
-        answers.push(client.owner(id, form).await?);
-    }
-    let [delegated, iterated] = &answers[..] else {
-        anyhow::bail!("two forms are asked");
+        anyhow::Ok(client.owner(id, form).await?)
     };
-    report_misses(delegated);
+    let delegated = ask(Form::Delegation).await?;
+    let iterated = ask(Form::Iteration).await?;
+    report_misses(&delegated);
     let mut text = draw::way(key, id, &delegated.found, delegated.trace.as_ref());
-    for (name, answered) in [("delegation", delegated), ("iteration", iterated)] {
-        let hops = answered.found.hops;
-        let messages = match name {
-            "delegation" => hops + 2,
-            _ => 2 * (hops + 1),
-        };
+    let mut tell = |form: &str, answered: &Answered, messages, at_client| {
+        let (hops, took) = (answered.found.hops, answered.took);
         text += &format!(
-            "by {name}: {hops} hops in {}, {messages} messages, {} of them at the client\n",
-            span::show(answered.took),
-            if name == "delegation" { 2 } else { messages },
+            "by {form}: {hops} hops in {took:.1?}, {messages} messages, {at_client} of them at the client\n"
         );
-    }
+    };
+    tell("delegation", &delegated, delegated.found.hops + 2, 2);
+    let messages = 2 * (iterated.found.hops + 1);
+    tell("iteration", &iterated, messages, messages);
     Ok(text)
-}
-
-fn form(iterative: bool) -> Form {
-    match iterative {
-        true => Form::Iteration,
-        false => Form::Delegation,
-    }
 }
 
 /// Attempts that failed are said, even if another one succeeded.
@@ -184,23 +126,4 @@ fn report_misses(answered: &Answered) {
     for miss in &answered.misses {
         eprintln!("an attempt failed: {miss}");
     }
-}
-
-fn with(answered: &Answered, key: &str, more: &[(&str, serde_json::Value)]) -> serde_json::Value {
-    let Found { owner, hops, .. } = &answered.found;
-    let mut line = json!({
-        "key": key,
-        "id": RingId::of_key(key).to_string(),
-        "owner": owner.id.to_string(),
-        "at": owner.host.to_string(),
-        "hops": hops,
-        "attempts": answered.attempts,
-        "us": answered.took.as_secs_f64() * 1e6,
-    });
-    for (name, value) in more {
-        if let Some(object) = line.as_object_mut() {
-            object.insert((*name).to_owned(), value.clone());
-        }
-    }
-    line
 }

@@ -3,10 +3,8 @@
 use super::{Size, ask, ring};
 use crate::client::{Client, Form};
 use crate::draw;
-use crate::output;
-use crate::process;
 use clap::Args;
-use std::time::Duration;
+use wallaby_program::output;
 
 /// How large it is.
 #[derive(Debug, Args)]
@@ -18,9 +16,8 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut processes = self.size.start().await?;
-        let hosts = processes.hosts();
-        let endpoint = process::client_endpoint(&hosts, Duration::ZERO).await?;
-        let client = Client::new(endpoint, &hosts, self.size.seed);
+        let ring = processes.ring();
+        let client = Client::new(ring.endpoint().await?, &ring.hosts, self.size.seed);
         for (key, value) in [
             ("wallaby", "jumps"),
             ("chord", "1, 3, 5"),
@@ -33,22 +30,22 @@ impl Demo {
                 put.found.copies, put.found.owner
             ))?;
         }
-        output::line(format_args!("\n$ wallaby-chord ring"))?;
+        output::line("\n$ wallaby-chord ring")?;
         let (tables, _) = ring::survey(&client).await;
-        output::text(&draw::ring(tables.get(..12).unwrap_or(&tables)))?;
-        output::line(format_args!("… and so on: {} nodes", tables.len()))?;
-        output::line(format_args!("\n$ wallaby-chord explain wallaby"))?;
-        output::text(&ask::explain(&client, "wallaby").await?)?;
+        output::text(draw::ring(&tables))?;
+        output::line(format_args!("\none ring of {} nodes", tables.len()))?;
+        output::line("\n$ wallaby-chord explain wallaby")?;
+        output::text(ask::explain(&client, "wallaby").await?)?;
         if let Some(owner) = client.get("wallaby", Form::Delegation).await.ok()
-            && hosts.len() > 1
+            && self.size.processes > 1
         {
             let host = owner.found.owner.host;
             processes.kill(&host).await?;
             let got = client.get("wallaby", Form::Delegation).await?;
             let value = got.found.value.unwrap_or_default();
-            output::line(format_args!(
-                "\nkilled the process of its owner, with all its nodes; right after that:"
-            ))?;
+            output::line(
+                "\nkilled the process of its owner, with all its nodes; right after that:",
+            )?;
             output::line(format_args!(
                 "$ wallaby-chord get wallaby\n{}",
                 String::from_utf8_lossy(&value)

@@ -1,11 +1,9 @@
 //! `wallaby-chord up`: a ring that stays until it is told to end.
 
 use super::{Page, Size};
-use crate::output;
-use crate::process;
-use anyhow::Context;
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use wallaby_program::ending::interrupted;
+use wallaby_program::{output, page};
 
 /// Which ring.
 #[derive(Debug, Args)]
@@ -19,49 +17,34 @@ pub(super) struct Up {
 impl Up {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut processes = self.size.start().await?;
-        let hosts = processes.hosts();
-        let ring = processes.ring();
-        process::announce(&self.page.at, &ring)?;
+        let ring = processes.ring().clone();
+        page::announce(&self.page.at, &ring)?;
         output::line(format_args!(
             "a ring of {} nodes in {} processes; {} says where:",
-            processes.setup(self.size.nodes).members().len(),
-            hosts.len(),
+            self.size.nodes,
+            ring.hosts.len(),
             self.page.at.display()
         ))?;
-        for host in &hosts {
+        for host in &ring.hosts {
             output::line(format_args!("  {host}"))?;
         }
-        if !ring.link.is_zero() {
+        if !self.size.link.is_zero() {
+            let link = self.size.link;
             output::line(format_args!(
-                "every message takes {:?}, as on a network",
-                ring.link
+                "every message takes {link:?}, as on a network"
             ))?;
         }
-        output::line(format_args!(
-            "it stays until Ctrl-C; try: wallaby-chord explain wallaby"
-        ))?;
+        output::line("it stays until Ctrl-C; try: wallaby-chord explain wallaby")?;
         tokio::select! {
             // The others go on: that is what a ring is for.
             ended = processes.ended() => {
                 eprintln!("{ended}; the others go on");
                 interrupted().await?;
             }
-            asked = interrupted() => asked?,
+            asked = interrupted() => drop(asked?),
         }
-        process::withdraw(&self.page.at, &ring);
+        page::withdraw(&self.page.at, &ring);
         processes.end().await;
         Ok(())
     }
-}
-
-/// Waits until the program is asked to end: Ctrl-C, or `kill`.
-pub(super) async fn interrupted() -> anyhow::Result<()> {
-    let listen = |kind| signal(kind).context("signals can't be listened to");
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }

@@ -1,14 +1,14 @@
 //! Keys stay findable while nodes join, leave and crash: thousands of virtual rounds, watched by who knows all keys.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::world::World;
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use wallaby_chord::census::problems;
-use wallaby_chord::chance::Chance;
 use wallaby_chord::id::RingId;
 use wallaby_chord::message::Wish;
 use wallaby_chord::node::{Config, Node};
 use wallaby_chord::store::Key;
-use wallaby_chord::world::World;
 
 /// What clients know of a key.
 #[derive(Default)]
@@ -33,7 +33,7 @@ enum Asked {
 
 struct Watch {
     world: World,
-    chance: Chance,
+    chance: Rng,
     keys: Vec<Known>,
     asked: BTreeMap<u64, Asked>,
     putting: BTreeSet<usize>,
@@ -75,7 +75,7 @@ impl Watch {
         let wish = Wish::Put {
             key: name.clone(),
             value: value.to_le_bytes().to_vec(),
-            put: self.chance.next_number(),
+            put: self.chance.u64(..),
         };
         let number = self.world.search(name.id, wish);
         self.asked.insert(number, Asked::Put { key, value });
@@ -114,8 +114,8 @@ impl Watch {
 
     fn load(&mut self) {
         for _ in 0..2 {
-            let key = self.chance.below(self.keys.len());
-            match self.chance.below(4) {
+            let key = self.chance.usize(..self.keys.len());
+            match self.chance.usize(..4) {
                 0 => self.put(key),
                 _ => self.get(key),
             }
@@ -200,7 +200,7 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
     let most_in_row = config.replicas - 1;
     let mut watch = Watch {
         world: World::settled(seed, 6, nodes, config),
-        chance: Chance(!seed),
+        chance: Rng::with_seed(!seed),
         keys: (0..100).map(|_| Known::default()).collect(),
         asked: BTreeMap::new(),
         putting: BTreeSet::new(),
@@ -215,10 +215,10 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
     watch.rounds(20);
     while past < rounds {
         let ids = serving(&watch.world);
-        let lost = match watch.chance.below(8) {
+        let lost = match watch.chance.usize(..8) {
             // Several crash in a row: as many as a key may lose.
             0 if ids.len() > nodes as usize / 2 && past >= repaired => {
-                let start = watch.chance.below(ids.len());
+                let start = watch.chance.usize(..ids.len());
                 let row: Vec<RingId> = ids
                     .iter()
                     .cycle()
@@ -233,26 +233,26 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
                 true
             }
             1 if ids.len() > nodes as usize / 2 && past >= repaired => {
-                let host = watch.world.hosts()[watch.chance.below(6)].clone();
+                let host = watch.world.hosts()[watch.chance.usize(..6)].clone();
                 watch.world.kill(&host);
                 true
             }
             // Several join at once, one of them perhaps where one was before.
             2 | 3 if ids.len() < 2 * nodes as usize => {
-                for _ in 0..=watch.chance.below(4) {
+                for _ in 0..=watch.chance.usize(..4) {
                     number += 1;
-                    let host = watch.chance.below(6);
+                    let host = watch.chance.usize(..6);
                     watch.world.join(RingId::of_node(seed, number), host);
                 }
                 if let Some(id) = gone.pop().filter(|id| watch.world.node(*id).is_none()) {
-                    let host = watch.chance.below(6);
+                    let host = watch.chance.usize(..6);
                     watch.world.join(id, host);
                 }
                 false
             }
             4 | 5 if ids.len() > nodes as usize / 2 => {
-                for _ in 0..=watch.chance.below(2) {
-                    let id = ids[watch.chance.below(ids.len())];
+                for _ in 0..=watch.chance.usize(..2) {
+                    let id = ids[watch.chance.usize(..ids.len())];
                     watch.world.leave(id);
                     gone.push(id);
                 }
@@ -264,7 +264,7 @@ fn churn(seed: u64, nodes: u64, rounds: u32) -> Watch {
             // Nodes go on to join and to leave, but no more crash until copies are where they belong again.
             repaired = past + REPAIR;
         }
-        let pause = watch.chance.below(5) as u32 + 1;
+        let pause = watch.chance.usize(..5) as u32 + 1;
         watch.rounds(pause);
         past += pause;
     }

@@ -1,11 +1,11 @@
 //! Lookups take about half of log2 n hops, and always find the owner.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::world::World;
+use fastrand::Rng;
 use wallaby_chord::census::problems;
-use wallaby_chord::chance::Chance;
 use wallaby_chord::id::RingId;
 use wallaby_chord::node::Config;
-use wallaby_chord::world::World;
 
 /// The owner of a place: the first node from there on.
 fn owner(nodes: &[RingId], id: RingId) -> RingId {
@@ -17,11 +17,11 @@ fn owner(nodes: &[RingId], id: RingId) -> RingId {
 fn hops(nodes: u64, lookups: u32) -> (f64, u32) {
     let mut world = World::settled(7, 8, nodes, Config::default());
     let ids = world.ids();
-    let mut chance = Chance(nodes);
+    let mut chance = Rng::with_seed(nodes);
     let (mut sum, mut most) = (0, 0);
     for _ in 0..lookups {
-        let id = RingId(chance.next_number());
-        let start = *chance.one_of(&ids).unwrap();
+        let id = RingId(chance.u64(..));
+        let start = *chance.choice(&ids).unwrap();
         let found = world.walk(start, id).unwrap();
         assert_eq!(found.owner.id, owner(&ids, id));
         assert_eq!(found.trail.unwrap().len() as u32, found.hops + 1);

@@ -7,3 +7,4 @@ mod node;
 mod program;
 mod properties;
 mod service;
+mod world;

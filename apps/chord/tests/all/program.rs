@@ -79,7 +79,7 @@ fn a_ring_is_asked() {
             "--nodes",
             "64",
             "--transport",
-            "unix",
+            "udp",
             "--link",
             "300us",
         ],
@@ -101,13 +101,10 @@ fn a_ring_is_asked() {
     );
 
     let line = |output: &Output| serde_json::from_str::<Value>(&stdout(output)).unwrap();
-    let one = line(&up.ask(&["lookup", "wallaby", "--json"]));
-    let other = line(&up.ask(&["lookup", "wallaby", "--json", "--iterative"]));
+    let one = line(&up.ask(&["get", "wallaby", "--json"]));
+    let other = line(&up.ask(&["get", "wallaby", "--json", "--iterative"]));
     assert_eq!(one["owner"], other["owner"]);
-    assert_eq!(
-        line(&up.ask(&["get", "wallaby", "--json"]))["value"],
-        "jumps"
-    );
+    assert_eq!(one["value"], "jumps");
 
     let explained = stdout(&up.ask(&["explain", "wallaby"]));
     assert!(
@@ -117,12 +114,6 @@ fn a_ring_is_asked() {
     assert!(explained.contains("by delegation: ") && explained.contains("by iteration: "));
 
     assert!(stdout(&up.ask(&["ring"])).ends_with("one ring of 64 nodes\n"));
-    let nodes = stdout(&up.ask(&["ring", "--json"]));
-    let kept = nodes.lines().map(|line| {
-        let node: Value = serde_json::from_str(line).unwrap();
-        node["keys"].as_u64().unwrap()
-    });
-    assert_eq!((kept.clone().count(), kept.sum::<u64>()), (64, 4));
 }
 
 #[test]
@@ -131,7 +122,7 @@ fn a_ring_that_ends_leaves_the_page_of_another_one_alone() {
     let mut first = up(&page, &["--nodes", "4", "--processes", "1"]);
     let mut second = up(&page, &["--nodes", "4", "--processes", "1"]);
     end(&mut first);
-    let found = run(&["lookup", "key", "--at", page.to_str().unwrap()]);
+    let found = run(&["explain", "key", "--at", page.to_str().unwrap()]);
     assert!(found.status.success(), "{found:?}");
     end(&mut second);
     assert!(!page.exists(), "the page of a ring that is gone");
@@ -145,66 +136,12 @@ fn no_key_is_lost_when_processes_are_killed() {
         demo.contains("$ wallaby-chord get wallaby\njumps\n"),
         "{demo}"
     );
-
-    let churn = run(&[
-        "churn",
-        "--processes",
-        "4",
-        "--nodes",
-        "40",
-        "--seconds",
-        "8",
-        "--rate",
-        "10",
-        "--period",
-        "100ms",
-        "--seed",
-        "3",
-        "--keys",
-        "60",
-        "--json",
-    ]);
-    print!("{}", String::from_utf8_lossy(&churn.stderr));
-    let report: Value = serde_json::from_str(&stdout(&churn)).unwrap();
-    println!("{report}");
-    assert_eq!(
-        (report["lost"].as_u64(), report["wrong"].as_u64()),
-        (Some(0), Some(0))
-    );
-    let count = |what: &str| report[what].as_u64().unwrap();
-    assert!(count("kills") + count("crashes") >= 1, "something crashed");
-    assert!(count("joins") > 5 && count("leaves") > 5);
-    assert!(count("gets") > 50 && count("puts") > 20);
-}
-
-#[test]
-fn benches_tell_rows() {
-    let rows = stdout(&run(&[
-        "bench",
-        "--nodes",
-        "16,64",
-        "--lookups",
-        "50",
-        "--json",
-    ]));
-    let rows = wallaby_bench::row::read(rows.as_bytes()).unwrap();
-    let told: Vec<_> = rows
-        .iter()
-        .map(|row| (row.n, row.system.as_str()))
-        .collect();
-    let both = ["wallaby-dpc", "wallaby-rpc"];
-    assert_eq!(
-        told,
-        [(16, both[0]), (16, both[1]), (64, both[0]), (64, both[1])]
-    );
-    // Half of the hops' messages, nearly.
-    assert!(rows[2].messages.unwrap() < rows[3].messages.unwrap());
 }
 
 #[test]
 fn wrong_usage_and_missing_rings_are_told_apart() {
     assert_eq!(run(&["up", "--nodes", "0"]).status.code(), Some(2));
-    assert_eq!(run(&["bench", "--link", "1h"]).status.code(), Some(2));
+    assert_eq!(run(&["demo", "--link", "1h"]).status.code(), Some(2));
     let output = run(&["get", "key", "--at", "/nonexistent/ring.json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("start one with 'wallaby-chord up'"));
@@ -231,7 +168,7 @@ fn wrong_usage_and_missing_rings_are_told_apart() {
 #[test]
 fn a_reader_who_has_had_enough_ends_it_without_a_word() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"));
-    command.args(["bench", "--nodes", "4"]);
+    command.args(["demo", "--nodes", "4"]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let child = command.stdout(writer).stderr(Stdio::piped()).spawn();

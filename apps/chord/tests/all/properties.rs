@@ -1,12 +1,12 @@
 //! Spans of the ring, and rings that come together from whatever joins.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::world::World;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use wallaby_chord::census::{Problem, problems};
 use wallaby_chord::id::{RingId, Span};
 use wallaby_chord::node::Config;
-use wallaby_chord::world::World;
 
 /// Places near each other and at both ends of the numbers, so that spans touch and wrap.
 fn place() -> impl Strategy<Value = RingId> {

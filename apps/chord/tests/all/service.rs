@@ -1,10 +1,10 @@
 //! Nodes on endpoints of this process, and rounds that the test drives.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use fastrand::Rng;
 use std::sync::Arc;
 use wallaby::{Address, Endpoint};
 use wallaby_chord::census::problems;
-use wallaby_chord::chance::Chance;
 use wallaby_chord::client::{Client, Form, LookupError};
 use wallaby_chord::host::Host;
 use wallaby_chord::id::RingId;
@@ -98,7 +98,7 @@ async fn delegation_and_iteration_find_the_same() {
         .map(|node| node.peer)
         .collect();
     nodes.sort();
-    let mut chance = Chance(1);
+    let mut chance = Rng::with_seed(1);
     // The same start for both: clients of one seed.
     let client = |seed| {
         let hosts: Vec<Address> = cluster
@@ -109,7 +109,7 @@ async fn delegation_and_iteration_find_the_same() {
         Client::new(cluster.client.endpoint().clone(), &hosts, seed).traced()
     };
     for seed in 0..100 {
-        let id = RingId(chance.next_number());
+        let id = RingId(chance.u64(..));
         let delegated = client(seed).owner(id, Form::Delegation).await.unwrap();
         let iterated = client(seed).owner(id, Form::Iteration).await.unwrap();
         assert_eq!(

@@ -23,6 +23,7 @@ const LAYERS: &[&str] = &[
     "wallaby-onc",
     "wallaby-tls",
     "wallaby-fuzz",
+    "wallaby-program",
     "wallaby-bench",
     "wallaby-bench-peers",
     "wallaby-chaos",

@@ -3,13 +3,13 @@
 //! Here the real [`Node`]s run, with the answers that endpoints would give in place of endpoints. Everything follows from
 //! one seed.
 
-use crate::chance::Chance;
-use crate::id::RingId;
-use crate::message::{Copying, Found, Lookup, Peer, Refusal, Told, Trouble, Wish};
-use crate::node::{Action, Config, Errand, Node, Tables};
-use crate::search::{Miss, Next, Search};
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use wallaby::Address;
+use wallaby_chord::id::RingId;
+use wallaby_chord::message::{Copying, Found, Lookup, Peer, Refusal, Told, Trouble, Wish};
+use wallaby_chord::node::{Action, Config, Errand, Node, Tables};
+use wallaby_chord::search::{Miss, Next, Search};
 
 /// How many steps a round has. A message takes up to [`LATEST`] of them.
 const STEPS: u64 = 10;
@@ -18,8 +18,8 @@ const LATEST: usize = 4;
 
 /// Nodes, messages under way between them, and clients.
 #[derive(Debug)]
-pub struct World {
-    chance: Chance,
+pub(crate) struct World {
+    chance: Rng,
     config: Config,
     hosts: Vec<Address>,
     alive: BTreeSet<Address>,
@@ -66,12 +66,12 @@ enum Client {
 
 impl World {
     /// One without nodes and with so many endpoints.
-    pub fn new(seed: u64, hosts: usize, config: Config) -> Self {
+    pub(crate) fn new(seed: u64, hosts: usize, config: Config) -> Self {
         let hosts: Vec<Address> = (0..hosts)
             .filter_map(|number| format!("mem://host-{number}").parse().ok())
             .collect();
         Self {
-            chance: Chance(seed),
+            chance: Rng::with_seed(seed),
             config,
             alive: hosts.iter().cloned().collect(),
             hosts,
@@ -87,7 +87,7 @@ impl World {
     }
 
     /// One whose nodes all know each other, as after many rounds.
-    pub fn settled(seed: u64, hosts: usize, nodes: u64, config: Config) -> Self {
+    pub(crate) fn settled(seed: u64, hosts: usize, nodes: u64, config: Config) -> Self {
         let mut world = Self::new(seed, hosts, config);
         let mut members: Vec<Peer> = (0..nodes)
             .filter_map(|number| world.peer(RingId::of_node(seed, number), number as usize))
@@ -101,28 +101,28 @@ impl World {
     }
 
     /// The nodes that there are, in order.
-    pub fn ids(&self) -> Vec<RingId> {
+    pub(crate) fn ids(&self) -> Vec<RingId> {
         self.nodes.keys().copied().collect()
     }
 
     /// A node.
-    pub fn node(&self, id: RingId) -> Option<&Node> {
+    pub(crate) fn node(&self, id: RingId) -> Option<&Node> {
         self.nodes.get(&id).map(|hosted| &hosted.node)
     }
 
     /// The endpoints that live.
-    pub fn hosts(&self) -> Vec<Address> {
+    pub(crate) fn hosts(&self) -> Vec<Address> {
         self.alive.iter().cloned().collect()
     }
 
     /// What all nodes know.
-    pub fn tables(&self) -> Vec<Tables> {
+    pub(crate) fn tables(&self) -> Vec<Tables> {
         let nodes = self.nodes.values();
         nodes.map(|hosted| hosted.node.tables()).collect()
     }
 
     /// A node joins, or is the first one. Its endpoint is the one with this number of those that live.
-    pub fn join(&mut self, id: RingId, host: usize) {
+    pub(crate) fn join(&mut self, id: RingId, host: usize) {
         let Some(me) = self.peer(id, host) else {
             return;
         };
@@ -141,12 +141,12 @@ impl World {
             .map(Node::peer)
             .collect();
         self.chance
-            .one_of(&others)
+            .choice(&others)
             .map(|contact| (*contact).clone())
     }
 
     /// A node leaves in good order.
-    pub fn leave(&mut self, id: RingId) {
+    pub(crate) fn leave(&mut self, id: RingId) {
         if let Some(hosted) = self.nodes.get_mut(&id) {
             let asker = Asker {
                 id,
@@ -159,17 +159,17 @@ impl World {
     }
 
     /// A node is gone from one moment to the next, with all that it kept.
-    pub fn crash(&mut self, id: RingId) {
+    pub(crate) fn crash(&mut self, id: RingId) {
         self.nodes.remove(&id);
     }
 
     /// An endpoint is gone, with all its nodes; another one comes in its place.
-    pub fn kill(&mut self, host: &Address) {
+    pub(crate) fn kill(&mut self, host: &Address) {
         self.nodes
             .retain(|_, hosted| hosted.node.peer().host != *host);
         self.alive.remove(host);
         self.hosts.retain(|other| other != host);
-        let number = self.chance.next_number();
+        let number = self.chance.u64(..);
         if let Ok(next) = format!("mem://host-{number}").parse::<Address>() {
             self.alive.insert(next.clone());
             self.hosts.push(next);
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// A client looks something up; the number of the lookup.
-    pub fn search(&mut self, id: RingId, wish: Wish) -> u64 {
+    pub(crate) fn search(&mut self, id: RingId, wish: Wish) -> u64 {
         let number = self.next_search;
         self.next_search += 1;
         self.searches.insert(number, Search::new(id, wish));
@@ -186,18 +186,18 @@ impl World {
     }
 
     /// Lookups that have ended since this was last called.
-    pub fn ended(&mut self) -> Vec<(u64, Result<Found, Miss>)> {
+    pub(crate) fn ended(&mut self) -> Vec<(u64, Result<Found, Miss>)> {
         std::mem::take(&mut self.ended)
     }
 
     /// All nodes begin a round; messages move.
-    pub fn round(&mut self) {
+    pub(crate) fn round(&mut self) {
         let mut ids = self.ids();
         for step in 0..STEPS {
             // Nodes have clocks of their own: some begin early in the round, some late.
             let share = ids.len() / usize::try_from(STEPS - step).unwrap_or(1);
             for _ in 0..share {
-                let id = ids.swap_remove(self.chance.below(ids.len()));
+                let id = ids.swap_remove(self.chance.usize(..ids.len()));
                 let is_seeking = self.node(id).is_some_and(Node::is_seeking);
                 let contact = is_seeking.then(|| self.contact(id)).flatten();
                 if let Some(hosted) = self.nodes.get_mut(&id) {
@@ -227,7 +227,7 @@ impl World {
     /// # Errors
     ///
     /// Why it is not found.
-    pub fn walk(&mut self, start: RingId, id: RingId) -> Result<Found, Miss> {
+    pub(crate) fn walk(&mut self, start: RingId, id: RingId) -> Result<Found, Miss> {
         let mut lookup = Lookup::new(id, start, Wish::Owner);
         lookup.trail = Some(Vec::new());
         loop {
@@ -263,13 +263,13 @@ impl World {
     }
 
     fn send(&mut self, message: Message) {
-        let due = self.now + 1 + self.chance.below(LATEST) as u64;
+        let due = self.now + 1 + self.chance.usize(..LATEST) as u64;
         self.post(due, message);
     }
 
     fn post(&mut self, due: u64, message: Message) {
         self.sent += 1;
-        let turn = self.chance.next_number();
+        let turn = self.chance.u64(..);
         self.queue.insert((due, turn, self.sent), message);
     }
 
@@ -310,7 +310,7 @@ impl World {
     }
 
     fn deliver_ask(&mut self, asker: Asker, errand: Errand) {
-        if let crate::message::Ask::Find { lookup } = &errand.ask {
+        if let wallaby_chord::message::Ask::Find { lookup } = &errand.ask {
             let (host, lookup) = (errand.to.host.clone(), lookup.as_ref().clone());
             let client = Client::Node(asker, Box::new(errand));
             return self.deliver_lookup(client, &host, lookup);
@@ -332,7 +332,7 @@ impl World {
         }
         let local = self.nodes.values().map(|hosted| &hosted.node);
         let local = local.filter(|node| node.peer().host == *host);
-        match crate::node::take_on(&mut lookup, host, local) {
+        match wallaby_chord::node::take_on(&mut lookup, host, local) {
             Ok(id) => {
                 let Some(hosted) = self.nodes.get_mut(&id) else {
                     return;
@@ -405,7 +405,7 @@ impl World {
         match next {
             Next::AtOnce => self.attempt(number),
             Next::InAMoment => {
-                let due = self.now + STEPS / 2 + self.chance.below(STEPS as usize) as u64;
+                let due = self.now + STEPS / 2 + self.chance.usize(..STEPS as usize) as u64;
                 self.post(due, Message::Again(number));
             }
             Next::Never => {
@@ -424,7 +424,7 @@ impl World {
         let Some(search) = self.searches.get_mut(&number) else {
             return;
         };
-        match self.chance.one_of(&starts) {
+        match self.chance.choice(&starts) {
             Some(start) => {
                 let lookup = search.attempt(start.id);
                 let client = Client::Search(number);

@@ -1,0 +1,13 @@
+//! What programs of several processes have in common.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`child`] | processes of this very program, and their side of it |
+//! | [`page`] | files that tell other programs where a cluster is |
+//! | [`output`] | standard output, whose reader may have had enough |
+//! | [`ending`] | signals, and what a program exits with |
+
+pub mod child;
+pub mod ending;
+pub mod output;
+pub mod page;

@@ -1,7 +1,6 @@
 //! Who asks for a picture: an endpoint that knows the servers.
 
 use anyhow::Context;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
@@ -31,26 +30,6 @@ impl Client {
             servers: servers.into(),
             traced: false,
         })
-    }
-
-    /// An endpoint for a client of these servers, which they can answer directly.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot listen.
-    pub async fn endpoint_for(
-        servers: &[Address],
-        link_delay: Duration,
-    ) -> anyhow::Result<Endpoint> {
-        let listen = match servers.first() {
-            Some(Address::Unix(server)) => {
-                let folder = Path::new(&**server).parent().unwrap_or(Path::new("/tmp"));
-                let socket = format!("client-{}.sock", std::process::id());
-                format!("unix://{}", folder.join(socket).display())
-            }
-            _ => "tcp://127.0.0.1:0".to_owned(),
-        };
-        Self::listening(&listen, link_delay).await
     }
 
     /// An endpoint for a client that listens at an address. A server that is lost shows after some seconds at most, a call that

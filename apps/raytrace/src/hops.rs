@@ -17,8 +17,7 @@ use crate::search::{Search, Step};
 use crate::server::{Loaded, RAYS_IN_A_ROW, Server, check_count, check_job};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::collections::VecDeque;
-use wallaby::{Address, Code, Many, Request, Status};
+use wallaby::{Code, Many, Request, Status};
 
 /// A ray that looks for its nearest hit, for its own sake.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,13 +37,6 @@ pub trait Hops {
     async fn shadow(job: Job, shadows: Vec<Shadow>) -> Many<Vec<Contribution>>;
     /// At the part that rays come to: their nearest hits, without anything else. `batch`: so many rays a message.
     async fn nearest(probes: Vec<Probe>, batch: u32) -> Many<Vec<Probe>>;
-}
-
-/// What leaves a server.
-enum Message {
-    Light(Vec<Contribution>),
-    Paths(u16, Vec<Path>),
-    Shadows(u16, Vec<Shadow>),
 }
 
 #[wallaby::serve]
@@ -126,7 +118,7 @@ async fn breathe(number: usize, is_cancelled: bool) -> Result<(), Status> {
     Ok(())
 }
 
-/// Sends what becomes of a request's rays: the last message is a tail call.
+/// Sends what becomes of a request's rays. The last message is the tail call: it takes along how many there were.
 async fn hand_on(
     loaded: &Loaded,
     request: Request<Many<Vec<Contribution>>>,
@@ -135,49 +127,21 @@ async fn hand_on(
 ) -> Result<(), Status> {
     onward.join();
     let batch = job.batch.max(1) as usize;
-    let mut messages = VecDeque::new();
     if !onward.light.is_empty() {
-        messages.push_back(Message::Light(onward.light));
+        request.reply(onward.light).await?;
     }
     for (part, shadows) in onward.shadows {
-        let some = shadows
-            .chunks(batch)
-            .map(|some| Message::Shadows(part, some.to_vec()));
-        messages.extend(some);
+        let server = loaded.server(part)?;
+        for some in shadows.chunks(batch) {
+            let target = hops::shadow(job, some.to_vec());
+            request.delegate(server, target).await?;
+        }
     }
     for (part, paths) in onward.paths {
-        let some = paths
-            .chunks(batch)
-            .map(|some| Message::Paths(part, some.to_vec()));
-        messages.extend(some);
-    }
-    let last = messages.pop_back();
-    for message in messages {
-        match message {
-            Message::Light(light) => request.reply(light).await?,
-            Message::Shadows(part, shadows) => {
-                request
-                    .delegate(loaded.server(part)?, hops::shadow(job, shadows))
-                    .await?;
-            }
-            Message::Paths(part, paths) => {
-                request
-                    .delegate(loaded.server(part)?, hops::bounce(job, paths))
-                    .await?;
-            }
-        }
-    }
-    let server = |part: u16| -> Result<Address, Status> { loaded.server(part).cloned() };
-    match last {
-        None => {}
-        Some(Message::Light(light)) => request.respond(light).await?,
-        Some(Message::Shadows(part, shadows)) => {
-            let target = hops::shadow(job, shadows);
-            request.forward(server(part)?, target).await?;
-        }
-        Some(Message::Paths(part, paths)) => {
-            let target = hops::bounce(job, paths);
-            request.forward(server(part)?, target).await?;
+        let server = loaded.server(part)?;
+        for some in paths.chunks(batch) {
+            let target = hops::bounce(job, some.to_vec());
+            request.delegate(server, target).await?;
         }
     }
     Ok(())

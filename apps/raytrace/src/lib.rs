@@ -10,18 +10,18 @@
 //! | [`ray`], [`triangle`], [`hierarchy`] | what a ray hits, with the same result however triangles are put into boxes |
 //! | [`search`], [`part`], [`world`] | a scene in parts, and the way of a ray through them |
 //! | [`path`], [`material`], [`light`], [`chance`] | light: how it is scattered, where it comes from |
-//! | [`camera`], [`picture`], [`preview`] | how it is seen |
-//! | [`scene`] | files, generated scenes, the stage around them |
+//! | [`camera`], [`picture`], [`file`] | how it is seen |
+//! | [`scene`] | files, a generated scene, the stage around them |
 //! | [`server`], [`hops`], [`steps`], [`hosting`] | what a server offers |
 //! | [`client`], [`render`], [`nearest`], [`lost`] | who asks, for pictures and for single rays; what went wrong |
-//! | [`cluster`], [`process`] | servers within this program, or as processes of their own |
+//! | [`process`] | servers as processes of their own |
 //! | [`command`] | what a user sees |
 
 pub mod camera;
 pub mod chance;
 pub mod client;
-pub mod cluster;
 pub mod command;
+pub mod file;
 pub mod hierarchy;
 pub mod hops;
 pub mod hosting;
@@ -29,11 +29,9 @@ pub mod light;
 pub mod lost;
 pub mod material;
 pub mod nearest;
-pub mod output;
 pub mod part;
 pub mod path;
 pub mod picture;
-pub mod preview;
 pub mod process;
 pub mod ray;
 pub mod render;

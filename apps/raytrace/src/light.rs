@@ -1,4 +1,4 @@
-//! Where light comes from: triangles that give it off, the sky, the sun.
+//! Where light comes from: triangles that give it off, and the sky.
 
 use crate::chance::{Chance, Dimension};
 use crate::material::Material;
@@ -16,19 +16,6 @@ pub struct Sky {
     pub horizon: DVec3,
     /// Below the horizon.
     pub ground: DVec3,
-    /// The sun.
-    pub sun: Option<Sun>,
-}
-
-/// A disc in the sky.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sun {
-    /// Where it stands; of length 1.
-    pub direction: DVec3,
-    /// The light that falls on a surface which faces it.
-    pub irradiance: DVec3,
-    /// The cosine of half the angle under which it is seen.
-    pub cosine: f64,
 }
 
 /// All that gives off light.
@@ -63,26 +50,15 @@ impl Sky {
         zenith: DVec3::ZERO,
         horizon: DVec3::ZERO,
         ground: DVec3::ZERO,
-        sun: None,
     };
 
-    /// What is seen in a direction; the sun only `with_sun`, since it is otherwise accounted for by shadow rays.
-    pub fn light(&self, direction: DVec3, up: DVec3, with_sun: bool) -> DVec3 {
+    /// What is seen in a direction.
+    pub fn light(&self, direction: DVec3, up: DVec3) -> DVec3 {
         let height = direction.dot(up);
-        let sky = match height > 0.0 {
+        match height > 0.0 {
             true => self.horizon.lerp(self.zenith, height.sqrt()),
             false => self.horizon.lerp(self.ground, (-height * 8.0).min(1.0)),
-        };
-        let sun = self
-            .sun
-            .filter(|sun| with_sun && direction.dot(sun.direction) > sun.cosine);
-        sky + sun.map_or(DVec3::ZERO, |sun| sun.irradiance / sun.solid_angle())
-    }
-}
-
-impl Sun {
-    fn solid_angle(&self) -> f64 {
-        TAU * (1.0 - self.cosine)
+        }
     }
 }
 
@@ -124,25 +100,11 @@ impl Lights {
         self.lamps.is_empty()
     }
 
-    /// Light from one of the lamps, or from the sun, that may fall on a point.
-    pub fn choose(&self, sky: &Sky, at: DVec3, chance: Chance, bounce: u16) -> Option<Incident> {
+    /// Light from one of the lamps that may fall on a point.
+    pub fn choose(&self, at: DVec3, chance: Chance, bounce: u16) -> Option<Incident> {
         let draw = |dimension| chance.draw(bounce, dimension);
         let (u, v) = (draw(Dimension::LightU), draw(Dimension::LightV));
-        let which = draw(Dimension::Light);
-        match (sky.sun, self.lamps.is_empty()) {
-            (None, true) => None,
-            (Some(sun), true) => Some(sun.incident(u, v)),
-            (None, false) => self.lamp(which, u, v, at),
-            // Half of the times either, so each counts twice.
-            (Some(sun), false) => {
-                let incident = match which < 0.5 {
-                    true => sun.incident(u, v),
-                    false => self.lamp(which * 2.0 - 1.0, u, v, at)?,
-                };
-                let light = incident.light * 2.0;
-                Some(Incident { light, ..incident })
-            }
-        }
+        self.lamp(draw(Dimension::Light), u, v, at)
     }
 
     fn lamp(&self, which: f64, u: f64, v: f64, at: DVec3) -> Option<Incident> {
@@ -167,18 +129,6 @@ impl Lights {
             distance,
             light,
         })
-    }
-}
-
-impl Sun {
-    fn incident(&self, u: f64, v: f64) -> Incident {
-        let cosine = 1.0 - u * (1.0 - self.cosine);
-        let direction = around(self.direction, cosine, v);
-        Incident {
-            direction,
-            distance: f64::INFINITY,
-            light: self.irradiance,
-        }
     }
 }
 

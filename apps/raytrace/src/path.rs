@@ -100,9 +100,7 @@ impl Path {
 
     /// Its light, if it hits nothing.
     pub fn missed(&self, world: &World) -> Contribution {
-        let light = world
-            .sky
-            .light(self.search.ray.direction, world.up, self.sees_lamps);
+        let light = world.sky.light(self.search.ray.direction, world.up);
         self.contribution(light * self.throughput)
     }
 
@@ -165,7 +163,7 @@ impl Path {
             return (None, None);
         }
         let begin = surface.point + surface.flat * world.nudge;
-        let incident = world.lights.choose(&world.sky, begin, chance, self.bounce);
+        let incident = world.lights.choose(begin, chance, self.bounce);
         let incident = incident.filter(|from| from.direction.dot(surface.flat) > 0.0);
         let shadow = incident.and_then(|from| {
             let cosine = from.direction.dot(surface.smooth).max(0.0);

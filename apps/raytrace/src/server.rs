@@ -22,7 +22,6 @@ pub const RAYS_IN_A_ROW: usize = 512;
 /// A server. One value serves all services: see [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Server {
-    endpoint: Endpoint,
     state: RwLock<State>,
 }
 
@@ -89,7 +88,6 @@ impl Server {
     /// If the endpoint serves one already.
     pub fn serve(endpoint: &Endpoint) -> anyhow::Result<Arc<Self>> {
         let server = Arc::new(Self {
-            endpoint: endpoint.clone(),
             state: RwLock::new(State::Empty),
         });
         for service in [
@@ -101,11 +99,6 @@ impl Server {
             served.context("this endpoint serves a scene already")?;
         }
         Ok(server)
-    }
-
-    /// What it serves on.
-    pub fn endpoint_of(&self) -> &Endpoint {
-        &self.endpoint
     }
 
     /// Its part.

@@ -7,7 +7,7 @@ mod common;
 use common::{Folder, cornell_box};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-raytrace"));
@@ -32,46 +32,13 @@ fn signal(name: &str, process: u32) {
     assert!(sent.success());
 }
 
-/// Servers that stay; killed when this is dropped.
-struct Up {
-    child: Child,
-    /// Process ids of the servers.
-    servers: Vec<u32>,
-}
-
-impl Up {
-    fn start(page: &str, more: &[&str]) -> Self {
-        let arguments = [&["up", "box:3000", "--page", page], more].concat();
-        let child = program(&arguments).stdout(Stdio::piped()).spawn().unwrap();
-        let servers = Vec::new();
-        let mut up = Self { child, servers };
-        for line in BufReader::new(up.child.stdout.take().unwrap()).lines() {
-            let line = line.unwrap();
-            if line.starts_with("serving") {
-                return up;
-            }
-            if let Some((_, id)) = line.split_once("(process ") {
-                up.servers.push(id.trim_end_matches(')').parse().unwrap());
-            }
-        }
-        panic!("it does not come up");
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 const SMALL: [&str; 6] = ["--size", "32x24", "--samples", "4", "--seed", "3"];
 
 #[test]
 fn pictures_are_the_same_files_however_they_are_made() {
     let folder = Folder::new();
     let out = |name: &str| folder.file(name);
-    let (local, page) = (out("local.png"), out("page.json"));
+    let local = out("local.png");
     stdout(&run(&[
         &["render", "box:3000", "--local", "--out", &local],
         &SMALL[..],
@@ -89,13 +56,9 @@ fn pictures_are_the_same_files_however_they_are_made() {
             (Some(32), Some(3072))
         );
         assert!(std::fs::read(&out).unwrap() == expected, "{arguments:?}");
-        about["messages"].as_u64().unwrap()
     };
-    let few = same(
-        "a.png",
-        &["render", "box:3000", "--servers", "4", "--transport", "tcp"],
-    );
-    let many = same(
+    same("a.png", &["render", "box:3000", "--servers", "4"]);
+    same(
         "b.png",
         &[
             "render",
@@ -107,43 +70,45 @@ fn pictures_are_the_same_files_however_they_are_made() {
             "--rpc",
         ],
     );
-    assert!(few > 4 && many > 4);
-    let _up = Up::start(&page, &["--servers", "3", "--link", "300us"]);
-    // Who asks is as far away as the page says.
-    let told = std::fs::read_to_string(&page).unwrap();
-    assert!(told.contains("\"link_us\": 300"), "{told}");
-    same("c.png", &["render", "--at", &page]);
     same(
-        "d.png",
-        &["render", "--at", &page, "--rpc", "--batch", "700"],
+        "c.png",
+        &["render", "box:3000", "--servers", "3", "--link", "300us"],
     );
+}
+
+/// A picture that would take hours, and its standard error.
+fn endless(out: &str, more: &[&str]) -> (Child, BufReader<ChildStderr>) {
+    let endless = ["render", "box:3000", "--samples", "65536", "--out", out];
+    let mut render = program(&[&endless[..], more].concat())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(render.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("first light"), "{line}");
+    (render, said)
+}
+
+/// The processes that another one has started, in this order.
+fn children(of: u32) -> Vec<u32> {
+    let told = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+    let told = told.split_whitespace();
+    told.map(|process| process.parse().unwrap()).collect()
 }
 
 #[test]
 fn a_server_that_is_killed_in_the_middle_of_a_picture_is_named_with_its_way() {
     for form in [&[][..], &["--rpc"]] {
         let folder = Folder::new();
-        let (page, out) = (folder.file("page.json"), folder.file("never.png"));
-        let mut up = Up::start(&page, &["--servers", "4", "--transport", "tcp"]);
-        // It would take hours.
-        let endless = ["render", "--at", &page, "--samples", "65536", "--out", &out];
-        let mut render = program(&[&endless[..], form].concat())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = BufReader::new(render.stderr.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert!(line.contains("first light"), "{line}");
-        signal("-KILL", up.servers[2]);
+        let (mut render, mut said) = endless(&folder.file("never.png"), form);
+        signal("-KILL", children(render.id())[2]);
         let mut error = String::new();
         said.read_to_string(&mut error).unwrap();
         assert_eq!(render.wait().unwrap().code(), Some(3), "{error}");
         let error = error.lines().last().unwrap();
         assert!(error.contains("server 3 (tcp://"), "{error}");
         assert!(error.contains("rays came to it by client"), "{error}");
-        // Whoever started the servers ends with the rest of them.
-        assert_eq!(up.child.wait().unwrap().code(), Some(1));
     }
 }
 
@@ -152,34 +117,14 @@ fn interrupted_or_killed_it_leaves_nothing_behind() {
     for (name, status) in [("-INT", Some(130)), ("-TERM", Some(130)), ("-KILL", None)] {
         let folder = Folder::new();
         let out = folder.file("never.png");
-        let endless = [
-            "render",
-            "box:3000",
-            "--samples",
-            "65536",
-            "--transport",
-            "unix",
-            "--out",
-            &out,
-        ];
-        let mut render = program(&endless).stderr(Stdio::piped()).spawn().unwrap();
-        // The servers have this, too: it ends when all of them have.
-        let mut said = BufReader::new(render.stderr.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert!(line.contains("first light"), "{line}");
-        let sockets = std::env::temp_dir().join(format!("wallaby-raytrace-{}", render.id()));
-        assert!(sockets.exists());
+        let (mut render, mut said) = endless(&out, &[]);
         signal(name, render.id());
-        said.read_to_string(&mut line).unwrap();
-        assert_eq!(render.wait().unwrap().code(), status, "{line}");
-        assert!(!sockets.exists(), "{name}");
+        // The servers have this, too: it ends when all of them have.
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert_eq!(render.wait().unwrap().code(), status, "{rest}");
         let left = std::fs::read_dir(std::path::Path::new(&out).parent().unwrap()).unwrap();
-        let parts = left.filter(|file| {
-            let name = file.as_ref().unwrap().file_name();
-            name.to_string_lossy().ends_with(".part")
-        });
-        assert_eq!(parts.count(), 0);
+        assert_eq!(left.count(), 0);
     }
 }
 
@@ -210,15 +155,15 @@ fn check_tells_rays_that_are_not_as_expected() {
 }
 
 #[test]
-fn explain_draws_the_tree_and_bench_measures_both_forms() {
+fn explain_draws_the_tree() {
     let drawn = stdout(&run(&["explain", "box:3000", "--servers", "4"]));
     for part in [
         "└─ Hops/bounce ",
         "─ Hops/shadow ",
         " server 4 ",
         "hops, ",
-        "DPC: ",
-        "RPC: ",
+        " of them at the client, in ",
+        "by plain calls: ",
     ] {
         assert!(drawn.contains(part), "'{part}' is not in {drawn}");
     }
@@ -231,37 +176,6 @@ fn explain_draws_the_tree_and_bench_measures_both_forms() {
         "1",
     ]));
     assert!(one.starts_with("pixel 240x300, path 0\nclient "), "{one}");
-    let few = [
-        "--paths",
-        "4",
-        "--bounces",
-        "2",
-        "--size",
-        "16x12",
-        "--batch",
-        "100",
-        "--json",
-    ];
-    let measured = stdout(&run(
-        &[&["bench", "box:3000", "--servers", "3"], &few[..]].concat()
-    ));
-    let lines: Vec<Value> = measured
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let of = |what: &str, form: &str| {
-        let is = |line: &&Value| line["what"] == what && line["form"] == form;
-        lines.iter().filter(is).count()
-    };
-    assert_eq!(
-        [
-            of("path", "DPC"),
-            of("path", "RPC"),
-            of("picture", "DPC"),
-            of("picture", "RPC")
-        ],
-        [2, 2, 1, 1]
-    );
 }
 
 #[test]
@@ -275,7 +189,7 @@ fn mistakes_are_told() {
         assert!(said.matches("os error").count() <= 1, "{said}");
     };
     says(&["render", "nothing.obj"], 1, "nothing.obj can't be read");
-    says(&["render", "picture.jpg"], 1, "neither .obj nor .ply");
+    says(&["render", "picture.jpg"], 1, "neither .obj nor");
     // At once, not when the picture is ready: this one would take days.
     let large = ["--size", "8192x8192", "--samples", "65536", "--out"];
     for (out, words) in [
@@ -300,11 +214,6 @@ fn mistakes_are_told() {
     says(&["render", "--batch", "0"], 2, "--batch");
     says(&["render", "--servers", "257"], 2, "--servers");
     says(&["render", "--local", "--rpc"], 2, "cannot be used with");
-    says(
-        &["render", "--at", "no-such-page.json"],
-        1,
-        "wallaby-raytrace up",
-    );
     says(
         &["render", "box:1000", "--max-triangles", "10"],
         1,

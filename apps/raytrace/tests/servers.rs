@@ -11,7 +11,7 @@ use std::time::Duration;
 use wallaby::{Code, Endpoint};
 use wallaby_raytrace::client::Client;
 use wallaby_raytrace::hops::hops;
-use wallaby_raytrace::hosting::{Meter, hosting};
+use wallaby_raytrace::hosting::hosting;
 use wallaby_raytrace::path::Path;
 use wallaby_raytrace::picture::Picture;
 use wallaby_raytrace::ray::Ray;
@@ -115,7 +115,12 @@ async fn a_server_without_a_scene_says_so_and_takes_only_what_was_announced() {
     let code =
         |result: Result<(), wallaby::CallError>| result.unwrap_err().status().unwrap().code();
     assert_eq!(
-        code(host().world().await.map(drop)),
+        code(
+            steps::within(client.server(0))
+                .search(Vec::new())
+                .await
+                .map(drop)
+        ),
         Code::FailedPrecondition
     );
     assert_eq!(code(host().add(Vec::new()).await), Code::FailedPrecondition);
@@ -182,30 +187,31 @@ async fn a_path_takes_one_message_a_hop_and_one_for_each_light() {
         assert_eq!(trace.hops.len() as u64, calls, "a hop for each plain call");
         let answers: u64 = trace.hops.iter().map(|hop| hop.responses).sum();
 
-        let meter = Meter::begin(client).await.unwrap();
+        let before = cluster.messages();
         dpc::follow(client, &world, settings.job, path)
             .await
             .unwrap();
-        let by_hops = meter.end(client).await.unwrap();
-        // A branch that ends without light says so by a small message.
-        assert!(
-            by_hops.client > answers && by_hops.all > calls,
-            "{by_hops:?}"
-        );
-        assert!(by_hops.all <= 2 * calls + 2, "{by_hops:?} for {calls} hops");
-        let meter = Meter::begin(client).await.unwrap();
+        let between = cluster.messages();
         rpc::explain(client, &world, settings.job, path)
             .await
             .unwrap();
-        let by_calls = meter.end(client).await.unwrap();
+        let after = cluster.messages();
+        let (by_hops, all_by_hops) = (between.0 - before.0, between.1 - before.1);
+        let (by_calls, all_by_calls) = (after.0 - between.0, after.1 - between.1);
+        // A branch that ends without light says so by a small message.
         assert!(
-            by_calls.all >= 2 * calls && by_calls.client >= 2 * calls,
-            "{by_calls:?}"
+            by_hops > answers && all_by_hops > calls,
+            "{by_hops}, {all_by_hops}"
         );
         assert!(
-            by_hops.client <= by_calls.client,
-            "{by_hops:?} and {by_calls:?}"
+            all_by_hops <= 2 * calls + 2,
+            "{all_by_hops} for {calls} hops"
         );
+        assert!(
+            all_by_calls >= 2 * calls && by_calls >= 2 * calls,
+            "{by_calls}, {all_by_calls}"
+        );
+        assert!(by_hops <= by_calls, "{by_hops} and {by_calls}");
         checked += 1;
     }
     assert!(checked > 10);

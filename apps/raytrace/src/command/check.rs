@@ -3,7 +3,6 @@
 use super::settings::{Servers, Stage, WhichScene, progress};
 use crate::lost::Lost;
 use crate::nearest;
-use crate::output;
 use crate::part::Part;
 use crate::ray::Ray;
 use crate::scene::{Limits, Source, input::Input};
@@ -14,6 +13,7 @@ use glam::DVec3;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use wallaby_program::output;
 
 /// What is checked.
 #[derive(Debug, Args)]

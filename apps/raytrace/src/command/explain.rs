@@ -1,15 +1,14 @@
 //! `wallaby-raytrace explain`: one path of light, and the tree of its calls.
 
 use super::settings::{Ready, Servers, Size, WhichPicture, WhichScene};
-use crate::hosting::{Messages, Meter};
-use crate::lost::Lost;
-use crate::output;
 use crate::path::Path;
 use crate::render::{dpc, rpc};
 
 use anyhow::ensure;
 use clap::Args;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use wallaby_program::output;
 
 /// Which path.
 #[derive(Debug, Args)]
@@ -53,18 +52,25 @@ impl Explain {
                 "it hits nothing, which the client sees by itself"
             ))?,
             Some(trace) => {
-                output::text(&trace.draw(|server| client.name(server)))?;
+                output::text(trace.draw(|server| client.name(server)))?;
                 let (hops, depth) = (trace.hops.len(), trace.depth());
+                let answers: u64 = trace.hops.iter().map(|hop| hop.responses).sum();
                 output::line(format_args!(
-                    "\n{hops} hops, {depth} deep, in {:.1?}",
+                    "\n{hops} hops, {depth} deep: {} messages, {} of them at the client, in {:.1?}",
+                    hops as u64 + answers,
+                    1 + answers,
                     trace.elapsed
                 ))?;
             }
         }
-        let (by_hops, took) = self.measured(&ready, path, true).await?;
-        output::line(format_args!("{}", sentence("DPC", by_hops, took)))?;
-        let (by_calls, took) = self.measured(&ready, path, false).await?;
-        output::line(format_args!("{}", sentence("RPC", by_calls, took)))?;
+        // Of each hop a request, and an answer where there is light; a plain call is both, and comes back to the client.
+        let begun = Instant::now();
+        let calls = rpc::explain(client, world, job, path).await?;
+        let took = begun.elapsed();
+        output::line(format_args!(
+            "by plain calls: {} messages, all of them at the client, in {took:.1?}",
+            2 * calls
+        ))?;
         ready.end().await;
         Ok(())
     }
@@ -94,30 +100,4 @@ impl Explain {
         }
         Ok(best.1)
     }
-
-    async fn measured(
-        &self,
-        ready: &Ready,
-        path: Path,
-        by_hops: bool,
-    ) -> anyhow::Result<(Messages, Duration)> {
-        let Ready { client, world, .. } = ready;
-        let job = self.picture.paths.job();
-        let lost = |error| Lost::new(client, &error);
-        let meter = Meter::begin(client).await.map_err(lost)?;
-        let begun = Instant::now();
-        match by_hops {
-            true => drop(dpc::follow(client, world, job, path).await?),
-            false => drop(rpc::explain(client, world, job, path).await?),
-        }
-        let took = begun.elapsed();
-        Ok((meter.end(client).await.map_err(lost)?, took))
-    }
-}
-
-fn sentence(form: &str, messages: Messages, took: Duration) -> String {
-    format!(
-        "{form}: {took:.1?} by {} messages, {} of them at the client",
-        messages.all, messages.client
-    )
 }

@@ -2,21 +2,20 @@
 
 use crate::camera::{Camera, parse_point};
 use crate::client::Client;
-use crate::hosting::{distribute, hosting};
+use crate::hosting::distribute;
 use crate::lost::Lost;
 use crate::path::Job;
-use crate::process::{self, Processes, Transport};
+use crate::process::{LOCAL, Processes};
 use crate::render::Settings;
 use crate::render::local::Local;
 use crate::scene::{Limits, Scene, Source, Staging};
 use crate::server::{MOST_BOUNCES, MOST_RAYS};
 use crate::triangle::Triangle;
 use crate::world::World;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use glam::DVec3;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use std::time::Duration;
 /// Which scene, and what is put around it.
 #[derive(Clone, Debug, Args)]
 pub(super) struct WhichScene {
-    /// A file (.obj or .ply, also compressed: .gz), or 'box' or 'hills', made up, also with a size as in hills:1000000
+    /// A file (.obj, also compressed: .obj.gz), or 'box', made up, also with a size as in box:1000000
     #[arg(value_name = "SCENE", default_value = "box")]
     pub(super) scene: Source,
     #[command(flatten)]
@@ -81,9 +80,6 @@ pub(super) struct Servers {
     /// How many server processes, each with its part of the scene
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) servers: u16,
-    /// What they talk over
-    #[arg(long, value_enum, default_value_t = Transport::Unix)]
-    pub(super) transport: Transport,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
     #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
     pub(super) link: Duration,
@@ -147,7 +143,7 @@ pub(super) struct Ready {
     pub(super) client: Client,
     pub(super) world: World,
     /// Ended with this value.
-    pub(super) processes: Option<Processes>,
+    processes: Processes,
 }
 
 impl WhichScene {
@@ -225,9 +221,9 @@ impl Servers {
         world: World,
         parts: Vec<Vec<Triangle>>,
     ) -> anyhow::Result<Ready> {
-        let processes = Processes::start(self.servers, self.transport, self.link).await?;
+        let processes = Processes::start(self.servers, self.link).await?;
         let servers = processes.addresses().to_vec();
-        let endpoint = Client::endpoint_for(&servers, self.link).await?;
+        let endpoint = Client::listening(LOCAL, self.link).await?;
         let client = Client::new(endpoint, servers)?;
         let bar = progress("to the servers");
         let given = distribute(&client, &world, parts, &bar).await;
@@ -236,38 +232,15 @@ impl Servers {
         Ok(Ready {
             client,
             world,
-            processes: Some(processes),
+            processes,
         })
     }
 }
 
 impl Ready {
-    /// Servers that are there already.
-    pub(super) async fn find(page: &Path) -> anyhow::Result<Self> {
-        let (servers, link) = process::find(page)?;
-        let endpoint = Client::endpoint_for(&servers, link).await?;
-        let client = Client::new(endpoint, servers)?;
-        let world = hosting::within(client.server(0)).world().await;
-        let world = world
-            .map_err(|error| Lost::new(&client, &error))
-            .with_context(|| format!("the servers of {} are not there any more", page.display()))?;
-        let (parts, servers) = (world.map.0.len(), client.servers().len());
-        ensure!(
-            parts == servers,
-            "{servers} servers have a scene of {parts} parts"
-        );
-        Ok(Self {
-            client,
-            world,
-            processes: None,
-        })
-    }
-
-    /// Ends servers that were started for this.
+    /// Ends the servers.
     pub(super) async fn end(self) {
-        if let Some(processes) = self.processes {
-            processes.end().await;
-        }
+        self.processes.end().await;
     }
 }
 

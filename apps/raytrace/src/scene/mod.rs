@@ -5,7 +5,6 @@ pub mod input;
 pub mod mesh;
 pub mod mtl;
 pub mod obj;
-pub mod ply;
 pub mod stage;
 
 use crate::camera::Camera;
@@ -16,7 +15,6 @@ use crate::ray::Bounds;
 use crate::search::Map;
 use crate::triangle::Triangle;
 use crate::world::World;
-use generated::Model;
 use glam::DVec3;
 use indicatif::ProgressBar;
 use std::fmt;
@@ -83,7 +81,7 @@ pub enum SceneError {
         limit: u64,
     },
     /// The file's kind is not known.
-    #[error("{0}: neither .obj nor .ply, compressed (.gz) or not, nor 'box' or 'hills'")]
+    #[error("{0}: neither .obj nor .obj.gz, nor 'box'")]
     Unknown(PathBuf),
     /// There is nothing in it.
     #[error("{0} has no triangles")]
@@ -93,10 +91,10 @@ pub enum SceneError {
 /// Where a scene comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A file: .obj or .ply, perhaps .gz.
+    /// A file: .obj, perhaps .gz.
     File(PathBuf),
     /// Made up, of about so many triangles.
-    Generated(Model, u32),
+    Generated(u32),
 }
 
 /// What is put around a scene.
@@ -148,7 +146,7 @@ impl Source {
     /// If it cannot be read, with the place in the file.
     pub fn load(&self, limits: &Limits, bar: &ProgressBar) -> Result<Scene, SceneError> {
         let scene = match self {
-            Self::Generated(model, triangles) => {
+            Self::Generated(triangles) => {
                 let most = *triangles > limits.triangles;
                 if most {
                     return Err(SceneError::TooMuch {
@@ -157,13 +155,10 @@ impl Source {
                         limit: limits.triangles.into(),
                     });
                 }
-                model.make(*triangles)
+                generated::make(*triangles)
             }
-            Self::File(path) => match kind(path) {
-                Some("obj") => obj::read(path, limits, bar)?,
-                Some("ply") => ply::read(path, limits, bar)?,
-                _ => return Err(SceneError::Unknown(path.clone())),
-            },
+            Self::File(path) if is_obj(path) => obj::read(path, limits, bar)?,
+            Self::File(path) => return Err(SceneError::Unknown(path.clone())),
         };
         if scene.triangles.is_empty() {
             return Err(SceneError::Empty(scene.name));
@@ -172,31 +167,28 @@ impl Source {
     }
 }
 
-/// The ending of a file's name that says what it is, before `.gz`.
-fn kind(path: &Path) -> Option<&'static str> {
-    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    ["obj", "ply"].into_iter().find(|kind| {
-        let stem = name.strip_suffix(kind);
-        stem.is_some_and(|stem| stem.ends_with('.'))
-    })
+/// By the ending of the file's name.
+fn is_obj(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.to_ascii_lowercase();
+    name.strip_suffix(".gz").unwrap_or(&name).ends_with(".obj")
 }
 
 impl FromStr for Source {
     type Err = String;
 
-    /// A path, or `box`, `hills`, `box:TRIANGLES`, `hills:TRIANGLES`.
+    /// A path, or `box`, or `box:TRIANGLES`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, triangles) = text.split_once(':').unwrap_or((text, ""));
-        let Some(model) = Model::named(name) else {
+        if name != generated::NAME {
             return Ok(Self::File(text.into()));
-        };
-        if triangles.is_empty() && !text.contains(':') {
-            return Ok(Self::Generated(model, model.triangles()));
+        }
+        if text == name {
+            return Ok(Self::Generated(generated::TRIANGLES));
         }
         let count = triangles.parse().ok().filter(|count| *count > 0);
         let count = count.ok_or_else(|| format!("'{triangles}' is no number of triangles"))?;
-        Ok(Self::Generated(model, count))
+        Ok(Self::Generated(count))
     }
 }
 
@@ -204,7 +196,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
-            Self::Generated(model, triangles) => write!(f, "{}:{triangles}", model.name()),
+            Self::Generated(triangles) => write!(f, "{}:{triangles}", generated::NAME),
         }
     }
 }

@@ -16,7 +16,7 @@ impl Scene {
     #[must_use]
     pub fn staged(mut self, staging: &Staging) -> Self {
         let has_light = !Lights::among(&self.triangles, &self.materials).is_empty();
-        let has_sun = self.sky.is_some();
+        let has_sky = self.sky.is_some();
         let bounds = self.bounds();
         let size = bounds.size().length();
         for (at, strength) in &staging.lamps {
@@ -26,7 +26,7 @@ impl Scene {
             let material = self.material(Material::lamp(emission));
             self.add_octahedron(*at, radius, material);
         }
-        if !has_light && !has_sun {
+        if !has_light && !has_sky {
             if self.materials.len() == 1 {
                 self.materials[0] = Material::new(Finish::Glazed(DVec3::new(0.58, 0.15, 0.07)));
             }
@@ -40,16 +40,13 @@ impl Scene {
                 zenith: DVec3::new(0.14, 0.20, 0.34),
                 horizon: DVec3::new(0.42, 0.44, 0.47),
                 ground: DVec3::new(0.25, 0.24, 0.22),
-                sun: None,
             });
         }
         if let Some(colour) = staging.sky {
-            let sun = self.sky.and_then(|sky| sky.sun);
             self.sky = Some(Sky {
                 zenith: colour,
                 horizon: colour,
                 ground: colour,
-                sun,
             });
         }
         self

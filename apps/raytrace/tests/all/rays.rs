@@ -33,7 +33,7 @@ fn brute_force(triangles: &[Triangle], ray: &Ray) -> Option<(f64, u32)> {
 /// A heap of triangles of very different sizes.
 fn heap(numbers: &mut Numbers, count: u32) -> Vec<Triangle> {
     let triangle = |index| {
-        let size = 10f64.powf(numbers.next() * 4.0 - 3.0);
+        let size = 10f64.powf(numbers.share() * 4.0 - 3.0);
         let at = numbers.point(1.0);
         Triangle {
             corners: std::array::from_fn(|_| at + numbers.point(size)),
@@ -81,7 +81,7 @@ fn check_parts(triangles: &[Triangle], rays: &[Ray]) {
 fn the_nearest_triangle_is_found_in_any_number_of_parts() {
     for seed in 1..=3 {
         eprintln!("seed {seed}");
-        let mut numbers = Numbers(seed);
+        let mut numbers = Numbers::new(seed);
         let triangles = heap(&mut numbers, 700);
         let rays: Vec<Ray> = (0..400).map(|_| numbers.ray(1.0)).collect();
         check_parts(&triangles, &rays);
@@ -90,7 +90,7 @@ fn the_nearest_triangle_is_found_in_any_number_of_parts() {
 
 #[test]
 fn rays_along_the_axes_find_what_they_hit() {
-    let mut numbers = Numbers(11);
+    let mut numbers = Numbers::new(11);
     let triangles = heap(&mut numbers, 300);
     let axes = [
         DVec3::X,
@@ -112,7 +112,7 @@ fn rays_along_the_axes_find_what_they_hit() {
 
 #[test]
 fn of_triangles_in_the_same_place_the_first_counts() {
-    let mut numbers = Numbers(5);
+    let mut numbers = Numbers::new(5);
     let mut triangles = heap(&mut numbers, 60);
     // Each three times more, far behind in the order.
     let copies: Vec<Triangle> = (0..3).flat_map(|_| triangles.clone()).collect();
@@ -169,7 +169,7 @@ async fn hops_and_plain_calls_find_the_same_as_a_search_of_all() {
         .split(4, &Staging::default(), &Limits::default())
         .unwrap();
     let cluster = cluster(&world, parts).await;
-    let mut numbers = Numbers(3);
+    let mut numbers = Numbers::new(3);
     let half = 280.0;
     let rays: Vec<Ray> = (0..500)
         .map(|_| {

@@ -6,11 +6,14 @@
     reason = "each program uses a part of it; a test that fails says where"
 )]
 
+mod cluster;
+
+pub use cluster::Cluster;
 use glam::DVec3;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use wallaby_raytrace::cluster::Cluster;
+use tempfile::TempDir;
 use wallaby_raytrace::path::Job;
 use wallaby_raytrace::picture::Picture;
 use wallaby_raytrace::ray::Ray;
@@ -46,7 +49,7 @@ pub async fn cluster(world: &World, parts: Vec<Vec<Triangle>>) -> Cluster {
     static CLUSTERS: AtomicU32 = AtomicU32::new(0);
     let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
     let listen = |server: usize| format!("mem://{number}-{server}");
-    Cluster::start(world, parts, listen).await.unwrap()
+    Cluster::start(world, parts, listen).await
 }
 
 /// A small picture.
@@ -90,26 +93,26 @@ pub async fn picture_by(
 }
 
 /// Numbers that look random, the same for the same seed.
-pub struct Numbers(pub u64);
+pub struct Numbers(fastrand::Rng);
 
 impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
     /// From 0, below 1.
-    pub fn next(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    pub fn share(&mut self) -> f64 {
+        self.0.f64()
     }
 
     /// Below a number.
     pub fn below(&mut self, most: usize) -> usize {
-        (self.next() * most as f64) as usize
+        self.0.usize(..most)
     }
 
     /// In a cube.
     pub fn point(&mut self, half: f64) -> DVec3 {
-        let mut next = || (self.next() * 2.0 - 1.0) * half;
+        let mut next = || (self.share() * 2.0 - 1.0) * half;
         DVec3::new(next(), next(), next())
     }
 
@@ -124,21 +127,16 @@ impl Numbers {
 }
 
 /// A folder that goes with this value.
-pub struct Folder(PathBuf);
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new() -> Self {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("wallaby-raytrace-test-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(tempfile::tempdir().unwrap())
     }
 
     /// A file in it.
     pub fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
+        self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// Writes a file.
@@ -146,11 +144,5 @@ impl Folder {
         let path = self.file(name);
         std::fs::write(&path, content).unwrap();
         path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

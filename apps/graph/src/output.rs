@@ -1,30 +1,15 @@
-//! What a user sees: rows as a table or as lines of JSON, on standard output, which may be a pipe whose reader has had
-//! enough. That ends a command, and is no mistake.
+//! Rows as a table or as lines of JSON.
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::Value;
-use std::fmt::Display;
-use std::io::{self, Write};
-
-/// Nobody reads the output any more, which needs no words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody reads the output any more")]
-pub struct Gone;
-
-/// Writes lines.
-pub fn print(lines: impl Display) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{lines}").map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Gone.into(),
-        _ => error.into(),
-    })
-}
+use wallaby_program::output::line;
 
 /// Writes rows for people, or for programs: a line of JSON for each.
 pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let mut rows = rows.iter();
-        return rows.try_for_each(|row| print(Value::from(row.clone())));
+        return rows.try_for_each(|row| line(Value::from(row.clone())));
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(columns);
@@ -32,7 +17,7 @@ pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyho
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    print(table.trim_fmt())
+    line(table.trim_fmt())
 }
 
 /// A value in a cell: one line, and the beginning of a long one.

@@ -1,20 +1,19 @@
 //! Servers as processes of their own: this very program, started again.
 //!
-//! A server prints its address when it listens, reads the addresses of all servers from its standard input, prints a
-//! second line when it serves, and ends when its standard input does: so it never outlives who started it.
+//! A server says its address when it listens, is told the addresses of all servers, says a second line when it serves, and
+//! ends with who started it.
 
 use crate::client::Client;
 use crate::placement::{Placement, Seat};
 use crate::server::Server;
 use crate::store::Store;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use wallaby::{Address, Endpoint};
+use wallaby_program::child::{Child, Parent, first_ended, this_program};
+use wallaby_program::page;
 
 /// Where servers and clients listen.
 const LOCAL: &str = "tcp://127.0.0.1:0";
@@ -22,17 +21,8 @@ const LOCAL: &str = "tcp://127.0.0.1:0";
 /// Servers as processes. They end with [`Processes::end`], with this value, and with this program.
 #[derive(Debug)]
 pub struct Processes {
-    children: Vec<Process>,
+    children: Vec<Child>,
     running: Running,
-}
-
-#[derive(Debug)]
-struct Process {
-    seat: Seat,
-    child: Child,
-    /// It ends when this is closed.
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
 }
 
 /// Where a running cluster is: a page in its store's folder, for the programs that ask it.
@@ -46,27 +36,31 @@ pub struct Running {
 impl Processes {
     /// Starts so many servers on the store in a folder; what each sends is delayed by `link`, to emulate a network.
     pub async fn start(folder: &Path, servers: u32, link: Duration) -> anyhow::Result<Self> {
-        let mut running = Running {
-            servers: Vec::new(),
-            link_us: u64::try_from(link.as_micros())?,
-        };
-        let children = Seat::all(servers).map(|seat| Process::spawn(folder, seat, running.link_us));
-        let mut children: Vec<Process> = children.collect::<anyhow::Result<_>>()?;
+        let link_us = u64::try_from(link.as_micros())?;
+        let (mut children, mut servers_at) = (Vec::new(), Vec::new());
+        for seat in Seat::all(servers) {
+            let mut command = this_program()?;
+            command.arg("serve").arg("--store").arg(folder);
+            command.args(["--seat", &seat.to_string(), "--listen", LOCAL]);
+            command.args(["--link-us", &link_us.to_string()]);
+            children.push(Child::start(format!("server {seat}"), &mut command)?);
+        }
         for child in &mut children {
             let line = child.line().await?;
             let address = line.parse();
-            running
-                .servers
-                .push(address.with_context(|| format!("'{line}' is no address"))?);
+            servers_at.push(address.with_context(|| format!("'{line}' is no address"))?);
         }
-        let addresses = serde_json::to_string(&running.servers)? + "\n";
+        let addresses = serde_json::to_string(&servers_at)?;
         for child in &mut children {
-            let told = child.input.write_all(addresses.as_bytes()).await;
-            told.with_context(|| format!("server {} has ended", child.seat))?;
+            child.tell(&addresses).await?;
         }
         for child in &mut children {
             child.line().await?;
         }
+        let running = Running {
+            servers: servers_at,
+            link_us,
+        };
         Ok(Self { children, running })
     }
 
@@ -77,81 +71,32 @@ impl Processes {
 
     /// Waits until one of them has ended by itself, and says which.
     pub async fn ended(&mut self) -> String {
-        loop {
-            for child in &mut self.children {
-                if let Ok(Some(status)) = child.child.try_wait() {
-                    return format!("server {} has ended ({status})", child.seat);
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        first_ended(&mut self.children).await
     }
 
     /// Ends all servers when what they are doing is done.
     pub async fn end(self) {
-        for mut process in self.children {
-            drop(process.input);
-            // It has ended in any case: nothing more can be done about it.
-            let _ = process.child.wait().await;
+        for child in self.children {
+            child.end().await;
         }
     }
 }
 
-impl Process {
-    fn spawn(folder: &Path, seat: Seat, link_us: u64) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("this program's own file can't be found")?;
-        let child = Command::new(program)
-            .arg("serve")
-            .arg("--store")
-            .arg(folder)
-            .args(["--seat", &seat.to_string(), "--listen", LOCAL])
-            .args(["--link-us", &link_us.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Ctrl-C reaches this process alone, which ends the others.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn();
-        let mut child = child.with_context(|| format!("server {seat} can't be started"))?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("server {seat} has no standard input and output");
-        };
-        Ok(Self {
-            seat,
-            child,
-            input,
-            output: BufReader::new(output).lines(),
-        })
-    }
-
-    /// The next line that it prints.
-    async fn line(&mut self) -> anyhow::Result<String> {
-        let line = self.output.next_line().await;
-        let line = line.with_context(|| format!("server {} can't be read", self.seat))?;
-        line.with_context(|| format!("server {} has ended before it was ready", self.seat))
-    }
-}
-
-/// One such process, until its standard input ends.
+/// One such process, until who started it wants it to end.
 pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let store = Store::find(folder)?.with_context(|| nothing_in(folder))?;
-    let endpoint = Endpoint::builder()
-        .listen(listen)
-        .link_delay(link)
-        .bind()
-        .await?;
+    let endpoint = Endpoint::builder().listen(listen).link_delay(link);
+    let endpoint = endpoint.bind().await?;
     let address = endpoint.address().context("it does not listen")?;
     println!("{address}");
-    let mut input = BufReader::new(tokio::io::stdin());
-    let mut line = String::new();
-    input.read_line(&mut line).await?;
+    let mut parent = Parent::of_this();
+    let line = parent.line().await?;
     let addresses: Vec<Address> = serde_json::from_str(&line).context("no addresses were told")?;
     let placement = Placement::new(addresses).context("there are no servers")?;
     let server = Server::serve(&endpoint, &store, seat, placement)?;
     println!("serving");
-    // Whatever comes, its end is the signal.
-    let _ = input.read_to_end(&mut Vec::new()).await;
+    parent.gone().await;
     // Who still waits for an answer after that learns that the server is gone.
     let _ = endpoint.drain(PATIENCE).await;
     server.close();
@@ -167,22 +112,20 @@ pub fn nothing_in(folder: &Path) -> String {
 impl Running {
     /// Where the cluster of a store is.
     pub fn find(folder: &Path) -> anyhow::Result<Self> {
-        let path = page(folder);
-        let running = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-                "no cluster serves {}: start one with 'wallaby-graph up'",
-                folder.display()
-            ),
-            read => read.and_then(|page| Ok(serde_json::from_slice::<Self>(&page)?)),
-        };
-        running.with_context(|| format!("{} can't be read", path.display()))
+        page::find(&page_of(folder))?.with_context(|| {
+            let folder = folder.display();
+            format!("no cluster serves {folder}: start one with 'wallaby-graph up'")
+        })
     }
 
     /// Writes down where the cluster of a store is.
     pub fn announce(&self, folder: &Path) -> anyhow::Result<()> {
-        let path = page(folder);
-        std::fs::write(&path, serde_json::to_vec_pretty(self)?)
-            .with_context(|| format!("{} can't be written", path.display()))
+        page::announce(&page_of(folder), self)
+    }
+
+    /// It is gone.
+    pub fn withdraw(&self, folder: &Path) {
+        page::withdraw(&page_of(folder), self);
     }
 
     /// A client of this cluster, as far away from the servers as these from each other.
@@ -194,12 +137,6 @@ impl Running {
     }
 }
 
-/// The cluster of a store is gone.
-pub fn withdraw(folder: &Path) {
-    // If the page stays, who reads it finds nobody there, and says so.
-    let _ = std::fs::remove_file(page(folder));
-}
-
-fn page(folder: &Path) -> PathBuf {
+fn page_of(folder: &Path) -> PathBuf {
     folder.join("cluster.json")
 }

@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use std::time::Instant;
 use wallaby::Address;
+use wallaby_program::output::line;
 
 /// Which query about what.
 #[derive(Debug, Args)]
@@ -108,9 +109,9 @@ pub(super) async fn explain(query: Query, client: &Client) -> anyhow::Result<()>
         Some(number) => format!("server {}", number + 1),
         None => address.to_string(),
     };
-    output::print(trace.draw(name))?;
+    line(trace.draw(name))?;
     let (hops, depth) = (trace.hops.len(), trace.depth());
     let took = trace.elapsed;
-    output::print(format_args!("{hops} hops, {depth} deep, in {took:.1?}"))?;
-    output::print(sentences.join("\n"))
+    line(format_args!("{hops} hops, {depth} deep, in {took:.1?}"))?;
+    line(sentences.join("\n"))
 }

@@ -4,7 +4,6 @@ use super::Servers;
 use super::load::load;
 use crate::client::Client;
 use crate::insert::insert;
-use crate::output;
 use crate::query::{Form, Query};
 use crate::source::references::References;
 use crate::source::{Source, csv, updates};
@@ -19,6 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
+use wallaby_program::output::line;
 
 /// All inserts that there are.
 const ALL: usize = usize::MAX;
@@ -75,10 +75,10 @@ impl Check {
         let mismatches = check(lines, &client).await;
         processes.end().await;
         for mismatch in &mismatches {
-            output::print(mismatch)?;
+            line(mismatch)?;
         }
         let wrong = mismatches.len();
-        output::print(format_args!("{checked} checked, {wrong} mismatches"))?;
+        line(format_args!("{checked} checked, {wrong} mismatches"))?;
         Ok(match mismatches.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,

@@ -10,6 +10,7 @@ use crate::{census, output};
 use anyhow::Context;
 use clap::Args;
 use tempfile::TempDir;
+use wallaby_program::output::line;
 
 /// How large it is.
 #[derive(Debug, Args)]
@@ -26,14 +27,14 @@ impl Demo {
         const SEED: u64 = 1;
         let scratch = TempDir::with_prefix("wallaby-graph-")?;
         let (store, _) = load(&Source::Generated(self.persons, SEED), scratch.path())?;
-        output::print(store.describe())?;
+        line(store.describe())?;
         let processes = self.servers.start(scratch.path()).await?;
         let client = processes.running().client().await?;
         for query in interesting(&client).await? {
             let outcome = query.ask(Form::Dpc, &client).await?;
-            output::print(format_args!("\n$ wallaby-graph query {query}"))?;
+            line(format_args!("\n$ wallaby-graph query {query}"))?;
             output::print_rows(outcome.columns, &outcome.rows, false)?;
-            output::print(format_args!("\n$ wallaby-graph explain {query}"))?;
+            line(format_args!("\n$ wallaby-graph explain {query}"))?;
             explain(query, &client).await?;
         }
         processes.end().await;

@@ -1,13 +1,13 @@
 //! `wallaby-graph load`: a data set becomes a store.
 
 use super::StoreFolder;
-use crate::output;
 use crate::source::Source;
 use crate::source::references::References;
 use crate::store::Store;
 use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use wallaby_program::output::line;
 
 /// What is loaded, and where to.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ impl Load {
             && let Some(store) = Store::find(folder)?
         {
             let loaded = store.describe();
-            return output::print(format_args!(
+            return line(format_args!(
                 "{shown} is loaded already: {loaded}\n(--replace loads it anew)"
             ));
         }
@@ -46,7 +46,7 @@ impl Load {
             (None, persons) => Source::Generated(persons.unwrap_or_default(), self.seed),
         };
         let (store, _) = load(&source, folder)?;
-        output::print(format_args!("{shown}: {}", store.describe()))
+        line(format_args!("{shown}: {}", store.describe()))
     }
 }
 

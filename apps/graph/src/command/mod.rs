@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use wallaby_program::ending::unless_interrupted;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,15 +88,10 @@ struct Servers {
 impl Cli {
     /// Does what was asked for.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        const INTERRUPTED: u8 = 130;
-        if matches!(self.command, Command::Up(_) | Command::Serve { .. }) {
-            return self.command.run().await;
-        }
-        // Servers and folders that were made on the way go when the command is dropped.
-        tokio::select! {
-            biased;
-            result = self.command.run() => result,
-            asked = up::interrupted() => asked.map(|()| ExitCode::from(INTERRUPTED)),
+        match self.command {
+            // These end in order when they are asked to.
+            command @ (Command::Up(_) | Command::Serve { .. }) => command.run().await,
+            command => unless_interrupted(command.run()).await,
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::{Servers, StoreFolder};
 use crate::store::Store;
-use crate::{census, output, process};
+use crate::{census, process};
 use anyhow::{Context, bail};
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use wallaby_program::ending::interrupted;
+use wallaby_program::output::line;
 
 /// Which cluster.
 #[derive(Debug, Args)]
@@ -24,42 +25,33 @@ impl Up {
         processes.running().announce(folder)?;
         let client = processes.running().client().await?;
         let report = census::report(&client, 1).await?;
-        output::print(report.counts)?;
+        line(report.counts)?;
         for server in client.placement().servers() {
-            output::print(format_args!("  {server}"))?;
+            line(format_args!("  {server}"))?;
         }
         if !self.servers.link.is_zero() {
             let link = self.servers.link;
-            output::print(format_args!(
+            line(format_args!(
                 "every message takes {link:?}, as on a network"
             ))?;
         }
         if let Some(person) = report.persons.first() {
-            output::print(format_args!(
+            line(format_args!(
                 "serving until Ctrl-C; try: wallaby-graph query is2 --person {person}"
             ))?;
         }
         let ended = tokio::select! {
             ended = processes.ended() => Some(ended),
-            asked = interrupted() => { asked?; None }
+            asked = interrupted() => {
+                asked?;
+                None
+            }
         };
-        process::withdraw(folder);
+        processes.running().withdraw(folder);
         processes.end().await;
         match ended {
             Some(ended) => bail!("{ended}"),
             None => Ok(()),
         }
     }
-}
-
-/// Waits until the program is asked to end: Ctrl-C, or `kill`.
-pub(super) async fn interrupted() -> anyhow::Result<()> {
-    let listen = |kind| signal(kind).context("signals can't be listened to");
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The stacks against one another on the same patterns of messages.
 
-use crate::fleet::{Fleet, Folder, Launcher, MOST_SERVERS, ServerConfig, Transport};
+use crate::fleet::{Fleet, Launcher, MOST_SERVERS, ServerConfig, Transport, folder};
 use crate::floor::LARGEST_PAYLOAD;
 use crate::harness::{Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::meter::Spent;
@@ -87,7 +87,7 @@ pub(crate) fn compare(
     let mut subjects = Vec::new();
     let mut folders = Vec::new();
     for &transport in &options.transports {
-        let folder = Folder::create()?;
+        let folder = folder()?;
         for &stack in &options.stacks {
             let crowded = stack.keeps_busy() && !are_apart(options, servers);
             if crowded || !options.link.is_zero() && !stack.emulates_links(transport) {

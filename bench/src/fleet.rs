@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
-use std::{env, fmt, fs, io, process, thread};
+use std::{env, fmt, io, process, thread};
+use wallaby_program::scratch::Scratch;
 
 /// More servers than this are refused: with threads on all their connections they would swamp the machine.
 pub const MOST_SERVERS: usize = 64;
@@ -435,67 +436,11 @@ fn write_line(mut output: impl Write, message: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A folder of this run's own, for sockets; removed when dropped.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn create() -> Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        remove_left_behind();
-        for attempt in 0..100 {
-            let path = env::temp_dir().join(format!("{FOLDER}{}-{attempt}", process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
-                Err(error) => {
-                    return Err(error).with_context(|| format!("can't create {}", path.display()));
-                }
-            }
-        }
-        bail!(
-            "{} is full of folders of former runs",
-            env::temp_dir().display()
-        )
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
+/// A folder of this run's own, for sockets.
+pub(crate) fn folder() -> Result<Scratch> {
+    Scratch::create("wallaby-bench")
 }
 
-/// Removes the folders of runs that were killed before they could do it themselves.
-fn remove_left_behind() {
-    let entries = fs::read_dir(env::temp_dir())
-        .into_iter()
-        .flatten()
-        .flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(FOLDER))
-            .and_then(|rest| {
-                let (pid, _) = rest.split_once('-')?;
-                pid.parse::<u32>().ok()
-            });
-        // One that can't be removed belongs to somebody else.
-        if owner
-            .is_some_and(|pid| pid != process::id() && crate::process::processor_time(pid).is_err())
-        {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// How the names of folders begin; the process id and a number follow.
-const FOLDER: &str = "wallaby-bench-";
 /// A server that takes longer to start or answer an instruction is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -517,24 +462,6 @@ mod tests {
             );
         }
         assert!("carrier-pigeon".parse::<Transport>().is_err());
-    }
-
-    #[test]
-    fn a_folder_is_gone_after_its_use() {
-        let folder = Folder::create().unwrap();
-        let path = folder.path().to_owned();
-        fs::write(path.join("socket"), "").unwrap();
-        drop(folder);
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn folders_of_killed_runs_are_removed() {
-        // No process has this id: they end below 2^22.
-        let left_behind = env::temp_dir().join(format!("{FOLDER}4000000000-0"));
-        fs::create_dir_all(&left_behind).unwrap();
-        let _folder = Folder::create().unwrap();
-        assert!(!left_behind.exists());
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod on_tirpc;
 mod on_wallaby;
 
 use crate::comparison::{micros, round};
-use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
+use crate::fleet::{Fleet, Launcher, ServerConfig, Transport, folder};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, measure};
 use crate::process::Pinned;
 use crate::row::Row;
@@ -28,6 +28,7 @@ use std::num::NonZeroU64;
 use std::process;
 use std::rc::Rc;
 use std::time::Duration;
+use wallaby_program::scratch::Scratch;
 
 pub(crate) use callee::serve;
 pub use experiment::Figure;
@@ -82,7 +83,7 @@ pub struct Flexrpc {
 
 /// What is not measured here, and what to install for it.
 fn missing() -> Vec<String> {
-    let tried = Folder::create().and_then(|folder| tirpc::prepare(folder.path()));
+    let tried = folder().and_then(|folder| tirpc::prepare(folder.path()));
     let told = tried.map_err(|error| format!("libtirpc is skipped: {error:#}"));
     told.err().into_iter().collect()
 }
@@ -173,7 +174,7 @@ trait Caller {
 struct Cluster<'run> {
     options: &'run FlexrpcOptions,
     launcher: Launcher,
-    folder: Folder,
+    folder: Scratch,
     clients: HashMap<(Callee, Transport, Link), Shared>,
 }
 
@@ -192,7 +193,7 @@ impl<'run> Cluster<'run> {
         Ok(Self {
             options,
             launcher: launcher.map_or_else(Launcher::this_program, Ok)?,
-            folder: Folder::create()?,
+            folder: folder()?,
             clients: HashMap::new(),
         })
     }

@@ -1,7 +1,7 @@
 //! Latency of small calls while large messages travel over the same connection.
 
 use crate::comparison::{RunOptions, micros, round};
-use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
+use crate::fleet::{Fleet, Launcher, ServerConfig, Transport, folder};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, Traffic, measure};
 use crate::on_wallaby::{Caller, Flow};
 use crate::pattern::{Pattern, Routes, Shape};
@@ -95,7 +95,7 @@ pub fn large(options: &LargeOptions, progress: impl FnMut(Progress<'_>)) -> Resu
     let mut subjects = Vec::new();
     let mut folders = Vec::new();
     for &transport in &run.transports {
-        let folder = Folder::create()?;
+        let folder = folder()?;
         let config = ServerConfig {
             stack: Own::Wallaby.name().into(),
             transport,

@@ -61,6 +61,7 @@ pub use workload::take_one;
 use anyhow::{Context, Result};
 use fleet::ServerConfig;
 use stack::Stack;
+use wallaby_program::child::die_with;
 
 /// Runs a server of one of these stacks until its client has gone. For the hidden command that a [`Launcher`] starts;
 /// `arguments` are what follows that command.
@@ -77,7 +78,7 @@ pub fn server_main(
         .context("a server's configuration is missing")?;
     let config: ServerConfig = serde_json::from_str(&config)
         .context("this is no server's configuration; only benchmarks start servers")?;
-    process::die_with_parent(config.parent)?;
+    die_with(config.parent)?;
     if let Some(served) = scale::serve(&config) {
         return served;
     }

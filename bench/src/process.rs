@@ -214,23 +214,6 @@ pub fn allow_files(_files: u64) -> Result<u64> {
     bail!("the limit of files is only known on Unix")
 }
 
-/// Lets this process be killed when the thread that started it ends, however it ends.
-///
-/// # Errors
-/// The parent, whose process id is `parent`, has already ended.
-pub fn die_with_parent(parent: u32) -> Result<()> {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the call takes plain integers and only changes what happens to this process.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
-    };
-    // The parent may have ended before the line above; then there will be no signal.
-    if std::os::unix::process::parent_id() != parent {
-        bail!("the program that started this server has ended");
-    }
-    Ok(())
-}
-
 /// Asks the operating system to wake the calling thread when it should be, instead of a little later together with others.
 pub(crate) fn wake_exactly() {
     #[cfg(target_os = "linux")]

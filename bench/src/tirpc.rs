@@ -112,18 +112,18 @@ const NEEDS: &str = "libtirpc is needed with its headers, and a C compiler (Debi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Folder;
+    use crate::fleet::folder;
 
     #[test]
     fn what_is_not_there_is_an_error_that_says_so() {
-        let folder = Folder::create().unwrap();
+        let folder = folder().unwrap();
         let error = library(folder.path()).unwrap_err().to_string();
         assert!(error.contains(LIBRARY), "{error}");
     }
 
     #[test]
     fn a_library_that_is_compiled_can_be_loaded() {
-        let folder = Folder::create().unwrap();
+        let folder = folder().unwrap();
         if let Err(missing) = prepare(folder.path()) {
             eprintln!("SKIPPED: {missing:#}");
             return;

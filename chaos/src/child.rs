@@ -2,11 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{ChildStdin, ChildStdout};
 
 use crate::control::{Announcement, Config, Health, Instruction};
 use crate::network::Network;
@@ -16,11 +12,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Child {
-    name: String,
-    process: tokio::process::Child,
+    process: wallaby_program::child::Child,
     pid: i32,
-    instructions: ChildStdin,
-    announcements: Lines<BufReader<ChildStdout>>,
 }
 
 /// What a process holds of the system.
@@ -36,52 +29,38 @@ pub(crate) struct Usage {
 impl Child {
     /// Starts a process at a host; it is ready when this returns.
     pub(crate) async fn start(network: &Network, host: usize, config: &Config) -> Result<Self> {
-        let mut process = network
-            .command(host)?
-            .arg("life")
-            .arg(serde_json::to_string(config)?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("can't start {}", config.name))?;
-        let pipes = process.stdin.take().zip(process.stdout.take());
-        let (instructions, output) = pipes.context("a process has no pipes")?;
-        let mut child = Self {
-            name: config.name.clone(),
-            pid: i32::try_from(process.id().context("it has ended")?)?,
-            process,
-            instructions,
-            announcements: BufReader::new(output).lines(),
-        };
+        let mut command = network.command(host)?;
+        command.arg("life").arg(serde_json::to_string(config)?);
+        let process = wallaby_program::child::Child::start(config.name.clone(), &mut command)?;
+        let pid = i32::try_from(process.id().context("it has ended")?)?;
+        let mut child = Self { process, pid };
         match child.listen(PATIENCE).await? {
             Announcement::Ready => Ok(child),
-            other => bail!("{} said {other:?} instead of that it is ready", child.name),
+            other => bail!("{} said {other:?} instead of that it is ready", config.name),
         }
     }
 
     pub(crate) async fn instruct(&mut self, instruction: &Instruction) -> Result<()> {
-        let mut line = serde_json::to_string(instruction)?;
-        line.push('\n');
-        let written = self.instructions.write_all(line.as_bytes()).await;
-        written.with_context(|| format!("{} has ended", self.name))
+        let line = serde_json::to_string(instruction)?;
+        self.process.tell(line).await
     }
 
     /// The next thing that it says.
     pub(crate) async fn listen(&mut self, within: Duration) -> Result<Announcement> {
-        let line = tokio::time::timeout(within, self.announcements.next_line()).await;
-        let line = line.with_context(|| format!("{} is silent for {within:?}", self.name))??;
-        let Some(line) = line else {
-            bail!("{} has ended", self.name);
-        };
-        serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+        let line = tokio::time::timeout(within, self.process.line()).await;
+        let name = self.process.name();
+        let line = line.with_context(|| format!("{name} is silent for {within:?}"))??;
+        serde_json::from_str(&line).with_context(|| format!("{name} said {line:?}"))
     }
 
     pub(crate) async fn health(&mut self) -> Result<Health> {
         self.instruct(&Instruction::Report).await?;
         match self.listen(PATIENCE).await? {
             Announcement::Health(health) => Ok(health),
-            other => bail!("{} said {other:?} instead of how it is", self.name),
+            other => bail!(
+                "{} said {other:?} instead of how it is",
+                self.process.name()
+            ),
         }
     }
 
@@ -103,17 +82,12 @@ impl Child {
 
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<String>> {
-        let status = self.process.try_wait()?;
-        Ok(status.map(|status| match (status.code(), status.signal()) {
-            (Some(code), _) => format!("{} ended with status {code}", self.name),
-            (None, Some(signal)) => format!("{} was killed by signal {signal}", self.name),
-            (None, None) => format!("{} ended", self.name),
-        }))
+        Ok(self.process.ended()?)
     }
 
     pub(crate) fn usage(&self) -> Result<Usage> {
         let folder = format!("/proc/{}", self.pid);
-        let gone = || format!("{} has ended", self.name);
+        let gone = || format!("{} has ended", self.process.name());
         let fds = std::fs::read_dir(format!("{folder}/fd")).with_context(gone)?;
         let status = std::fs::read_to_string(format!("{folder}/status")).with_context(gone)?;
         Ok(Usage {

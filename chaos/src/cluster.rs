@@ -1,11 +1,10 @@
 //! The processes of a run: servers, clients and proxies, each at its place, with a life at a time.
 
 use anyhow::{Context, Result, bail};
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use wallaby_bench::Transport;
+use wallaby_program::scratch::Scratch;
 
 use crate::audit::Books;
 use crate::child::{Child, Usage};
@@ -54,31 +53,19 @@ pub(crate) struct Cluster {
     pub(crate) seats: Vec<Seat>,
     pub(crate) servers: usize,
     proxies: Vec<Child>,
-    folder: Folder,
+    folder: Scratch,
 }
-
-/// Files of a run; gone with it.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // else the system does, some time
-    }
-}
-
-const FOLDER: &str = "wallaby-chaos-";
 
 impl Cluster {
     pub(crate) async fn start(settings: Settings) -> Result<Self> {
-        let folder = make_folder(settings.lane)?;
+        let folder = Scratch::create_in(&scratch(), "wallaby-chaos")?;
         let hosts = settings.servers + settings.clients;
         let network = Network::new(
             settings.network,
             settings.transport,
             hosts,
             settings.lane,
-            &folder.0,
+            folder.path(),
         )
         .await?;
         let mut cluster = Self {
@@ -171,7 +158,7 @@ impl Cluster {
 
     /// Where the process of a seat writes down what it does.
     pub(crate) fn books(&self, seat: usize) -> PathBuf {
-        self.folder.0.join(format!("{seat}.log"))
+        self.folder.path().join(format!("{seat}.log"))
     }
 
     /// All that was written down since this was last asked. Nobody may have a call.
@@ -347,35 +334,5 @@ fn scratch() -> PathBuf {
     match memory.is_dir() {
         true => memory.to_owned(),
         false => std::env::temp_dir(),
-    }
-}
-
-fn make_folder(lane: usize) -> Result<Folder> {
-    let all = scratch();
-    sweep(&all);
-    let folder = all.join(format!("{FOLDER}{}-{lane}", std::process::id()));
-    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
-    made.with_context(|| format!("the folder {} can't be made", folder.display()))?;
-    Ok(Folder(folder))
-}
-
-/// Removes what directors that were killed have left behind a while ago.
-fn sweep(all: &Path) {
-    const OLD: Duration = Duration::from_secs(3600);
-    let Ok(entries) = fs::read_dir(all) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
-        let Some((pid, _)) = name.and_then(|name| name.split_once('-')) else {
-            continue;
-        };
-        let changed = entry.metadata().and_then(|metadata| metadata.modified());
-        let age = changed.map(|changed| SystemTime::now().duration_since(changed));
-        let is_old = matches!(age, Ok(Ok(age)) if age > OLD);
-        if is_old && !Path::new("/proc").join(pid).exists() {
-            let _ = fs::remove_dir_all(entry.path()); // somebody else's, then
-        }
     }
 }

@@ -1,12 +1,11 @@
 //! The commands of the program: what they are asked, how they run, what is printed.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
-use std::fmt::Write as _;
-use std::io::Write;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 use wallaby_bench::Transport;
+use wallaby_program::ending::unless_interrupted;
+use wallaby_program::output;
 
 use crate::network::Choice;
 use crate::{churn, detect, hostile, life, loss, report};
@@ -169,23 +168,11 @@ pub struct Loss {
     json: bool,
 }
 
-/// The user (or the system) asked the program to end.
-#[derive(Debug)]
-pub struct Interrupted;
-
-impl std::fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
-
 impl Command {
     /// Does it; whether all was well.
     ///
     /// # Errors
-    /// What kept it from being done, or [`Interrupted`].
+    /// What kept it from being done, or [`Interrupted`](wallaby_program::ending::Interrupted).
     pub fn run(self) -> Result<bool> {
         // Processes die with the thread that started them: there is only this one.
         let runtime = || {
@@ -195,10 +182,10 @@ impl Command {
         };
         match self {
             Self::Life { config } => life::run(&config).map(|()| true),
-            Self::Run(run) => runtime()?.block_on(until_interrupted(run.run())),
-            Self::Hostile(hostile) => runtime()?.block_on(until_interrupted(hostile.run())),
-            Self::Detect(detect) => runtime()?.block_on(until_interrupted(detect.run())),
-            Self::Loss(loss) => runtime()?.block_on(until_interrupted(loss.run())),
+            Self::Run(run) => runtime()?.block_on(unless_interrupted(run.run())),
+            Self::Hostile(hostile) => runtime()?.block_on(unless_interrupted(hostile.run())),
+            Self::Detect(detect) => runtime()?.block_on(unless_interrupted(detect.run())),
+            Self::Loss(loss) => runtime()?.block_on(unless_interrupted(loss.run())),
         }
     }
 }
@@ -337,26 +324,8 @@ fn seed(given: Option<u64>) -> Result<u64> {
 }
 
 fn print(report: &impl serde::Serialize, text: &str, json: bool) -> Result<()> {
-    let mut output = String::new();
     match json {
-        true => writeln!(output, "{}", serde_json::to_string(report)?)?,
-        false => output.push_str(text),
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(output.as_bytes())?;
-    Ok(out.flush()?)
-}
-
-/// Ends what it does, and with it all its processes, when the program is asked to end.
-async fn until_interrupted(work: impl Future<Output = Result<bool>>) -> Result<bool> {
-    let listen = |kind| signal(kind).context("signals can't be listened to");
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
-    tokio::select! {
-        result = work => result,
-        _ = interrupt.recv() => Err(Interrupted.into()),
-        _ = terminate.recv() => Err(Interrupted.into()),
-        _ = hangup.recv() => Err(Interrupted.into()),
+        true => output::line(serde_json::to_string(report)?),
+        false => output::text(text),
     }
 }

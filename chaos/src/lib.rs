@@ -38,5 +38,5 @@ mod proxy;
 mod report;
 mod server;
 
-pub use command::{Command, Detect, Hostile, Interrupted, Loss, Run};
+pub use command::{Command, Detect, Hostile, Loss, Run};
 pub use network::Choice;

@@ -15,7 +15,7 @@ use crate::{hostile, proxy, server};
 pub(crate) fn run(config: &str) -> Result<()> {
     let config: Config =
         serde_json::from_str(config).context("only the director starts this command")?;
-    wallaby_bench::process::die_with_parent(config.parent)?;
+    wallaby_program::child::die_with(config.parent)?;
     // Every other server has two threads: both schedulers of tokio get their share of faults.
     let threaded = config.name.bytes().last().is_some_and(|last| last % 2 == 1);
     let mut builder = match threaded {

@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use wallaby_chaos::{Command, Interrupted};
+use wallaby_chaos::Command;
+use wallaby_program::ending::status;
 
 /// Kills, stops and cuts off processes under load, then compares what was promised with what happened
 #[derive(Debug, Parser)]
@@ -26,13 +27,9 @@ The exit status is 0 if all was well, 1 if something was not as it must be.
 Links are cut where network namespaces can be made (as root, with iproute2).";
 
 fn main() -> ExitCode {
-    match Cli::parse().command.run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) if error.is::<Interrupted>() => ExitCode::from(130),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let result = Cli::parse().command.run();
+    status(result.map(|is_well| match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }))
 }

@@ -7,7 +7,7 @@ use super::Many;
 use super::pauses::Pauses;
 use super::rig::{Memory, PATIENCE, Place, only_server};
 use crate::comparison::micros;
-use crate::fleet::{Control, Fleet, Folder, ServerConfig, Transport};
+use crate::fleet::{Control, Fleet, ServerConfig, Transport, folder};
 use crate::harness::{Latencies, System, Traffic};
 use crate::on_wallaby::runtime;
 use crate::patience::block_on;
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Runtime;
+use wallaby_program::scratch::Scratch;
 
 /// The name by which the server's process knows what it is.
 pub(crate) const STACK: &str = "floor-scale";
@@ -86,7 +87,7 @@ pub(super) struct Sockets {
     sent: u64,
     payload: usize,
     // Its socket goes last.
-    _folder: Folder,
+    _folder: Scratch,
 }
 
 impl Sockets {
@@ -95,7 +96,7 @@ impl Sockets {
         if !matches!(place.transport, Transport::Tcp | Transport::Unix) {
             return Ok(None);
         }
-        let folder = Folder::create()?;
+        let folder = folder()?;
         let mut fleet = only_server(place, STACK, &folder)?;
         fleet.connect(None)?;
         let address = fleet.addresses().first().context("there is no server")?;

@@ -1,7 +1,7 @@
 //! A server's process and what its client needs: where all systems of this benchmark stand.
 
 use super::server::{PAUSES, STACK};
-use crate::fleet::{Fleet, Folder, Launcher, ServerConfig, Transport};
+use crate::fleet::{Fleet, Launcher, ServerConfig, Transport, folder};
 use crate::harness::Traffic;
 use crate::on_wallaby::{self, addresses, runtime};
 use crate::patience::block_on;
@@ -12,6 +12,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use wallaby::{Address, Client, Endpoint, ExecutorConfig, Limits, Schedule};
+use wallaby_program::scratch::Scratch;
 
 /// What all systems over one transport have in common.
 pub(super) struct Place<'launcher> {
@@ -28,12 +29,12 @@ pub(super) struct Rig {
     pub(super) server: Address,
     ping: Duration,
     // Its sockets go last.
-    _folder: Folder,
+    _folder: Scratch,
 }
 
 impl Rig {
     pub(super) fn start(place: &Place<'_>) -> Result<Self> {
-        let folder = Folder::create()?;
+        let folder = folder()?;
         let mut fleet = only_server(place, STACK, &folder)?;
         fleet.connect(None)?;
         let server = addresses(fleet.addresses())?.swap_remove(0);
@@ -98,7 +99,7 @@ impl Rig {
 }
 
 /// The process of the one server, which knows by `stack` what it is.
-pub(super) fn only_server(place: &Place<'_>, stack: &str, folder: &Folder) -> Result<Fleet> {
+pub(super) fn only_server(place: &Place<'_>, stack: &str, folder: &Scratch) -> Result<Fleet> {
     let config = ServerConfig {
         stack: stack.into(),
         transport: place.transport,

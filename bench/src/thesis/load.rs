@@ -4,7 +4,7 @@
 //! begin at the times of a Poisson process, whether or not others are done, and their time counts from then.
 
 use crate::comparison::{RunOptions, check, micros, round};
-use crate::fleet::{Fleet, Folder, Launcher, LoadOrder, ServerConfig, Transport};
+use crate::fleet::{Fleet, Launcher, LoadOrder, ServerConfig, Transport, folder};
 use crate::harness::{Latencies, Progress};
 use crate::pattern::{Form, Pattern, Query, Shape, THESIS_SERVERS};
 use crate::process::{Pinned, processor_time};
@@ -14,6 +14,7 @@ use crate::stack::{Own, Stack};
 use anyhow::{Context, Result, ensure};
 use std::process;
 use std::time::{Duration, Instant};
+use wallaby_program::scratch::Scratch;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ struct Cluster<'run> {
     fleet: Fleet,
     transport: Transport,
     run: &'run RunOptions,
-    _folder: Folder,
+    _folder: Scratch,
 }
 
 /// What was seen of a pattern under some load.
@@ -121,7 +122,7 @@ impl<'run> Cluster<'run> {
             Some(launcher) => launcher.clone(),
             None => Launcher::this_program()?,
         };
-        let folder = Folder::create()?;
+        let folder = folder()?;
         let config = ServerConfig {
             stack: Own::Wallaby.name().into(),
             transport,

@@ -1,6 +1,5 @@
 //! `wallaby bench`: the benchmarks of the crate `wallaby-bench`, from the command line.
 
-use crate::output::print;
 use crate::progress::Progress;
 use crate::thesis::Thesis;
 use anyhow::{Context, ensure};
@@ -15,6 +14,7 @@ use wallaby_bench::{
     FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, Row, RunOptions, ScaleOptions,
     ThroughputOptions, Transport, picture, row, table,
 };
+use wallaby_program::output::text;
 
 /// Which benchmark.
 #[derive(Debug, Subcommand)]
@@ -301,7 +301,7 @@ impl Bench {
             }
             Self::Picture { rows, figure } => {
                 drop(progress);
-                print(&picture::svg(&read_rows(rows.as_ref())?, figure)?)
+                text(picture::svg(&read_rows(rows.as_ref())?, figure)?)
             }
         }
     }
@@ -328,11 +328,11 @@ impl Common {
 /// Prints rows as tables, or as lines of JSON.
 pub(crate) fn show_rows(rows: &[Row], json: bool) -> anyhow::Result<()> {
     if !json {
-        return print(&table::markdown(rows));
+        return text(table::markdown(rows));
     }
     let mut lines = Vec::new();
     row::write(rows, &mut lines)?;
-    print(&String::from_utf8_lossy(&lines))
+    text(String::from_utf8_lossy(&lines))
 }
 
 /// Rows that `--json` has printed, from a file or standard input.

@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use wallaby_bench::Own;
+use wallaby_program::ending::Interrupted;
+use wallaby_program::output::Gone;
 
 /// Calls that travel from server to server and are answered by whoever finishes them
 #[derive(Debug, Parser)]
@@ -53,10 +55,10 @@ fn main() -> ExitCode {
 /// Says what went wrong, where there is something to say; the exit status for it.
 fn failed(error: &anyhow::Error) -> ExitCode {
     const INTERRUPTED: u8 = 130;
-    if output::is_gone(error) {
+    if error.is::<Gone>() {
         return ExitCode::SUCCESS;
     }
-    if error.is::<demo::process::Interrupted>() {
+    if error.is::<Interrupted>() {
         if std::io::stderr().is_terminal() {
             eprintln!(); // ends the line in which ^C stands
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`child`] | processes of this very program, and their side of it |
 //! | [`page`] | files that tell other programs where a cluster is |
+//! | [`scratch`] | folders for the sockets and books of one run |
 //! | [`output`] | standard output, whose reader may have had enough |
 //! | [`ending`] | signals, and what a program exits with |
 
@@ -11,3 +12,4 @@ pub mod child;
 pub mod ending;
 pub mod output;
 pub mod page;
+pub mod scratch;

@@ -1,7 +1,6 @@
 //! The cluster of the demo: server processes on this machine, this very program started again.
 
 use super::event::{Event, Ready};
-use super::process::ending;
 use super::sockets::Sockets;
 use crate::progress::Progress;
 use anyhow::{Context, bail};
@@ -13,6 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use wallaby_program::child::ending;
 
 /// A server that says nothing for so long will never be ready.
 const SILENCE: Duration = Duration::from_secs(60);

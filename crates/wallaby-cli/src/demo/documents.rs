@@ -322,7 +322,26 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::scratch::Scratch;
+    use tempfile::TempDir;
+
+    /// A folder, for as long as its test runs.
+    struct Scratch(TempDir);
+
+    impl Scratch {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+
+        fn write(&self, path: &str, bytes: &[u8]) {
+            let path = self.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+    }
 
     fn paths(folder: &Scratch, shard: Shard) -> Vec<String> {
         let (documents, _) = read(folder.path(), shard, |_, _| {}).unwrap();
@@ -334,7 +353,7 @@ mod tests {
 
     #[test]
     fn takes_text_and_leaves_the_rest() {
-        let folder = Scratch::new("rest");
+        let folder = Scratch::new();
         folder.write("a.md", b"# Title\ntext");
         folder.write("sub/deep/b.rs", "fn größe() {}".as_bytes());
         folder.write("latin.txt", b"gr\xfc\xdfe");
@@ -360,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_reported_and_not_fatal() {
-        let folder = Scratch::new("unreadable");
+        let folder = Scratch::new();
         folder.write("a.md", b"text");
         let mut skipped = Skipped::default();
         let gone = Entry {
@@ -379,7 +398,7 @@ mod tests {
     #[test]
     fn names_need_not_be_unicode() {
         use std::os::unix::ffi::OsStrExt;
-        let folder = Scratch::new("names");
+        let folder = Scratch::new();
         fs::write(
             folder
                 .path()
@@ -392,7 +411,7 @@ mod tests {
 
     #[test]
     fn shards_are_a_partition() {
-        let folder = Scratch::new("shards");
+        let folder = Scratch::new();
         for number in 0..40 {
             folder.write(&format!("{number}.txt"), b"text");
         }
@@ -406,7 +425,7 @@ mod tests {
 
     #[test]
     fn progress_ends_at_the_end() {
-        let folder = Scratch::new("progress");
+        let folder = Scratch::new();
         folder.write("a.txt", b"text");
         folder.write("b.txt", b"text");
         let mut seen = Vec::new();
@@ -419,7 +438,7 @@ mod tests {
 
     #[test]
     fn empty_and_missing_folders() {
-        let folder = Scratch::new("empty");
+        let folder = Scratch::new();
         assert!(paths(&folder, Shard::WHOLE).is_empty());
         let missing = read(&folder.path().join("nothing"), Shard::WHOLE, |_, _| {}).unwrap_err();
         assert!(

@@ -3,22 +3,23 @@
 use super::query::Searcher;
 use super::search::queries;
 use super::{show, tree};
-use crate::output::{print, width};
+use crate::output::width;
 use console::style;
 use std::io::BufRead;
 use tokio::sync::mpsc;
+use wallaby_program::output::text;
 
 /// Answers the words on standard input, line by line, until it ends.
 pub(crate) async fn run(searcher: &Searcher) -> anyhow::Result<()> {
-    print(&format!(
+    text(format!(
         "{}\n",
         style("Type a word and press Enter; Ctrl-D ends.").dim()
     ))?;
     let mut lines = lines();
     loop {
-        print("> ")?;
+        text("> ")?;
         let Some(line) = lines.recv().await else {
-            return print("\n");
+            return text("\n");
         };
         if line.trim().is_empty() {
             continue;
@@ -29,15 +30,15 @@ pub(crate) async fn run(searcher: &Searcher) -> anyhow::Result<()> {
                     answer(searcher, &word).await?;
                 }
             }
-            Err(error) => print(&format!("{error}\n"))?,
+            Err(error) => text(format!("{error}\n"))?,
         }
     }
 }
 
 async fn answer(searcher: &Searcher, word: &str) -> anyhow::Result<()> {
     let outcome = searcher.by_delegation(word, true).await;
-    print(&show::answer(&searcher.answer(word, &outcome), usize::MAX))?;
-    print(&format!(
+    text(show::answer(&searcher.answer(word, &outcome), usize::MAX))?;
+    text(format!(
         "\n{}{}\n\n",
         tree::draw(&outcome.timeline, width()),
         style(tree::legend()).dim()

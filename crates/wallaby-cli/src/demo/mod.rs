@@ -3,7 +3,7 @@
 //! From the words of a text to the cluster: [`words`], [`snippet`] and [`concordance`] read a document, [`documents`]
 //! finds them, [`index`] ranks them; [`services`] are what the processes offer each other, [`serve`] runs one of them,
 //! [`cluster`] all. [`query`] asks, [`measure`] asks many times, [`run`] is the whole job, [`search`] and
-//! [`interactive`] are its smaller forms. What comes out is a [`report`], shown by [`show`], [`tree`] and [`html`].
+//! [`interactive`] are its smaller forms. What comes out is a [`report`], shown by [`show`] and [`tree`].
 
 pub(crate) mod certificates;
 pub(crate) mod cluster;
@@ -12,16 +12,12 @@ pub(crate) mod concordance;
 pub(crate) mod documents;
 pub(crate) mod event;
 pub(crate) mod failure;
-pub(crate) mod html;
 pub(crate) mod index;
 pub(crate) mod interactive;
 pub(crate) mod measure;
-pub(crate) mod process;
 pub(crate) mod query;
 pub(crate) mod report;
 pub(crate) mod run;
-#[cfg(test)]
-pub(crate) mod scratch;
 pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod services;
@@ -31,7 +27,6 @@ pub(crate) mod sockets;
 pub(crate) mod timeline;
 pub(crate) mod trace;
 pub(crate) mod tree;
-pub(crate) mod waterfall;
 pub(crate) mod words;
 
 use anyhow::Context;
@@ -43,7 +38,6 @@ const EXAMPLES: &str = "\
 Examples:
   wallaby demo                                 search the repository that you are in
   wallaby demo --docs ~/notes --link 1ms tree  search your notes for “tree” as if over a network
-  wallaby demo --html demo.html                make a page of it
   wallaby demo -- serve                        search for a word that is also a command
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";

@@ -1,4 +1,4 @@
-//! Everything a run of the demo found out, as plain data: what the terminal, the page and programs get.
+//! Everything a run of the demo found out, as plain data: what the terminal and programs get.
 
 use super::comparison::Comparison;
 use super::documents::Skipped;

@@ -2,13 +2,12 @@
 
 use super::cluster::{Cluster, Plan, Server};
 use super::measure::{Effort, Meters};
-use super::process::interrupted;
 use super::query::Searcher;
 use super::report::{Collection, Report, ServerInfo};
 use super::search::queries;
 use super::sockets::Sockets;
-use super::{Transport, documents, html, interactive, show, tree};
-use crate::output::{print, width};
+use super::{Transport, documents, interactive, show, tree};
+use crate::output::width;
 use crate::time::{self, show_micros};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -16,10 +15,12 @@ use console::style;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wallaby::Address;
+use wallaby_program::ending::interrupted;
+use wallaby_program::output::text;
 
 /// How many words are chosen if none are given.
 const EXAMPLES: u32 = 6;
-/// How many documents of each are shown; the page and the JSON have all.
+/// How many documents of each are shown; the JSON has all.
 const SHOWN: usize = 3;
 /// How long a query may take, if no link makes it take longer.
 const LEAST_DEADLINE: Duration = Duration::from_secs(2);
@@ -53,9 +54,6 @@ pub(crate) struct Options {
     /// Give up a query after this time [default: 2s, or 10 times the link's delay]
     #[arg(long, value_name = "TIME", value_parser = time::parse_nonzero)]
     deadline: Option<Duration>,
-    /// Write a page with the hops over time and the figures
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long, conflicts_with = "interactive")]
     json: bool,
@@ -231,22 +229,17 @@ impl Options {
         Ok(())
     }
 
-    /// Writes what was asked for besides the terminal's text.
+    /// Prints for programs what they asked for.
     fn finish(&self, report: &Report) -> anyhow::Result<()> {
-        if let Some(file) = &self.html {
-            std::fs::write(file, html::page(report))
-                .with_context(|| format!("{} can't be written", file.display()))?;
-            self.say(|| format!("\nThe page with all of this: {}\n", file.display()))?;
-        }
         match self.json {
-            true => print(&format!("{}\n", serde_json::to_string(report)?)),
+            true => text(format!("{}\n", serde_json::to_string(report)?)),
             false => Ok(()),
         }
     }
 
     /// Prints for people; programs that want JSON get nothing else.
-    fn say(&self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if self.json { Ok(()) } else { print(&text()) }
+    fn say(&self, words: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.json { Ok(()) } else { text(words()) }
     }
 }
 

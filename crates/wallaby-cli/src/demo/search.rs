@@ -5,7 +5,6 @@ use super::report::Answer;
 use super::timeline::Timeline;
 use super::words::words;
 use super::{show, tree};
-use crate::output::print;
 use crate::time;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -15,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby::Address;
+use wallaby_program::output::text;
 
 /// Search for words by servers that were started with `wallaby demo serve`
 #[derive(Debug, Args)]
@@ -71,9 +71,9 @@ impl Search {
             };
             let answer = searcher.answer(&word, &outcome);
             if !self.json {
-                print(&show::answer(&answer, usize::MAX))?;
+                text(show::answer(&answer, usize::MAX))?;
                 if self.trace {
-                    print(&tree::draw(&outcome.timeline, crate::output::width()))?;
+                    text(tree::draw(&outcome.timeline, crate::output::width()))?;
                 }
             }
             found.answers.push(answer);
@@ -81,7 +81,7 @@ impl Search {
         }
         searcher.endpoint.close();
         if self.json {
-            print(&format!("{}\n", serde_json::to_string(&found)?))?;
+            text(format!("{}\n", serde_json::to_string(&found)?))?;
         }
         match found
             .answers

@@ -3,13 +3,14 @@
 use super::documents::{self, Shard, Skipped};
 use super::event::{Ready, Teller};
 use super::index::IndexBuilder;
-use super::process::{die_with, interrupted};
 use super::services::{self, DocumentServer, Held, Holdings, IndexServer, Meter};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
+use wallaby_program::child::die_with;
+use wallaby_program::ending::interrupted;
 
 /// How long a document server may take to tell what it holds.
 const GATHERING: Duration = Duration::from_secs(120);

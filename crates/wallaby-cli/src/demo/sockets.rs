@@ -2,9 +2,8 @@
 
 use super::Transport;
 use super::certificates::Authority;
-use anyhow::Context;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use wallaby_program::scratch::Scratch;
 
 /// The addresses of a cluster.
 pub(crate) enum Sockets {
@@ -12,12 +11,12 @@ pub(crate) enum Sockets {
     /// Ports, and certificates in a folder.
     Tls {
         authority: Box<Authority>,
-        folder: PathBuf,
+        folder: Scratch,
     },
     /// Of connections, or for the set-up of shared memory.
     Files {
         scheme: &'static str,
-        folder: PathBuf,
+        folder: Scratch,
     },
 }
 
@@ -26,9 +25,7 @@ impl Sockets {
         if transport == Transport::Tcp {
             return Ok(Self::Tcp);
         }
-        let folder = std::env::temp_dir().join(format!("wallaby-demo-{}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-        made.with_context(|| format!("the folder {} can't be made", folder.display()))?;
+        let folder = Scratch::create("wallaby-demo")?;
         let files = |scheme, folder| Ok(Self::Files { scheme, folder });
         match transport {
             Transport::Tcp => Ok(Self::Tcp),
@@ -48,7 +45,7 @@ impl Sockets {
             Self::Tls { .. } => "tls://127.0.0.1:0".to_owned(),
             Self::Files { scheme, folder } => format!(
                 "{scheme}://{}/{}.sock",
-                folder.display(),
+                folder.path().display(),
                 name.replace(' ', "-")
             ),
         }
@@ -57,19 +54,10 @@ impl Sockets {
     /// The folder with the certificate of the process of this name, made now; none but over TLS.
     pub(crate) fn certificate(&self, name: &str) -> anyhow::Result<Option<PathBuf>> {
         match self {
-            Self::Tls { authority, folder } => {
-                authority.issue(folder, &name.replace(' ', "-")).map(Some)
-            }
+            Self::Tls { authority, folder } => authority
+                .issue(folder.path(), &name.replace(' ', "-"))
+                .map(Some),
             Self::Tcp | Self::Files { .. } => Ok(None),
-        }
-    }
-}
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        if let Self::Files { folder, .. } | Self::Tls { folder, .. } = self {
-            // What can't be removed is a few files for the system to clean up.
-            let _ = std::fs::remove_dir_all(folder);
         }
     }
 }

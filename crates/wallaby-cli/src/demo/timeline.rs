@@ -50,18 +50,6 @@ impl Work {
 }
 
 impl Timeline {
-    /// How many hops above this one.
-    pub(crate) fn depth(&self, hop: usize) -> usize {
-        let mut depth = 0;
-        let mut at = hop;
-        // Parents stand before their children: each step goes down, so the walk ends.
-        while let Some(parent) = self.hops[at].parent.filter(|parent| *parent < at) {
-            depth += 1;
-            at = parent;
-        }
-        depth
-    }
-
     /// When a hop's request left its sender, as well as that is known: not before its sender began to work on its own.
     pub(crate) fn sent_us(&self, hop: usize) -> f64 {
         let row = &self.hops[hop];
@@ -170,9 +158,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_depth_and_siblings() {
+    fn knows_siblings() {
         let timeline = example();
-        assert_eq!((timeline.depth(0), timeline.depth(2)), (0, 1));
         assert!(
             timeline.is_last_child(0) && timeline.is_last_child(3) && !timeline.is_last_child(1)
         );

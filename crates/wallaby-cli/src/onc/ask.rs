@@ -11,8 +11,7 @@ use wallaby_onc::client::{Options, TcpChannel, UdpChannel};
 use wallaby_onc::rpcbind::{self, Rpcbind};
 use wallaby_onc::xdr::Xdr;
 use wallaby_onc::{CallError, Channel, Peer, Procedure, service};
-
-use crate::output;
+use wallaby_program::output;
 
 /// How a machine is asked.
 #[derive(Debug, Args)]
@@ -149,7 +148,7 @@ impl List {
                         "owner": mapping.owner,
                     })
                 });
-                return output::print(&format!("{}\n", json!(rows.collect::<Vec<_>>())));
+                return output::text(format!("{}\n", json!(rows.collect::<Vec<_>>())));
             }
             let mut text = format!(
                 "{:>10} {:>7}  {:<6} {:<24} {}\n",
@@ -165,7 +164,7 @@ impl List {
                     mapping.program, mapping.version
                 )?;
             }
-            output::print(&text)
+            output::text(text)
         })
     }
 }
@@ -235,7 +234,7 @@ impl Ping {
                 service::call(channel, procedure, |_| Ok(()), <()>::decode).await;
             answer?;
             let took = began.elapsed();
-            output::print(&match self.asking.json {
+            output::text(match self.asking.json {
                 true => format!(
                     "{}\n",
                     json!({

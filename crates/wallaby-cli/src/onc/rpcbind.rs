@@ -10,8 +10,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use wallaby_onc::rpcbind::{self, Directory, Forward};
 use wallaby_onc::server::{self, Server};
-
-use crate::output;
+use wallaby_program::output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -141,15 +140,15 @@ impl Rpcbind {
         let addresses = server.addresses().into_iter();
         let addresses: Vec<String> = addresses.map(|address| address.to_string()).collect();
         match self.json {
-            true => output::print(&format!("{}\n", json!({ "listening": addresses }))),
-            false => output::print(&format!("rpcbind listens at {}\n", addresses.join(", "))),
+            true => output::text(format!("{}\n", json!({ "listening": addresses }))),
+            false => output::text(format!("rpcbind listens at {}\n", addresses.join(", "))),
         }
     }
 
     fn say_what(&self, server: &Server) -> anyhow::Result<()> {
         let counters = server.counters();
         match self.json {
-            true => output::print(&format!(
+            true => output::text(format!(
                 "{}\n",
                 json!({
                     "calls": counters.calls,
@@ -161,7 +160,7 @@ impl Rpcbind {
                     "connections_refused": counters.refused,
                 })
             )),
-            false => output::print(&format!(
+            false => output::text(format!(
                 "{} calls over {} connections and UDP; {} malformed messages dropped\n",
                 counters.calls, counters.connections, counters.malformed
             )),

@@ -64,7 +64,6 @@ fn paths(found: &Value) -> Vec<&str> {
 #[test]
 fn the_whole_demo_as_json() {
     for transport in ["tcp", "unix", "shm", "tls"] {
-        let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{transport}.html"));
         let output = wallaby()
             .args([
                 "--json",
@@ -77,12 +76,8 @@ fn the_whole_demo_as_json() {
                 "Hop",
                 "stone",
             ])
-            .args([
-                "--docs".as_ref(),
-                folder(transport).as_os_str(),
-                "--html".as_ref(),
-                page.as_os_str(),
-            ])
+            .arg("--docs")
+            .arg(folder(transport))
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -105,7 +100,6 @@ fn the_whole_demo_as_json() {
             "{comparison:#}"
         );
         assert_eq!(report["traces"]["dpc"]["hops"].as_array().unwrap().len(), 6);
-        assert!(fs::read_to_string(page).unwrap().contains("<svg"));
     }
 }
 

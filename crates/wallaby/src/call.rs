@@ -316,7 +316,7 @@ struct Initial {
     body: Option<Body>,
     /// What was to follow it went with another request.
     is_gone: bool,
-    /// Only its metadata are its own, not the call's other options.
+    /// Only its metadata and its continuation are its own, not the call's other options.
     own: bool,
 }
 
@@ -356,15 +356,15 @@ impl Initial {
             let (call, method) = (core.endpoint.call_id(key), Arc::clone(&method));
             effects::push(Effect::Sends(call, method, server.clone()));
         }
-        let metadata = self.own.then_some(&options.metadata);
+        let own = self.own.then_some(&*options);
         let endpoint = &mut core.endpoint;
         match self.body {
             None => {
-                let sent = endpoint.send_with(key, &server, &method, payload, metadata)?;
+                let sent = endpoint.send_with(key, &server, &method, payload, own)?;
                 Ok((sent, None))
             }
             Some(body) => {
-                let sent = endpoint.send_with_body(key, &server, &method, payload, metadata)?;
+                let sent = endpoint.send_with_body(key, &server, &method, payload, own)?;
                 Ok((sent.0, Some((sent.1, body))))
             }
         }

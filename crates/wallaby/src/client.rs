@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Budgets, MetadataError, PingSettings};
+use wallaby_proto::wire::{Budgets, Continuation, PingSettings};
 use wallaby_proto::{Address, Status};
 
 use crate::attempts::{Attempts, Policy};
@@ -34,7 +34,7 @@ pub struct Outgoing {
     /// The arguments.
     pub payload: Bytes,
     /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one). Of a call that was
-    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata counts, for this request.
+    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata and the continuation counts, for this request.
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
@@ -84,7 +84,7 @@ pub struct Caller {
     parent: Option<Arc<Handling>>,
     options: Arc<CallOptions>,
     /// Why calls fail at once: an option that cannot be.
-    refused: Option<MetadataError>,
+    refused: Option<CodecError>,
 }
 
 impl Caller {
@@ -184,7 +184,7 @@ impl Caller {
     pub fn begin(&self) -> RawCall {
         let call = match &self.refused {
             None => RawCall::new(CallShared::begin(&self.endpoint, self.options())),
-            Some(refused) => self.failed(not_metadata(refused)),
+            Some(refused) => self.failed(Failure::Codec(refused.clone())),
         };
         self.adopt(call.shared());
         call
@@ -215,7 +215,18 @@ impl Caller {
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
         if let Err(error) = self.change().metadata.insert(key, value) {
-            self.refused = Some(error);
+            self.refused = Some(CodecError::new("metadata", error.to_string()));
+        }
+        self
+    }
+
+    /// Bytes that go along with each initial request of a call, and with nothing that comes of them: what who handles it is to do
+    /// with its answer ([`crate::Request::continuation`]). If they exceed 16 KiB, calls fail and say so.
+    #[must_use]
+    pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
+        match Continuation::new(bytes) {
+            Ok(continuation) => self.change().continuation = Some(continuation),
+            Err(error) => self.refused = Some(CodecError::new("continuation", error.to_string())),
         }
         self
     }
@@ -373,6 +384,14 @@ impl Client {
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
         self.caller = self.caller.metadata(key, value);
+        self
+    }
+
+    /// Bytes that go along with the request of each call, and with nothing that comes of it: what who handles it is to do with its
+    /// answer ([`crate::Request::continuation`]). If they exceed 16 KiB, calls fail and say so.
+    #[must_use]
+    pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
+        self.caller = self.caller.continuation(bytes);
         self
     }
 
@@ -554,7 +573,7 @@ impl Client {
     /// Whether the request may leave.
     fn check(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
         if let Some(refused) = &self.caller.refused {
-            return Err(not_metadata(refused));
+            return Err(Failure::Codec(refused.clone()));
         }
         // Nothing begins any more on behalf of a request that was stopped.
         if self.caller.is_over() {
@@ -562,11 +581,6 @@ impl Client {
         }
         self.caller.endpoint.intercept(outgoing)
     }
-}
-
-#[cold]
-fn not_metadata(error: &MetadataError) -> Failure {
-    Failure::Codec(CodecError::new("metadata", error.to_string()))
 }
 
 // What a call of several attempts needs of its client.

@@ -574,6 +574,11 @@ impl Handling {
         })
     }
 
+    /// What goes along with this request alone.
+    pub(crate) fn continuation(&self) -> Option<Bytes> {
+        (self.endpoint).ask(|core| core.endpoint.request(self.key)?.continuation().cloned())
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = self.lock().deadline;
         deadline.saturating_duration_since(Instant::now())

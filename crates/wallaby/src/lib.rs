@@ -60,7 +60,7 @@ mod timer;
 pub use wallaby_macros::{serve, service};
 pub use wallaby_proto::connection::{MethodDefinition, PartialLimits};
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
-pub use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
+pub use wallaby_proto::wire::{Budgets, Continuation, ContinuationError, Metadata, MetadataError};
 pub use wallaby_proto::{
     Address, AddressError, CallId, Code, NodeId, OtherAddress, Path, RequestId, Status,
 };

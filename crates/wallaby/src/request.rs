@@ -98,6 +98,13 @@ impl RequestInfo {
         &self.handling.metadata
     }
 
+    /// Bytes that the sender gave along with this request alone: what is to be done with its answer
+    /// ([`Client::continuation`](crate::Client::continuation)). What is delegated does not inherit them. `None` if there are none, or the
+    /// request has ended.
+    pub fn continuation(&self) -> Option<Bytes> {
+        self.handling.continuation()
+    }
+
     /// How much time remains until the call's deadline.
     pub fn remaining(&self) -> Duration {
         self.handling.remaining()

@@ -9,7 +9,9 @@ use crate::call::initiator::Initiator;
 use crate::call::taken::Answers;
 use crate::call::watch::{Failure as Loss, Watch};
 use crate::connection::{Mark, MethodDefinition, Refusal};
-use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request};
+use crate::wire::{
+    Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
+};
 use crate::{Address, CallId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
@@ -39,6 +41,8 @@ pub struct CallOptions {
     pub fail_fast: bool,
     /// Pairs that travel down the tree.
     pub metadata: Metadata,
+    /// What goes along with each of its initial requests, and with nothing that comes of them.
+    pub continuation: Option<Continuation>,
     /// What the call's tree may use up.
     pub budgets: Option<Budgets>,
     /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set. What is
@@ -274,7 +278,7 @@ impl<P: Probe> Endpoint<P> {
         self.send_with(key, server, method, payload, None)
     }
 
-    /// The same with metadata of its own in place of the call's, if there are any.
+    /// The same with metadata and a continuation of its own in place of the call's, if `own` is given: nothing else of it counts.
     ///
     /// # Errors
     ///
@@ -285,9 +289,9 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        metadata: Option<&Metadata>,
+        own: Option<&CallOptions>,
     ) -> Result<RequestId, Failure> {
-        let sent = self.try_initial(key, server, method, payload, metadata, None);
+        let sent = self.try_initial(key, server, method, payload, own, None);
         if let Err(failure) = &sent {
             self.end_call(key.0, Err(failure.clone()));
         }
@@ -295,8 +299,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Sends an initial request of a call, which a body follows: see [`write_body`](Self::write_body). It can be read once, so the
-    /// request is sent once, whatever the call says of [`Resend`]. With metadata of its own if there are any, as
-    /// [`send_with`](Self::send_with).
+    /// request is sent once, whatever the call says of [`Resend`]. `own` is as for [`send_with`](Self::send_with).
     ///
     /// # Errors
     ///
@@ -307,10 +310,10 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        metadata: Option<&Metadata>,
+        own: Option<&CallOptions>,
     ) -> Result<(RequestId, OutBody), Failure> {
         let body = self.bodies.begin_root(call.0);
-        match self.try_initial(call, server, method, payload, metadata, Some(body)) {
+        match self.try_initial(call, server, method, payload, own, Some(body)) {
             Ok(request) => Ok((request, body)),
             Err(failure) => {
                 self.forget_body(body);
@@ -326,7 +329,7 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        metadata: Option<&Metadata>,
+        own: Option<&CallOptions>,
         body: Option<OutBody>,
     ) -> Result<RequestId, Failure> {
         let oldest = self.calls.oldest();
@@ -380,7 +383,7 @@ impl<P: Probe> Endpoint<P> {
             traced: call.traced.is_some(),
             compressed: false,
             waited: Duration::ZERO,
-            options: call.request_options(budgets, self.config.ping, metadata),
+            options: call.request_options(budgets, self.config.ping, own),
             method: MethodRef::Number(0),
             payload,
         };
@@ -849,18 +852,19 @@ impl Call {
         &self,
         budgets: Option<Budgets>,
         ping: PingSettings,
-        metadata: Option<&Metadata>,
+        own: Option<&CallOptions>,
     ) -> Option<Box<Options>> {
         let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
-        let own = self.options.as_ref().map(|options| &options.metadata);
-        let metadata = metadata.or(own);
-        let metadata = metadata.filter(|metadata| !metadata.is_empty());
-        if metadata.is_none() && budgets.is_none() && ping.is_none() {
+        let own = own.or(self.options.as_deref());
+        let own = own.filter(|own| !own.metadata.is_empty() || own.continuation.is_some());
+        if own.is_none() && budgets.is_none() && ping.is_none() {
             return None;
         }
+        let continuation = own.and_then(|own| own.continuation.as_ref());
         Some(Box::new(Options {
             ping,
-            metadata: metadata.cloned().unwrap_or_default(),
+            metadata: own.map(|own| own.metadata.clone()).unwrap_or_default(),
+            continuation: continuation.map(|continuation| continuation.bytes().clone()),
             budgets,
             ..Options::default()
         }))

@@ -136,6 +136,11 @@ impl Handler {
         self.options.as_ref().map(|options| &options.metadata)
     }
 
+    /// What its sender gave along for who handles it: [`Continuation`](crate::wire::Continuation).
+    pub fn continuation(&self) -> Option<&Bytes> {
+        self.options.as_ref()?.continuation.as_ref()
+    }
+
     /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
     pub fn budgets(&self) -> Option<Budgets> {
         self.server.allowance().map(|known| known.left())

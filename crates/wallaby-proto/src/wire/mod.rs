@@ -14,8 +14,8 @@ use thiserror::Error;
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
 pub use self::options::{
-    Budgets, HandledBy, MAX_METADATA, MAX_TRACE_RECORDS, Metadata, MetadataError, Options,
-    PingSettings, TraceRecord,
+    Budgets, Continuation, ContinuationError, HandledBy, MAX_CONTINUATION, MAX_METADATA,
+    MAX_TRACE_RECORDS, Metadata, MetadataError, Options, PingSettings, TraceRecord,
 };
 pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};

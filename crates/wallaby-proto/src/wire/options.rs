@@ -17,13 +17,15 @@ use crate::wire::DecodeError;
 /// Most bytes of metadata in a request, keys and values together.
 pub const MAX_METADATA: usize = 8 * 1024;
 
+/// Most bytes of a continuation.
+pub const MAX_CONTINUATION: usize = 16 * 1024;
+
 /// Most trace records in one message.
 pub const MAX_TRACE_RECORDS: usize = 32;
 
 const MAX_OPTIONS: usize = 48 * 1024;
 const MAX_METHOD_NAME: usize = 255;
 const MAX_SEAL: usize = 64;
-const MAX_CONTINUATION: usize = 16 * 1024;
 
 mod tag {
     pub(super) const PING: u64 = 2;
@@ -64,7 +66,7 @@ pub struct Options {
     pub handled_by: Option<HandledBy>,
     /// Shows that the sender has the cluster's key ([`crate::seal`]).
     pub seal: Option<Bytes>,
-    /// The stack of a chain (wallaby-chain).
+    /// What is to be done with this request's answer: see [`Continuation`].
     pub continuation: Option<Bytes>,
     /// A body with this number follows in frames of its own ([`crate::connection`] numbers them).
     pub body: Option<u64>,
@@ -156,6 +158,47 @@ pub struct HandledBy {
     pub server: Option<Address>,
     /// The method's name.
     pub method: Arc<str>,
+}
+
+/// Bytes beside the arguments of one request, which say what is to be done with its answer: the stack of a chain, for instance. At
+/// most [`MAX_CONTINUATION`]. Unlike [`Metadata`] they are this request's only: what its handler delegates does not inherit them.
+///
+/// What it prints for debugging has their number only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Continuation(Bytes);
+
+/// Why bytes are no [`Continuation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a continuation of {size} bytes: at most {MAX_CONTINUATION} are allowed")]
+pub struct ContinuationError {
+    /// How many there are.
+    pub size: usize,
+}
+
+impl Continuation {
+    /// A continuation of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// If they are more than [`MAX_CONTINUATION`].
+    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, ContinuationError> {
+        let bytes = bytes.into();
+        match bytes.len() {
+            size if size > MAX_CONTINUATION => Err(ContinuationError { size }),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Continuation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Continuation({} bytes)", self.0.len())
+    }
 }
 
 /// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included.

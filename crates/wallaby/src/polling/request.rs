@@ -74,6 +74,11 @@ impl<'a> RawRequest<'a> {
         self.handler().metadata().unwrap_or(&NONE)
     }
 
+    /// Bytes that the sender gave along with this request alone: see [`crate::RawRequest::continuation`].
+    pub fn continuation(&self) -> Option<&Bytes> {
+        self.handler().continuation()
+    }
+
     /// How much time is left.
     pub fn remaining(&self) -> Duration {
         self.core.remaining(self.key)

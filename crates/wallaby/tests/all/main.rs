@@ -48,6 +48,7 @@ mod strangers;
 mod streaming;
 mod trace;
 mod transports;
+mod travel;
 mod two_hops;
 mod udp;
 mod waiting_answers;

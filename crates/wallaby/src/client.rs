@@ -221,7 +221,7 @@ impl Caller {
     }
 
     /// Bytes that go along with each initial request of a call, and with nothing that comes of them: what who handles it is to do
-    /// with its answer ([`crate::Request::continuation`]). If they exceed 16 KiB, calls fail and say so.
+    /// with its answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
     #[must_use]
     pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
         match Continuation::new(bytes) {
@@ -388,7 +388,7 @@ impl Client {
     }
 
     /// Bytes that go along with the request of each call, and with nothing that comes of it: what who handles it is to do with its
-    /// answer ([`crate::Request::continuation`]). If they exceed 16 KiB, calls fail and say so.
+    /// answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
     #[must_use]
     pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
         self.caller = self.caller.continuation(bytes);

@@ -14,7 +14,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
-use wallaby_proto::endpoint::{Handler as Request, InBody, Lane, OutBody, Place, RequestKey};
+use wallaby_proto::endpoint::{
+    DelegateOptions, Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
+};
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
 
@@ -39,6 +41,18 @@ pub(crate) struct Destination {
     pub(crate) method: Arc<MethodDefinition>,
     /// What follows the request.
     pub(crate) body: Option<Attached>,
+    /// What else it has of its own.
+    pub(crate) own: Option<Box<Own>>,
+}
+
+/// What a delegation has of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) options: DelegateOptions,
+    /// When its time is over.
+    pub(crate) until: Option<Instant>,
+    /// It leaves at once, and its place is told here.
+    pub(crate) place: Option<Arc<OnceLock<RequestId>>>,
 }
 
 /// A message that a handler sends.
@@ -315,18 +329,49 @@ impl Handling {
         match (message, last) {
             (Sending::Answer(payload), false) => endpoint.reply(key, payload),
             (Sending::Answer(payload), true) => endpoint.respond(key, payload),
-            (Sending::Onward(to, payload), last) => match (to.body, last) {
-                (None, false) => endpoint.delegate(key, to.server, &to.method, payload),
-                (None, true) => endpoint.forward(key, to.server, &to.method, payload),
-                (Some(attached), last) => {
-                    let server = to.server;
-                    let out =
-                        endpoint.delegate_with_body(key, server, &to.method, payload, last)?;
-                    *body = Some((out, attached));
-                    Ok(())
-                }
+            (Sending::Onward(to, payload), last) => match (&to.body, &to.own, last) {
+                (None, None, false) => endpoint.delegate(key, to.server, &to.method, payload),
+                (None, None, true) => endpoint.forward(key, to.server, &to.method, payload),
+                (.., last) => self.give_with(core, to, payload, last, body),
             },
         }
+    }
+
+    #[cold]
+    fn give_with(
+        &self,
+        core: &mut Core,
+        to: Destination,
+        payload: Bytes,
+        last: bool,
+        body: &mut Option<(OutBody, Attached)>,
+    ) -> Result<(), SendError> {
+        let own = to.own.map(|own| *own);
+        let place = own.as_ref().and_then(|own| own.place.clone());
+        let options = own.map(|own| {
+            let mut options = own.options;
+            let until = own.until;
+            options.deadline = until.map(|until| until.saturating_duration_since(Instant::now()));
+            options
+        });
+        let delegation = Delegation {
+            server: to.server,
+            method: to.method,
+            payload,
+            options,
+            followed: to.body.is_some(),
+        };
+        let how = match (last, &place) {
+            (true, _) => How::Last,
+            (false, Some(_)) => How::Placed,
+            (false, None) => How::More,
+        };
+        let handed = core.endpoint.delegate_with(self.key, delegation, how)?;
+        if let (Some(told), Some(place)) = (place, handed.place) {
+            let _ = told.set(place);
+        }
+        *body = handed.body.zip(to.body);
+        Ok(())
     }
 
     /// A body follows a delegation, whether the handler goes on or not.
@@ -543,6 +588,7 @@ impl Handling {
             server,
             method,
             body,
+            own: _,
         } = to;
         let has_body = body.is_some();
         let out = self.endpoint.enter(|core| {

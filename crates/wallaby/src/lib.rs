@@ -80,7 +80,7 @@ pub use method::{Answer, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;
 pub use multicast::{Delivery, Multicast, QuorumError};
 pub use pipeline::{Forwarding, Pipeline, PipelineSettings, TargetOutcome};
-pub use request::{RawRequest, Request, RequestInfo};
+pub use request::{Delegation, RawRequest, Request, RequestInfo};
 pub use retry::Retry;
 pub use service::{Handler, HandlerFuture, Layer, Service};
 pub use streaming::{

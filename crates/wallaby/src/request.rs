@@ -6,24 +6,25 @@ use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Lane;
-use wallaby_proto::wire::{Budgets, Metadata};
+use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
 use crate::blocking;
 use crate::body::{Attached, Body};
 use crate::client::Caller;
-use crate::codec::{Codec, Postcard};
+use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::SendError;
-use crate::handling::{Destination, Handling, Keep, Sending};
+use crate::handling::{Destination, Handling, Keep, Own, Sending};
 use crate::intercept::Extensions;
 use crate::method::{Answer, Many, One, Target};
+use crate::timer::{self, Instant};
 use crate::transport::Identity;
 
 /// What can be asked about a request, and what can be said of it besides what it sends: [`RawRequest`] and [`Request`] give
@@ -226,13 +227,13 @@ impl RawRequest {
     /// # Errors
     ///
     /// If the request is too large, too deep in the tree, or has ended.
-    pub fn delegate<S: Into<Address>>(
+    pub fn delegate(
         &self,
-        server: S,
+        server: impl Into<Address>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, S> {
-        Departure::of(self, Ok(onward(server.into(), method, payload)), false)
+    ) -> Delegation<&Self> {
+        Delegation::of(self, Ok(onward(server.into(), method, payload)), false)
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -256,13 +257,13 @@ impl RawRequest {
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate).
-    pub fn forward<S: Into<Address>>(
+    pub fn forward(
         self,
-        server: S,
+        server: impl Into<Address>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<S> {
-        Departure::of(self, Ok(onward(server.into(), method, payload)), true)
+    ) -> Delegation<Self> {
+        Delegation::of(self, Ok(onward(server.into(), method, payload)), true)
     }
 
     /// Sends the message that is held back because it might be the last one.
@@ -295,6 +296,152 @@ impl Drop for RawRequest {
 impl fmt::Debug for RawRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.handling.fmt(f)
+    }
+}
+
+/// Work that is handed to another server: it leaves when this is first polled, and is done when it was accepted for sending. Before
+/// that it can get what it does not share with its request.
+///
+/// It inherits the request's metadata, deadline and trace, and its part of the budgets, but no continuation.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use wallaby::{Address, Many, Request, SendError};
+/// # #[wallaby::service]
+/// # trait Index { async fn lookup(word: String) -> Many<u64>; }
+/// # async fn handle(request: Request<Many<u64>>, other: Address) -> Result<(), SendError> {
+/// let place = request
+///     .delegate(&other, index::lookup("hop".into()))
+///     .metadata("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+///     .without("authorization")
+///     .deadline(Duration::from_millis(50))
+///     .placed()
+///     .await?;
+/// println!("{place} of {} has 50 ms", request.call_id());
+/// # Ok(())
+/// # }
+/// # fn main() {}
+/// ```
+#[must_use = "a delegation leaves when this is awaited"]
+pub struct Delegation<R>(Departure<R>);
+
+impl<R: Borrow<RawRequest> + Unpin> Delegation<R> {
+    fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
+        Self(Departure::of(request, message, last))
+    }
+
+    /// A pair of metadata for what it leads to alone, in place of the one with this key that the request came with. If all pairs
+    /// together exceed 8 KiB, the delegation fails and says so.
+    pub fn metadata(self, key: &str, value: &str) -> Self {
+        self.change_metadata(|metadata| metadata.insert(key, value))
+    }
+
+    /// What it leads to does not inherit the metadata with this key.
+    pub fn without(self, key: &str) -> Self {
+        self.change_metadata(|metadata| {
+            metadata.remove(key);
+            Ok(())
+        })
+    }
+
+    /// How much time it has from now on, but never more than its request has left. A server that does not begin in time, or is not
+    /// done, tells the initiator so with the status `DeadlineExceeded`; the rest of the call goes on.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        let until = Instant::now() + timer::bounded(deadline);
+        if let Some(own) = self.own() {
+            own.until = Some(own.until.map_or(until, |before| before.min(until)));
+        }
+        self
+    }
+
+    /// Each hop that it leads to reports its timings to the initiator, for [`Call::trace`](crate::Call::trace), although the call is
+    /// not traced.
+    pub fn traced(mut self) -> Self {
+        if let Some(own) = self.own() {
+            own.options.traced = true;
+        }
+        self
+    }
+
+    /// Bytes that go along with it alone: see [`RequestInfo::continuation`]. If they exceed 16 KiB, the delegation fails and says so.
+    pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
+        match Continuation::new(bytes) {
+            Ok(continuation) => {
+                if let Some(own) = self.own() {
+                    own.options.continuation = Some(continuation);
+                }
+            }
+            Err(error) => self.fail(CodecError::new("continuation", error.to_string())),
+        }
+        self
+    }
+
+    /// A body that follows it, in place of the target's, if that had one.
+    pub fn body(mut self, body: Body) -> Self {
+        if let Some(Sending::Onward(to, _)) = &mut self.0.message {
+            to.body = Some(Attached::new(body));
+        }
+        self
+    }
+
+    /// Hands it on and tells its place in the call's tree. It leaves now, where it would else be held back until more is sent: that
+    /// costs a small message if nothing is.
+    ///
+    /// # Errors
+    ///
+    /// As without it.
+    pub async fn placed(mut self) -> Result<RequestId, SendError> {
+        let place = Arc::new(OnceLock::new());
+        if let Some(own) = self.own() {
+            own.place = Some(Arc::clone(&place));
+        }
+        self.0.await?;
+        let nowhere = || SendError::Refused("it was not handed on: it has no place".into());
+        place.get().copied().ok_or_else(nowhere)
+    }
+
+    fn change_metadata(
+        mut self,
+        change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>,
+    ) -> Self {
+        let Departure {
+            request, message, ..
+        } = &mut self.0;
+        let Some(Sending::Onward(to, _)) = message else {
+            return self;
+        };
+        let own = &mut to.own.get_or_insert_default().options.metadata;
+        let inherited = || (*request).borrow().metadata().clone();
+        if let Err(error) = change(own.get_or_insert_with(inherited)) {
+            self.fail(CodecError::new("metadata", error.to_string()));
+        }
+        self
+    }
+
+    fn own(&mut self) -> Option<&mut Own> {
+        match &mut self.0.message {
+            Some(Sending::Onward(to, _)) => Some(to.own.get_or_insert_default()),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, error: CodecError) {
+        self.0.error.get_or_insert(SendError::Codec(error));
+    }
+}
+
+impl<R: Borrow<RawRequest> + Unpin> Future for Delegation<R> {
+    type Output = Result<(), SendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl<R: Borrow<RawRequest>> fmt::Debug for Delegation<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delegation(..)")
     }
 }
 
@@ -362,6 +509,7 @@ fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Sending, Sen
             server,
             method,
             body: target.body.map(Attached::new),
+            own: None,
         },
         target.payload?,
     ))
@@ -373,6 +521,7 @@ fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Se
             server,
             method: Arc::clone(method),
             body: None,
+            own: None,
         },
         payload,
     )
@@ -442,12 +591,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
     #[doc(alias = "delegate")]
-    pub fn forward<S: Into<Address>>(
+    pub fn forward(
         self,
-        server: S,
+        server: impl Into<Address>,
         target: Target<One<T>, C>,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C, S> {
-        Departure::of(self.raw, target_at(server.into(), target), true)
+    ) -> Delegation<RawRequest> {
+        Delegation::of(self.raw, target_at(server.into(), target), true)
     }
 
     /// [`respond`](Self::respond) for blocking handlers.
@@ -516,12 +665,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
-    pub fn delegate<B: Answer<Item = T>, S: Into<Address>>(
+    pub fn delegate<B: Answer<Item = T>>(
         &self,
-        server: S,
+        server: impl Into<Address>,
         target: Target<B, C>,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<'_, T, C, B, S> {
-        Departure::of(&self.raw, target_at(server.into(), target), false)
+    ) -> Delegation<&RawRequest> {
+        Delegation::of(&self.raw, target_at(server.into(), target), false)
     }
 
     /// Like [`delegate`](Self::delegate), but fails with [`SendError::Full`] where that would wait.
@@ -544,12 +693,12 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate).
-    pub fn forward<B: Answer<Item = T>, S: Into<Address>>(
+    pub fn forward<B: Answer<Item = T>>(
         self,
-        server: S,
+        server: impl Into<Address>,
         target: Target<B, C>,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C, B, S> {
-        Departure::of(self.raw, target_at(server.into(), target), true)
+    ) -> Delegation<RawRequest> {
+        Delegation::of(self.raw, target_at(server.into(), target), true)
     }
 
     /// Sends the message that is held back because it might be the last one.

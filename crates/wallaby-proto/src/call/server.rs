@@ -537,6 +537,17 @@ impl<T> Server<T> {
         })
     }
 
+    /// The place of the delegation that has left last, if one has.
+    pub fn latest_delegation(&self) -> RequestId {
+        match self.requests.checked_sub(1) {
+            Some(index) => RequestId {
+                path: self.id.path.child(index, self.call, self.token),
+                hop: 0,
+            },
+            None => self.continuation(),
+        }
+    }
+
     /// The next delegation that begins a branch of its own.
     fn child(&mut self) -> RequestId {
         let path = self.id.path.child(self.requests, self.call, self.token);

@@ -276,6 +276,8 @@ pub(super) struct Times {
     pub(super) born: Duration,
     /// When its time is over.
     pub(super) until: Duration,
+    /// That is before its request's time is over.
+    pub(super) own: bool,
 }
 
 /// Where a message goes.

@@ -158,7 +158,7 @@ pub use self::conn::ConnId;
 pub use self::event::{Answer, CallKey, Closed, Incoming, Lane, Next, Outcome, Output, RequestKey};
 pub use self::places::Place;
 pub use self::probe::{Leaving, Note, Probe, Released};
-pub use self::requests::Handler;
+pub use self::requests::{DelegateOptions, Delegation, HandedOn, Handler, How};
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
 pub use self::streams::Input;

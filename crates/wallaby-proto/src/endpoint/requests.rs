@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::verbs::{DelegateOptions, Delegation, HandedOn, How};
+
 use super::bodies::{InBody, OutBody};
 use super::conn::{ConnId, Refused};
 use super::draining::shutting_down;
@@ -37,6 +39,16 @@ pub(super) struct Destination {
     pub(super) body: Option<OutBody>,
     /// Why it must not go there, though it has a place in the tree already.
     pub(super) refused: Option<Box<Status>>,
+    /// What it has of its own.
+    own: Option<Box<Own>>,
+}
+
+/// What a delegation has of its own.
+#[derive(Debug)]
+struct Own {
+    options: DelegateOptions,
+    /// When its time is over.
+    until: Option<Duration>,
 }
 
 /// One request that is handled.

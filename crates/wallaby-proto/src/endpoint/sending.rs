@@ -499,7 +499,12 @@ impl<P: Probe> Endpoint<P> {
             let may = self.records.time_left(ticket, self.now).is_some();
             let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
             if !may || left.is_zero() {
-                self.records.dropped(ticket, sent);
+                self.out_of_time(
+                    request,
+                    towards,
+                    (ticket, sent),
+                    may && times.is_some_and(|times| times.own),
+                );
                 return Attempt::Settled;
             }
             request.deadline = Some(left);
@@ -523,6 +528,27 @@ impl<P: Probe> Endpoint<P> {
                 }
                 Attempt::Settled
             }
+        }
+    }
+
+    /// No time is left for a delegation. If it is only its own that is over, its call goes on and learns of it.
+    #[cold]
+    fn out_of_time(
+        &mut self,
+        request: &Request,
+        towards: &Towards,
+        released: (Ticket, Sent),
+        goes_on: bool,
+    ) {
+        match towards {
+            Towards::Server(to) if goes_on => {
+                let why = (
+                    Code::DeadlineExceeded,
+                    "its own deadline passed before it was sent",
+                );
+                self.answer_for(request, to, Some(released), why);
+            }
+            _ => self.records.dropped(released.0, released.1),
         }
     }
 

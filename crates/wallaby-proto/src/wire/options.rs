@@ -265,6 +265,13 @@ impl Metadata {
         Ok(())
     }
 
+    /// Removes the pair with this key; whether there was one.
+    pub fn remove(&mut self, key: &str) -> bool {
+        let before = self.pairs.len();
+        self.pairs.retain(|pair| pair.0 != key);
+        self.pairs.len() < before
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs

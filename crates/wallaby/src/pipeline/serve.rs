@@ -148,6 +148,7 @@ impl Stage {
             server,
             method: Arc::clone(head::definition()),
             body: body.map(Attached::new),
+            own: None,
         };
         self.handling.pass_on(to, head.write(), left);
     }

@@ -62,7 +62,7 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Ou
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
-    Answer, CallKey, CallOptions, Counters, Limits, Load, RequestKey, Sizes,
+    Answer, CallKey, CallOptions, Counters, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
 pub use self::builder::Builder;

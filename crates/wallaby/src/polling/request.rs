@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Endpoint as Core, Handler, RequestKey};
+use wallaby_proto::endpoint::{
+    DelegateOptions, Delegation, Endpoint as Core, Handler, How, RequestKey,
+};
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
 
@@ -74,7 +76,7 @@ impl<'a> RawRequest<'a> {
         self.handler().metadata().unwrap_or(&NONE)
     }
 
-    /// Bytes that the sender gave along with this request alone: see [`crate::RawRequest::continuation`].
+    /// Bytes that the sender gave along with this request alone: see [`crate::RequestInfo::continuation`].
     pub fn continuation(&self) -> Option<&Bytes> {
         self.handler().continuation()
     }
@@ -134,6 +136,55 @@ impl<'a> RawRequest<'a> {
     ) -> Result<(), SendError> {
         let server = server.into();
         self.core.delegate(self.key, server, method, payload)
+    }
+
+    /// The same with what it has of its own. It leaves now, so its place in the call's tree is told.
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate`](Self::delegate).
+    pub fn delegate_with(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        options: DelegateOptions,
+    ) -> Result<RequestId, SendError> {
+        self.hand_on(server.into(), method, payload, options, How::Placed)
+    }
+
+    /// [`forward`](Self::forward) with what it has of its own; its place is told.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`.
+    pub fn forward_with(
+        mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        options: DelegateOptions,
+    ) -> Result<RequestId, SendError> {
+        self.hand_on(server.into(), method, payload, options, How::Last)
+    }
+
+    fn hand_on(
+        &mut self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        options: DelegateOptions,
+        how: How,
+    ) -> Result<RequestId, SendError> {
+        let delegation = Delegation {
+            server,
+            method: Arc::clone(method),
+            payload,
+            options: Some(options),
+            followed: false,
+        };
+        let handed = self.core.delegate_with(self.key, delegation, how)?;
+        Ok(handed.place.expect("it is not held back"))
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.

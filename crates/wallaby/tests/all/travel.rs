@@ -1,11 +1,18 @@
 //! What travels with a request beside its arguments, and what of it comes to those that it leads to.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use wallaby::{Address, CallError, Code, Failure, Many, One, Request, Service};
+use wallaby::{Address, CallError, Code, Failure, Many, One, Request, RequestId, Service};
 
 use crate::common::{Net, at, service, sorted, work};
 
-over_every_transport!(a_continuation_is_of_one_request_only);
+over_every_transport!(
+    a_continuation_is_of_one_request_only,
+    a_delegation_has_metadata_of_its_own,
+    a_delegation_tells_its_place,
+    a_delegation_may_have_less_time,
+);
 
 /// Says what it was given along, and delegates, calls and forwards to the next.
 fn tells(next: Option<Address>) -> Service {
@@ -95,4 +102,270 @@ async fn a_continuation_has_a_limit() {
     assert_eq!(error.code(), Code::Internal);
     let text = "a continuation of 16385 bytes: at most 16384 are allowed";
     assert!(error.to_string().contains(text), "{error}");
+}
+
+/// Metadata as text, in the order of their keys.
+fn told<A, C>(request: &Request<A, C>) -> String {
+    let metadata = request.metadata();
+    let mut pairs: Vec<_> = metadata
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    pairs.sort();
+    pairs.join(" ")
+}
+
+/// Says its place and its metadata.
+fn says() -> Service {
+    service().method(
+        &work::MANY,
+        |request: Request<Many<_>>, (name,): (String,)| async move {
+            let told = format!("{name} at {}: {}", request.id(), told(&request));
+            Ok(request.respond(told).await?)
+        },
+    )
+}
+
+async fn a_delegation_has_metadata_of_its_own(net: Net) {
+    let leaf = net.serve(says()).await;
+    let next = at(&leaf);
+    let root = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+        let next = next.clone();
+        async move {
+            let own = request.delegate(&next, work::many("own".into()));
+            own.metadata("a", "changed").without("b").await?;
+            let plain = request.delegate(&next, work::many("plain".into()));
+            plain.await?;
+            let none = request.delegate(&next, work::many("none".into()));
+            none.without("a").without("b").await?;
+            let last = request.forward(&next, work::many("last".into()));
+            Ok(last.metadata("c", "added").await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let work = work::at(&client, at(&root))
+        .metadata("a", "1")
+        .metadata("b", "2");
+    let (answers, statuses) = sorted(&mut work.many(String::new())).await;
+    assert!(statuses.is_empty(), "{statuses:?}");
+    let expected = [
+        "last at 0.3: a=1 b=2 c=added",
+        "none at 0.2: ",
+        "own at 0.0: a=changed",
+        "plain at 0.1: a=1 b=2",
+    ];
+    assert_eq!(answers, expected);
+}
+
+/// Each hop is the parent of the next one's span, by the metadata of the W3C trace context.
+#[tokio::test]
+async fn each_hop_has_a_span_of_its_own() {
+    let net = Net::tcp();
+    let mut next: Option<Address> = None;
+    let mut servers = Vec::new();
+    for span in ["c", "b", "a"] {
+        let further = next.clone();
+        let hop = service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+            let further = further.clone();
+            async move {
+                let parent = request.metadata().get("traceparent").expect("a parent");
+                request.reply(format!("{span} of {parent}")).await?;
+                let Some(further) = further else {
+                    return Ok(());
+                };
+                let onward = request.forward(further, work::many(String::new()));
+                Ok(onward.metadata("traceparent", span).await?)
+            }
+        });
+        let server = net.serve(hop).await;
+        next = Some(at(&server));
+        servers.push(server);
+    }
+    let client = net.endpoint().await;
+    let first = next.expect("three servers");
+    let work = work::at(&client, first).metadata("traceparent", "client");
+    let (answers, _) = sorted(&mut work.many(String::new())).await;
+    assert_eq!(answers, ["a of client", "b of a", "c of b"]);
+}
+
+#[tokio::test]
+async fn what_cannot_travel_is_refused_and_the_handler_goes_on() {
+    let net = Net::tcp();
+    let leaf = net.serve(says()).await;
+    let next = at(&leaf);
+    let root = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+        let next = next.clone();
+        async move {
+            let delegate = || request.delegate(&next, work::many("x".into()));
+            let long = "x".repeat(8192);
+            for refused in [
+                delegate().metadata("key", &long).await,
+                delegate().metadata("", "no key").await,
+                delegate().continuation(vec![0; 16_385]).await,
+                delegate()
+                    .continuation(vec![0; 16_385])
+                    .placed()
+                    .await
+                    .map(drop),
+            ] {
+                request
+                    .reply(refused.expect_err("refused").to_string())
+                    .await?;
+            }
+            Ok(delegate().await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let mut call = work::at(&client, at(&root)).many(String::new());
+    let (answers, statuses) = sorted(&mut call).await;
+    assert!(statuses.is_empty(), "{statuses:?}");
+    let continuation = "cannot encode the value: continuation: a continuation of 16385 bytes: at most 16384 are allowed";
+    let expected = [
+        continuation,
+        continuation,
+        "cannot encode the value: metadata: a metadata key is empty",
+        "cannot encode the value: metadata: metadata of 8195 bytes: at most 8192 are allowed",
+        "x at 0+1: ",
+    ];
+    assert_eq!(answers, expected);
+}
+
+/// Who delegates learns the place that its delegation has, which is what its handler sees.
+async fn a_delegation_tells_its_place(net: Net) {
+    let leaf = net.serve(says()).await;
+    let next = at(&leaf);
+    let (places, mut placed) = tokio::sync::mpsc::unbounded_channel();
+    let root = service().method(
+        &work::MANY,
+        move |request: Request<Many<String>>, (how,)| {
+            let (next, places) = (next.clone(), places.clone());
+            async move {
+                let tell = |place: RequestId| places.send(place.to_string()).expect("it listens");
+                if how == "alone" {
+                    let onward = request.forward(&next, work::many(String::new()));
+                    tell(onward.placed().await?);
+                    return Ok(());
+                }
+                request.reply("here".into()).await?;
+                for _ in 0..2 {
+                    let onward = request.delegate(&next, work::many(String::new()));
+                    tell(onward.placed().await?);
+                }
+                if how == "more" {
+                    let onward = request.forward(&next, work::many(String::new()));
+                    tell(onward.placed().await?);
+                }
+                Ok(())
+            }
+        },
+    );
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let work = work::at(&client, at(&root));
+    for (how, expected) in [
+        ("alone", &["0+1"][..]),
+        ("some", &["0.0", "0.1"]),
+        ("more", &["0.0", "0.1", "0.2"]),
+    ] {
+        let (answers, statuses) = sorted(&mut work.many(how.into())).await;
+        assert!(statuses.is_empty(), "{statuses:?}");
+        for place in expected {
+            assert_eq!(placed.recv().await.as_deref(), Some(*place));
+            let told = format!(" at {place}: ");
+            assert!(answers.contains(&told), "{answers:?} without {told:?}");
+        }
+    }
+}
+
+/// A delegation may have less time than its request, whose other work goes on.
+async fn a_delegation_may_have_less_time(net: Net) {
+    let hangs = service().method(
+        &work::MANY,
+        |request: Request<Many<String>>, (_,): (String,)| async move {
+            request.cancelled().await;
+            Ok(())
+        },
+    );
+    let (hangs, leaf) = (net.serve(hangs).await, net.serve(says()).await);
+    let (slow, quick) = (at(&hangs), at(&leaf));
+    let root = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+        let (slow, quick) = (slow.clone(), quick.clone());
+        async move {
+            let short = request.delegate(&slow, work::many(String::new()));
+            short.deadline(Duration::from_millis(20)).await?;
+            let none = request.delegate(&slow, work::many(String::new()));
+            none.deadline(Duration::ZERO).await?;
+            Ok(request.forward(&quick, work::many("done".into())).await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let mut call = work::at(&client, at(&root)).many(String::new());
+    let (answers, statuses) = sorted(&mut call).await;
+    assert_eq!(answers, ["done at 0.2: "]);
+    let codes: Vec<Code> = statuses.iter().map(wallaby::Status::code).collect();
+    assert_eq!(codes, [Code::DeadlineExceeded; 2], "{statuses:?}");
+    assert!(
+        statuses
+            .iter()
+            .all(|status| status.server() == Some(&at(&hangs)))
+    );
+}
+
+#[tokio::test]
+async fn a_delegation_never_has_more_time_than_its_request() {
+    let net = Net::tcp();
+    let leaf = service().method(
+        &work::ONE,
+        |request: Request<One<_>>, (_,): (String,)| async move {
+            let left = request.remaining().as_secs();
+            Ok(request.respond(left.to_string()).await?)
+        },
+    );
+    let leaf = net.serve(leaf).await;
+    let next = at(&leaf);
+    let root = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let next = next.clone();
+        async move {
+            let onward = request.forward(&next, work::one(String::new()));
+            Ok(onward.deadline(Duration::from_secs(3600)).await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let work = work::at(&client, at(&root)).deadline(Duration::from_secs(100));
+    let left: u64 = work
+        .one(String::new())
+        .await
+        .expect("an answer")
+        .parse()
+        .expect("seconds");
+    assert!((50..=100).contains(&left), "{left} s");
+}
+
+/// Of a call that is not traced, what a traced delegation leads to tells its timings all the same.
+#[tokio::test]
+async fn a_delegation_may_be_traced_alone() {
+    let net = Net::tcp();
+    let leaf = net.serve(says()).await;
+    let next = at(&leaf);
+    let root = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+        let next = next.clone();
+        async move {
+            request.delegate(&next, work::many("plain".into())).await?;
+            let traced = request.delegate(&next, work::many("traced".into()));
+            Ok(traced.traced().await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let mut call = work::at(&client, at(&root)).many(String::new());
+    let (answers, statuses) = sorted(&mut call).await;
+    assert_eq!((answers.len(), statuses.len()), (2, 0));
+    let trace = call.trace();
+    let timed = trace.hops.iter().filter(|hop| hop.timing.is_some());
+    let timed: Vec<&str> = timed.map(|hop| &*hop.path).collect();
+    assert_eq!(timed, ["0.1"]);
 }

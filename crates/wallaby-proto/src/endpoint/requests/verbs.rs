@@ -1,10 +1,11 @@
 //! What handlers send, and how it leaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Destination, Handler, age};
+use super::{Destination, Handler, LONGEST, Own, age};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{Frozen, Output as Standing, Sent, Ticket};
 use crate::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
@@ -17,8 +18,11 @@ use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Attempt, Manner, output};
 use crate::error::SendError;
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{Budgets, Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
-use crate::{Address, Code, Status};
+use crate::wire::{
+    Budgets, Child, Continuation, HandledBy, Message, Metadata, MethodRef, ReplyTo, Request,
+    TraceRecord,
+};
+use crate::{Address, Code, RequestId, Status};
 
 /// A message that a handler sends.
 #[derive(Debug)]
@@ -27,10 +31,91 @@ enum Sending {
     Onward(Destination, Bytes),
 }
 
+/// What a delegation has of its own: see [`Endpoint::delegate_with`]. What it does not say is as with any other.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct DelegateOptions {
+    /// In place of the metadata that came with the request.
+    pub metadata: Option<Metadata>,
+    /// How much time it has, from now on; never more than the request has left.
+    pub deadline: Option<Duration>,
+    /// Whether its hops report their timings although its request does not.
+    pub traced: bool,
+    /// What goes along with it alone.
+    pub continuation: Option<Continuation>,
+}
+
+/// Work that is handed to another server.
+#[derive(Debug)]
+pub struct Delegation {
+    /// The server.
+    pub server: Address,
+    /// The method.
+    pub method: Arc<MethodDefinition>,
+    /// The arguments.
+    pub payload: Bytes,
+    /// What it has of its own.
+    pub options: Option<DelegateOptions>,
+    /// Whether a body follows it.
+    pub followed: bool,
+}
+
+/// When a delegation leaves, and what comes after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// More may follow, and it may be held back.
+    More,
+    /// More may follow, and it leaves now: its place is told.
+    Placed,
+    /// It is the last message, which ends the request.
+    Last,
+}
+
+/// A delegation that was accepted for sending.
+#[derive(Debug, Clone, Copy)]
+pub struct HandedOn {
+    /// Its place in the call's tree, unless it may be held back.
+    pub place: Option<RequestId>,
+    /// What is to be written behind it.
+    pub body: Option<OutBody>,
+}
+
 /// A message that may be sent.
 enum Checked {
     Answer(Bytes),
     Onward(Destination, Bytes),
+}
+
+impl Own {
+    /// It takes the place of what the delegation would have inherited.
+    #[cold]
+    fn apply(&self, request: &mut Request, times: &mut Times, now: Duration) {
+        let DelegateOptions {
+            metadata,
+            traced,
+            continuation,
+            ..
+        } = &self.options;
+        request.traced |= traced;
+        if let Some(metadata) = metadata {
+            request.options.get_or_insert_default().metadata = metadata.clone();
+        }
+        if let Some(continuation) = continuation {
+            let bytes = Some(continuation.bytes().clone());
+            request.options.get_or_insert_default().continuation = bytes;
+        }
+        if request
+            .options
+            .as_ref()
+            .is_some_and(|options| options.is_empty())
+        {
+            request.options = None;
+        }
+        if let Some(until) = self.until.filter(|until| *until < times.until) {
+            (times.until, times.own) = (until, true);
+            request.deadline = Some(until.saturating_sub(now));
+        }
+    }
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -70,7 +155,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload, None);
+        let sending = onward(server, method, payload);
         self.with(key, |endpoint, handler| {
             endpoint.send_more(handler, sending)
         })
@@ -88,7 +173,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload, None);
+        let sending = onward(server, method, payload);
         self.with(key, |endpoint, handler| {
             endpoint.send_last(handler, sending)
         })
@@ -195,35 +280,52 @@ impl<P: Probe> Endpoint<P> {
         self.handlers.waits(key, lane)
     }
 
-    /// Hands work to another server, with a body that follows the request, whether the handler goes on or not: see
-    /// [`write_body`](Self::write_body). If it is the `last` message the request ends, as by [`forward`](Self::forward).
+    /// Hands work to another server with what it has of its own, and perhaps with a body that follows the request, whether the handler
+    /// goes on or not: see [`write_body`](Self::write_body). If it is the [last](How::Last) message the request ends, as by
+    /// [`forward`](Self::forward).
     ///
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate) and [`forward`](Self::forward). That bodies do not go over `udp:` shows as a status among
     /// the call's answers.
-    pub fn delegate_with_body(
+    pub fn delegate_with(
         &mut self,
         request: RequestKey,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        last: bool,
-    ) -> Result<OutBody, SendError> {
+        delegation: Delegation,
+        how: How,
+    ) -> Result<HandedOn, SendError> {
         let deadline = self.handlers.get(request).map(|handler| handler.deadline);
-        let body = self.begin_onward(request, deadline.unwrap_or(self.raw));
-        let sending = onward(server, method, payload, Some(body));
-        let sent = self.with(request, |endpoint, handler| match last {
-            true => endpoint.send_last(handler, sending),
-            false => endpoint.send_more(handler, sending),
+        let body =
+            (delegation.followed).then(|| self.begin_onward(request, deadline.unwrap_or(self.raw)));
+        let raw = self.raw;
+        let own = delegation.options.map(|options| {
+            let time = options.deadline.map(|time| time.min(LONGEST));
+            let until = time.map(|time| raw.saturating_add(time));
+            Box::new(Own { options, until })
         });
-        match sent {
-            Ok(()) => Ok(body),
-            Err(error) => {
-                self.forget_body(body);
-                Err(error)
+        let to = Destination {
+            server: delegation.server,
+            method: delegation.method,
+            body,
+            refused: None,
+            own,
+        };
+        let sending = Sending::Onward(to, delegation.payload);
+        let sent = self.with(request, |endpoint, handler| {
+            match how {
+                How::Last => endpoint.send_last(handler, sending)?,
+                How::More => endpoint.send_more(handler, sending)?,
+                How::Placed => {
+                    endpoint.send_more(handler, sending)?;
+                    endpoint.flush_held(handler);
+                }
             }
+            Ok((how != How::More).then(|| handler.server.latest_delegation()))
+        });
+        if let (Err(_), Some(body)) = (&sent, body) {
+            self.forget_body(body);
         }
+        sent.map(|place| HandedOn { place, body })
     }
 
     /// Sends the message that is held back because it might be the last one.
@@ -272,11 +374,11 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn with(
+    fn with<T>(
         &mut self,
         key: RequestKey,
-        send: impl FnOnce(&mut Self, &mut Handler) -> Result<(), SendError>,
-    ) -> Result<(), SendError> {
+        send: impl FnOnce(&mut Self, &mut Handler) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
         let Some(mut handler) = self.handlers.take(key) else {
             return Err(SendError::Ended("it is over".into()));
         };
@@ -429,6 +531,7 @@ impl<P: Probe> Endpoint<P> {
             method: Arc::clone(method),
             body,
             refused,
+            own: None,
         };
         // Nothing was held back: it is the first. One that may be sent again is released at once.
         let released = handler.server.delegate(to, payload);
@@ -687,6 +790,14 @@ impl<P: Probe> Endpoint<P> {
         }
         let (to, mut request) =
             delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        let mut times = Times {
+            born: handler.arrived.saturating_sub(age(handler)),
+            until: handler.deadline,
+            own: false,
+        };
+        if let Some(own) = &to.own {
+            own.apply(&mut request, &mut times, self.raw);
+        }
         if let Some(body) = to.body {
             request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
             self.bodies.released(body);
@@ -708,10 +819,7 @@ impl<P: Probe> Endpoint<P> {
             let why = (refused.code(), refused.message());
             return self.answer_over(&request, &to.server, (released, handler.from), why);
         }
-        let times = Some(Times {
-            born: handler.arrived.saturating_sub(age(handler)),
-            until: handler.deadline,
-        });
+        let times = Some(times);
         if let Some(id) = known
             && self
                 .conns
@@ -856,18 +964,14 @@ impl<P: Probe> Endpoint<P> {
     }
 }
 
-fn onward(
-    server: Address,
-    method: &Arc<MethodDefinition>,
-    payload: Bytes,
-    body: Option<OutBody>,
-) -> Sending {
+fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
     let method = Arc::clone(method);
     let to = Destination {
         server,
         method,
-        body,
+        body: None,
         refused: None,
+        own: None,
     };
     Sending::Onward(to, payload)
 }

@@ -1,15 +1,17 @@
 //! Every byte of a body arrives once and in order; whatever happens, both sides learn how it ends, and nothing is left of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{BodyRefusal, Connection, MAX_BODIES, MethodDefinition};
 use wallaby_proto::endpoint::{
-    BodyEnd, BodyNext, CallKey, CallOptions, InBody, OutBody, Outcome, Resend,
+    BodyEnd, BodyNext, CallKey, CallOptions, Delegation, Endpoint, How, InBody, OutBody, Outcome,
+    RequestKey, Resend,
 };
 use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
-use wallaby_proto::{CallId, Code, RequestId, Status, Token};
+use wallaby_proto::{Address, CallId, Code, RequestId, Status, Token};
 
 use crate::endpoint::world::{WINDOW, World, at, hello, udp};
 
@@ -26,6 +28,25 @@ fn broken(why: &str) -> BodyNext {
 
 fn ended() -> BodyNext {
     broken("its call has ended")
+}
+
+/// Delegates with a body.
+fn delegate(
+    endpoint: &mut Endpoint,
+    key: RequestKey,
+    server: Address,
+    method: &Arc<MethodDefinition>,
+    how: How,
+) -> Result<OutBody, SendError> {
+    let delegation = Delegation {
+        server,
+        method: Arc::clone(method),
+        payload: Bytes::new(),
+        options: None,
+        followed: true,
+    };
+    let handed = endpoint.delegate_with(key, delegation, how)?;
+    Ok(handed.body.expect("one follows"))
 }
 
 /// Reads all that is there; what came then.
@@ -232,9 +253,7 @@ fn an_abort_gives_bodies_up_at_every_hop() {
     write_on(&mut world, 0, out, &mut pattern(100));
     let method = world.method.clone();
     assert!(world.endpoint(1).resume(key));
-    let sent = world
-        .endpoint(1)
-        .delegate_with_body(key, at(2), &method, Bytes::new(), false);
+    let sent = delegate(world.endpoint(1), key, at(2), &method, How::More);
     let onward = sent.expect("it is sent");
     world.endpoint(1).put_aside(key);
     world.turn_all();
@@ -288,9 +307,7 @@ fn a_delegations_body_outlives_its_request_until_the_deadline() {
     world.endpoint(1).drop_body(body);
     let method = world.method.clone();
     assert!(world.endpoint(1).resume(key));
-    let sent = world
-        .endpoint(1)
-        .delegate_with_body(key, at(2), &method, Bytes::new(), true);
+    let sent = delegate(world.endpoint(1), key, at(2), &method, How::Last);
     let onward = sent.expect("it is sent");
     world.endpoint(1).returned(key, Ok(()));
     world.turn_all();
@@ -659,7 +676,7 @@ fn what_a_handler_held_back_when_it_failed_has_no_body() {
     let method = world.method.clone();
     let endpoint = world.endpoint(1);
     endpoint.drop_body(incoming.body.expect("it has one"));
-    let sent = endpoint.delegate_with_body(key, at(2), &method, Bytes::new(), false);
+    let sent = delegate(endpoint, key, at(2), &method, How::More);
     let onward = sent.expect("it is held back");
     assert!(endpoint.wants_body(onward));
     let refused = endpoint.write_body(onward, &mut pattern(1));
@@ -683,13 +700,13 @@ fn a_delegation_that_is_refused_has_no_body() {
     let endpoint = world.endpoint(1);
     endpoint.drop_body(incoming.body.expect("it has one"));
     let elsewhere = "tcp://127.0.0.1:1".parse().expect("an address");
-    let sent = endpoint.delegate_with_body(key, elsewhere, &method, Bytes::new(), true);
+    let sent = delegate(endpoint, key, elsewhere, &method, How::Last);
     assert!(
         matches!(sent, Err(SendError::NoTransport { .. })),
         "{sent:?}"
     );
     endpoint.returned(key, Ok(()));
-    let late = endpoint.delegate_with_body(key, at(0), &method, Bytes::new(), true);
+    let late = delegate(endpoint, key, at(0), &method, How::Last);
     assert!(matches!(late, Err(SendError::Ended(_))), "{late:?}");
     world.turn_all();
     assert_eq!(bodies(&world), [0, 0]);

@@ -17,7 +17,7 @@ use crate::client::CallInterceptor;
 use crate::endpoint::Endpoint;
 use crate::error::BindError;
 use crate::intercept::Interceptor;
-use crate::service::{Layer, Service};
+use crate::service::Service;
 use crate::timer;
 use crate::transport::{self, Transport, Transports};
 use wallaby_proto::dial::DialPolicy;
@@ -131,7 +131,6 @@ pub(crate) struct Config {
     /// Folder in which those of this host offer shared memory.
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) executor: ExecutorConfig,
-    pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
@@ -165,7 +164,6 @@ impl Default for Config {
             ring: transport::DEFAULT_RING,
             same_host: None,
             executor: ExecutorConfig::default(),
-            layers: Vec::new(),
             interceptors: Vec::new(),
             call_interceptors: Vec::new(),
             transports: Transports::default(),
@@ -449,12 +447,6 @@ impl Builder {
     /// How long a handler may go on after its request was stopped before it no longer counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.config.grace = timer::bounded(grace);
-        self
-    }
-
-    /// Puts a handler around all handlers of the endpoint; the one added last is outermost.
-    pub fn layer(mut self, layer: impl Layer) -> Self {
-        self.config.layers.push(Arc::new(layer));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    DelegateOptions, Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
+    Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
@@ -26,50 +26,15 @@ use crate::call::CallShared;
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::SendError;
-use crate::intercept::{Extensions, Interceptor};
+use crate::intercept::{
+    Around, Exchange, Exit, Extensions, Intent, Interceptor, Onward, caught, until_stopped,
+};
 use crate::log;
 use crate::pipeline::Held;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture, Registered};
 use crate::timer::{self, Instant, Sleep};
 use crate::transport::Identity;
-
-/// Where a delegated request goes.
-#[derive(Debug)]
-pub(crate) struct Destination {
-    pub(crate) server: Address,
-    pub(crate) method: Arc<MethodDefinition>,
-    /// What follows the request.
-    pub(crate) body: Option<Attached>,
-    /// What else it has of its own.
-    pub(crate) own: Option<Box<Own>>,
-}
-
-/// What a delegation has of its own.
-#[derive(Debug, Default)]
-pub(crate) struct Own {
-    pub(crate) options: DelegateOptions,
-    /// When its time is over.
-    pub(crate) until: Option<Instant>,
-    /// It leaves at once, and its place is told here.
-    pub(crate) place: Option<Arc<OnceLock<RequestId>>>,
-}
-
-/// A message that a handler sends.
-#[derive(Debug)]
-pub(crate) enum Sending {
-    Answer(Bytes),
-    Onward(Destination, Bytes),
-}
-
-impl Sending {
-    fn lane(&self) -> Lane {
-        match self {
-            Self::Answer(_) => Lane::Answers,
-            Self::Onward(..) => Lane::Requests,
-        }
-    }
-}
 
 /// One request that is handled.
 pub(crate) struct Handling {
@@ -87,6 +52,8 @@ pub(crate) struct Handling {
     pub(crate) metadata: Metadata,
     pub(crate) traced: bool,
     pub(crate) extensions: Extensions,
+    /// Interceptors are asked about it: something may be around it.
+    intercepted: bool,
     state: Mutex<State>,
     /// The handler is being polled: its latest message may be held back.
     polling: AtomicBool,
@@ -103,6 +70,12 @@ struct State {
     kept: bool,
     /// Nothing more is done for it.
     over: bool,
+    /// What is around it, until it has ended.
+    around: Option<Arc<Around>>,
+    /// Its handler is done: what is around it does the rest.
+    closing: bool,
+    /// The status with which that is to begin.
+    failed: Option<Status>,
     /// Why the framework ended the request.
     stopped: Option<String>,
     /// Calls that the handler made on behalf of this one.
@@ -126,6 +99,8 @@ pub(crate) struct Waiting {
     pub(crate) held: Option<Held>,
     /// How many interceptors were not asked yet.
     unasked: usize,
+    /// What is sent in place of what its handler would send.
+    replay: Option<Vec<Intent>>,
 }
 
 impl Waiting {
@@ -141,6 +116,7 @@ impl Waiting {
             registered,
             payload,
             held,
+            replay: None,
         }
     }
 }
@@ -167,11 +143,15 @@ impl Handling {
             metadata: request.metadata().cloned().unwrap_or_default(),
             traced: request.is_traced(),
             extensions: Extensions::default(),
+            intercepted: !served.interceptors.is_empty(),
             state: Mutex::new(State {
                 deadline: endpoint.moment(request.deadline()),
                 dropped: false,
                 kept: false,
                 over: false,
+                around: None,
+                closing: false,
+                failed: None,
                 stopped: None,
                 calls: Vec::new(),
                 task: None,
@@ -253,13 +233,15 @@ impl Handling {
     /// `message` is empty once it was sent.
     pub(crate) fn poll_send(
         &self,
-        message: &mut Option<Sending>,
+        message: &mut Option<Intent>,
         lane: &mut Option<Lane>,
-        last: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
-        let own =
-            *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Sending::lane));
+        if let Some(Intent::Status(status)) = message.take_if(|next| next.is_status()) {
+            self.fail_now(&status);
+            return Poll::Ready(Ok(()));
+        }
+        let own = *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Intent::lane));
         let (polling, cancelled) = (self.is_polling(), self.is_cancelled());
         let mut body = None;
         let sent = self.endpoint.enter(|core| {
@@ -271,10 +253,7 @@ impl Handling {
             let Some(sending) = message.take() else {
                 return Poll::Ready(Ok(()));
             };
-            let (server, size) = match &sending {
-                Sending::Answer(payload) => (None, payload.len()),
-                Sending::Onward(to, payload) => (Some(&to.server), payload.len()),
-            };
+            let (server, size, last) = (sending.server(), sending.size(), sending.is_last());
             if !cancelled && core.endpoint.is_full_for(self.key, server, size) {
                 core.wait(Wait::Space, cx.waker());
                 *message = Some(sending);
@@ -282,7 +261,7 @@ impl Handling {
             }
             let other = own.other();
             let waited = core.endpoint.waits(self.key, other);
-            self.give(core, sending, last, &mut body)?;
+            self.give(core, sending, &mut body)?;
             if !polling && !last {
                 core.endpoint.flush(self.key);
             }
@@ -301,14 +280,22 @@ impl Handling {
     }
 
     /// Sends a message after which more may follow, if it need not wait.
-    pub(crate) fn try_send(&self, message: Sending) -> Result<(), SendError> {
+    pub(crate) fn try_send(self: &Arc<Self>, message: Intent) -> Result<(), SendError> {
+        if let Some(around) = self.around() {
+            let server = message.server();
+            let leaves = |core: &mut Core| core.endpoint.may_leave_now(self.key, server);
+            return match self.endpoint.enter(leaves) {
+                true => Exit::of(self).try_pass(&around, message),
+                false => Err(SendError::Full),
+            };
+        }
         let polling = self.is_polling();
         let mut body = None;
         let sent = self.endpoint.enter(|core| {
             if !core.endpoint.may_leave_now(self.key, message.server()) {
                 return Err(SendError::Full);
             }
-            self.give(core, message, false, &mut body)?;
+            self.give(core, message, &mut body)?;
             if !polling {
                 core.endpoint.flush(self.key);
             }
@@ -321,19 +308,28 @@ impl Handling {
     fn give(
         &self,
         core: &mut Core,
-        message: Sending,
-        last: bool,
+        message: Intent,
         body: &mut Option<(OutBody, Attached)>,
     ) -> Result<(), SendError> {
         let (key, endpoint) = (self.key, &mut core.endpoint);
-        match (message, last) {
-            (Sending::Answer(payload), false) => endpoint.reply(key, payload),
-            (Sending::Answer(payload), true) => endpoint.respond(key, payload),
-            (Sending::Onward(to, payload), last) => match (&to.body, &to.own, last) {
-                (None, None, false) => endpoint.delegate(key, to.server, &to.method, payload),
-                (None, None, true) => endpoint.forward(key, to.server, &to.method, payload),
-                (.., last) => self.give_with(core, to, payload, last, body),
+        match message {
+            Intent::Answer {
+                payload,
+                last: false,
+            } => endpoint.reply(key, payload),
+            Intent::Answer {
+                payload,
+                last: true,
+            } => endpoint.respond(key, payload),
+            Intent::Delegation { to, last } => match (&to.body, &to.own, last) {
+                (None, None, false) => endpoint.delegate(key, to.server, &to.method, to.payload),
+                (None, None, true) => endpoint.forward(key, to.server, &to.method, to.payload),
+                (.., last) => self.give_with(core, to, last, body),
             },
+            Intent::Status(status) => {
+                endpoint.fail(key, &status);
+                Ok(())
+            }
         }
     }
 
@@ -341,8 +337,7 @@ impl Handling {
     fn give_with(
         &self,
         core: &mut Core,
-        to: Destination,
-        payload: Bytes,
+        to: Onward,
         last: bool,
         body: &mut Option<(OutBody, Attached)>,
     ) -> Result<(), SendError> {
@@ -350,14 +345,15 @@ impl Handling {
         let place = own.as_ref().and_then(|own| own.place.clone());
         let options = own.map(|own| {
             let mut options = own.options;
-            let until = own.until;
-            options.deadline = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if let Some(until) = own.until {
+                options.deadline = Some(until.saturating_duration_since(Instant::now()));
+            }
             options
         });
         let delegation = Delegation {
             server: to.server,
             method: to.method,
-            payload,
+            payload: to.payload,
             options,
             followed: to.body.is_some(),
         };
@@ -419,9 +415,17 @@ impl Handling {
 
     // How it ends.
 
+    /// The request is to end with a status; its handle is dropped after this.
+    pub(crate) fn fail(&self, status: &Status) {
+        if self.around().is_none() {
+            return self.fail_now(status);
+        }
+        self.lock().failed.get_or_insert_with(|| status.clone());
+    }
+
     /// The request ends with a status.
     #[inline(never)]
-    pub(crate) fn fail(&self, status: &Status) {
+    pub(crate) fn fail_now(&self, status: &Status) {
         let stopped = {
             let mut state = self.lock();
             state.over = true;
@@ -431,10 +435,9 @@ impl Handling {
         if stopped && status.code() == Code::Cancelled {
             return;
         }
-        let late = self.endpoint.enter(|core| {
+        let late = self.leave(|core| {
             let before = core.endpoint.late_errors();
             core.endpoint.returned(self.key, Err(status.clone()));
-            core.forget_request(self.key);
             core.endpoint.late_errors() > before
         });
         if late {
@@ -455,11 +458,12 @@ impl Handling {
         state.stopped = Some(status.message().to_owned());
         let calls = std::mem::take(&mut state.calls);
         let (task, job) = (state.task.take(), state.job.take());
+        let around = state.around.take();
         drop(state);
         self.cancelled.store(true, Ordering::Release);
         self.changed.notify_waiters();
         task.into_iter().for_each(Waker::wake);
-        drop(job);
+        drop((job, around));
         calls
             .iter()
             .filter_map(Weak::upgrade)
@@ -467,7 +471,7 @@ impl Handling {
     }
 
     /// The request's handle was dropped.
-    pub(crate) fn handle_dropped(&self) {
+    pub(crate) fn handle_dropped(self: &Arc<Self>) {
         let mut state = self.lock();
         state.dropped = true;
         let ends = !self.is_polling() && !state.kept;
@@ -477,16 +481,119 @@ impl Handling {
         }
     }
 
+    /// Lets the request end, when what is around it has done the rest.
+    fn finish(self: &Arc<Self>) {
+        if self.around().is_none() {
+            return self.finish_now();
+        }
+        if let Some(closing) = self.begin_close(None) {
+            self.close_apart(closing);
+        }
+    }
+
     /// Lets the request end: what it has sent last was the last.
-    fn finish(&self) {
+    fn finish_now(&self) {
         if std::mem::replace(&mut self.lock().over, true) {
             return;
         }
-        self.endpoint.enter(|core| {
-            core.endpoint.finish_request(self.key);
-            core.forget_request(self.key);
-        });
+        self.leave(|core| core.endpoint.finish_request(self.key));
         self.drop_body();
+    }
+
+    /// The request ends by this. Whoever is around it is told of its last messages before it is forgotten.
+    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> R) -> R {
+        let is_around = self.around().is_some();
+        let ended = self.endpoint.enter(|core| {
+            let ended = end(core);
+            if !is_around {
+                core.forget_request(self.key);
+            }
+            ended
+        });
+        if is_around {
+            self.endpoint.enter(|core| core.forget_request(self.key));
+            let around = self.lock().around.take();
+            drop(around);
+        }
+        ended
+    }
+
+    // What is around it.
+
+    /// What is around it, until it has ended.
+    pub(crate) fn around(&self) -> Option<Arc<Around>> {
+        match self.intercepted {
+            true => self.lock().around.clone(),
+            false => None,
+        }
+    }
+
+    /// From now on these are around it.
+    pub(crate) fn put_around(&self, exchanges: Vec<Arc<dyn Exchange>>) {
+        if exchanges.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        if state.stopped.is_none() {
+            state.around = Some(Arc::new(Around::new(exchanges)));
+        }
+        drop(state);
+        self.endpoint
+            .ask(|core| core.endpoint.report_places(self.key));
+    }
+
+    /// Whether its handler may still send.
+    pub(crate) fn check_open(&self) -> Result<(), SendError> {
+        let state = self.lock();
+        match &state.stopped {
+            Some(why) => Err(SendError::Ended(why.clone())),
+            None if state.closing || state.over => {
+                Err(SendError::Ended("it was answered or failed before".into()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The handler is done, or the request's handle was dropped: what is around it does the rest. `None` if it goes on, or that has
+    /// begun already.
+    fn begin_close(self: &Arc<Self>, failed: Option<Status>) -> Option<HandlerFuture> {
+        let mut state = self.lock();
+        let failed = failed.or_else(|| state.failed.take());
+        let is_done = failed.is_some() || state.dropped && !state.kept;
+        if !is_done || std::mem::replace(&mut state.closing, true) {
+            return None;
+        }
+        drop(state);
+        let handling = Arc::clone(self);
+        Some(Box::pin(async move {
+            let close = Exit::of(&handling).close(failed);
+            let closed = until_stopped(&handling, close).await;
+            closed.unwrap_or(Ok(()))
+        }))
+    }
+
+    /// That is done, apart from the handler.
+    fn close_apart(self: &Arc<Self>, closing: HandlerFuture) {
+        self.enlist();
+        let handling = Arc::clone(self);
+        self.endpoint.runtime.spawn(async move {
+            let closed = caught(closing).await;
+            match closed.unwrap_or_else(|panic| Err(handling.panicked(&*panic))) {
+                Ok(()) => handling.finish_now(),
+                Err(status) => handling.fail_now(&status),
+            }
+        });
+    }
+
+    /// It is refused before its handler runs; these were to be around it.
+    pub(crate) fn refuse(self: &Arc<Self>, exchanges: Vec<Arc<dyn Exchange>>, status: Status) {
+        self.put_around(exchanges);
+        if self.around().is_none() {
+            return self.fail_now(&status);
+        }
+        if let Some(closing) = self.begin_close(Some(status)) {
+            self.close_apart(closing);
+        }
     }
 
     /// The request does not end before this is dropped, even if its handle is.
@@ -553,17 +660,18 @@ impl Handling {
         }
     }
 
-    // Messages that came down a line.
-
     /// This is to be done for it in place of what was to be done before.
     pub(crate) fn reroute(&self, job: Waiting) {
         let before = self.lock().job.replace(job);
         drop(before);
     }
 
-    /// Its handler runs when its turn has come.
-    pub(crate) fn enqueue(&self) {
-        let served = self.lock().job.as_ref().map(|job| job.served);
+    /// Its handler runs when its turn has come, or in its place this is sent.
+    pub(crate) fn enqueue(&self, replay: Option<Vec<Intent>>) {
+        let served = self.lock().job.as_mut().map(|job| {
+            job.replay = replay;
+            job.served
+        });
         let Some(served) = served else {
             return; // it was stopped
         };
@@ -576,17 +684,22 @@ impl Handling {
         });
         // Nobody here reads it: those behind are not to wait for that.
         if refused {
-            let job = self.lock().job.take();
-            drop(job);
+            let mut state = self.lock();
+            let (job, around) = (state.job.take(), state.around.take());
+            drop(state);
+            drop((job, around));
             self.drop_body();
         }
     }
 
+    // Messages that came down a line.
+
     /// Passes the request on to the next server of its line; `left` are to have it, that one included.
-    pub(crate) fn pass_on(&self, to: Destination, payload: Bytes, left: u32) {
-        let Destination {
+    pub(crate) fn pass_on(&self, to: Onward, left: u32) {
+        let Onward {
             server,
             method,
+            payload,
             body,
             own: _,
         } = to;
@@ -670,15 +783,6 @@ impl Handling {
     }
 }
 
-impl Sending {
-    fn server(&self) -> Option<&Address> {
-        match self {
-            Self::Answer(_) => None,
-            Self::Onward(to, _) => Some(&to.server),
-        }
-    }
-}
-
 /// Keeps a request from ending.
 pub(crate) struct Keep(Arc<Handling>);
 
@@ -694,10 +798,26 @@ impl Drop for Keep {
     }
 }
 
+/// What is done for a request.
+pub(crate) enum Work {
+    Handle(Arc<dyn Handler>),
+    /// This is sent.
+    Replay(Vec<Intent>),
+}
+
+impl Work {
+    fn begin(self, request: RawRequest) -> HandlerFuture {
+        match self {
+            Self::Handle(handler) => handler.handle(request),
+            Self::Replay(intents) => Box::pin(async move { request.exit.send_all(intents).await }),
+        }
+    }
+}
+
 /// A request whose handler's turn has come.
 pub(crate) struct Job {
     pub(crate) handling: Arc<Handling>,
-    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) work: Work,
     pub(crate) payload: Bytes,
     /// Its place in the executor, until the handler is done.
     pub(crate) place: Option<Place>,
@@ -714,6 +834,7 @@ impl Job {
             registered,
             payload,
             held,
+            replay,
             ..
         } = handling.lock().job.take()?;
         if let Some(held) = held {
@@ -722,7 +843,10 @@ impl Job {
         Some(Self {
             place: core.endpoint.keep_place(handling.key),
             handling,
-            handler: Arc::clone(&registered.handler),
+            work: match replay {
+                None => Work::Handle(Arc::clone(&registered.handler)),
+                Some(intents) => Work::Replay(intents),
+            },
             payload,
         })
     }
@@ -731,14 +855,14 @@ impl Job {
     pub(crate) fn start(self) {
         let Self {
             handling,
-            handler,
+            work,
             payload,
             place,
         } = self;
         handling.polling.store(true, Ordering::Relaxed);
         let span = handling.span();
-        let request = RawRequest::new(Arc::clone(&handling), payload);
-        let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| handler.handle(request))));
+        let request = RawRequest::new(&handling, payload);
+        let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| work.begin(request))));
         let mut run = Run {
             future: None,
             handling,
@@ -746,13 +870,14 @@ impl Job {
             grace: None,
             place,
             enlisted: false,
+            closing: false,
             done: false,
         };
         match handled {
             Ok(future) => run.future = Some(future),
             Err(panic) => {
                 let status = run.handling.panicked(&*panic);
-                return run.end_poll(Some(Err(status)));
+                run.future = Some(Box::pin(ready(Err(status))));
             }
         }
         // The handler gets a real waker when the task polls it again.
@@ -776,26 +901,43 @@ struct Run {
     place: Option<Place>,
     /// An abort finds it.
     enlisted: bool,
-    /// The handler has returned.
+    /// The handler has returned, and what is around the request does the rest.
+    closing: bool,
+    /// That is done, too.
     done: bool,
 }
 
 impl Run {
     fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(future) = &mut self.future else {
-            return Poll::Ready(());
-        };
-        let poll = || catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
-        let result = match self.span.in_scope(poll) {
-            Ok(Poll::Pending) => None,
-            Ok(Poll::Ready(result)) => Some(result),
-            Err(panic) => Some(Err(self.handling.panicked(&*panic))),
-        };
+        let mut result = self.poll_once(cx);
+        if let Some(returned) =
+            result.take_if(|_| !self.closing && self.handling.around().is_some())
+        {
+            match self.handling.begin_close(returned.err()) {
+                Some(closing) => {
+                    (self.future, self.closing) = (Some(closing), true);
+                    result = self.poll_once(cx);
+                }
+                // It goes on elsewhere.
+                None => result = Some(Ok(())),
+            }
+        }
         let pending = result.is_none();
         self.end_poll(result);
         match pending {
             true => Poll::Pending,
             false => Poll::Ready(()),
+        }
+    }
+
+    /// What it returned, if it has.
+    fn poll_once(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Status>> {
+        let future = self.future.as_mut()?;
+        let poll = || catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        match self.span.in_scope(poll) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(result)) => Some(result),
+            Err(panic) => Some(Err(self.handling.panicked(&*panic))),
         }
     }
 
@@ -807,14 +949,21 @@ impl Run {
         let place = self.place.take_if(|_| result.is_some());
         let failed = matches!(result, Some(Err(_)));
         if let Some(Err(status)) = result {
-            handling.fail(&status);
+            handling.fail_now(&status);
         }
-        let ends = {
+        let around = handling.around().is_some();
+        let (dropped, ends) = {
             let mut state = handling.lock();
-            let ends = !failed && state.dropped && !state.kept && !state.over;
+            let dropped = !failed && state.dropped && !state.kept && !state.over;
+            let ends = dropped && !around || self.closing && self.done && !failed && !state.over;
             state.over |= ends;
-            ends
+            (dropped, ends)
         };
+        if ends && around {
+            handling.leave(|core| core.endpoint.finish_request(handling.key));
+        } else if dropped && !ends && !self.closing {
+            handling.finish(); // its handler goes on without it
+        }
         let enlist = !failed && !ends && !std::mem::replace(&mut self.enlisted, true);
         handling.endpoint.enter(|core| {
             if ends {

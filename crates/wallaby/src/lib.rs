@@ -17,7 +17,8 @@
 //! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
-//! | [`ExecutorConfig`], [`Layer`], [`CallInterceptor`] | which requests run when, and middleware |
+//! | [`ExecutorConfig`] | which requests run when |
+//! | [`intercept`], [`CallInterceptor`] | code around requests and calls: who may, what travels, what is recorded |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
@@ -82,7 +83,7 @@ pub use multicast::{Delivery, Multicast, QuorumError};
 pub use pipeline::{Forwarding, Pipeline, PipelineSettings, TargetOutcome};
 pub use request::{Delegation, RawRequest, Request, RequestInfo};
 pub use retry::Retry;
-pub use service::{Handler, HandlerFuture, Layer, Service};
+pub use service::{Handler, HandlerFuture, Service};
 pub use streaming::{
     IntoItem, IntoStreaming, Items, StreamError, StreamErrorKind, Streaming, items,
 };
@@ -123,3 +124,8 @@ struct StreamsPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/multicast.md")]
 struct MulticastPage;
+
+/// And those of the page about extending it.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/extending.md")]
+struct ExtendingPage;

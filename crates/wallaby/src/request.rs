@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -21,8 +21,8 @@ use crate::body::{Attached, Body};
 use crate::client::Caller;
 use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::SendError;
-use crate::handling::{Destination, Handling, Keep, Own, Sending};
-use crate::intercept::Extensions;
+use crate::handling::{Handling, Keep};
+use crate::intercept::{Exit, Extensions, Intent, Onward, Own, SendFuture};
 use crate::method::{Answer, Many, One, Target};
 use crate::timer::{self, Instant};
 use crate::transport::Identity;
@@ -163,25 +163,26 @@ impl fmt::Debug for RequestInfo {
 ///
 /// The request ends when this is dropped, wherever that happens; the call goes on wherever it was delegated to.
 pub struct RawRequest {
-    info: RequestInfo,
+    pub(crate) exit: Exit,
     payload: Bytes,
-    /// Dropping it does not end the request.
-    detached: bool,
+}
+
+impl Borrow<Exit> for RawRequest {
+    fn borrow(&self) -> &Exit {
+        &self.exit
+    }
+}
+
+impl Borrow<Exit> for &RawRequest {
+    fn borrow(&self) -> &Exit {
+        &self.exit
+    }
 }
 
 impl RawRequest {
-    pub(crate) fn new(handling: Arc<Handling>, payload: Bytes) -> Self {
-        Self {
-            info: RequestInfo { handling },
-            payload,
-            detached: false,
-        }
-    }
-
-    /// The request goes on without this.
-    pub(crate) fn detach(mut self) -> (Arc<Handling>, Bytes) {
-        self.detached = true;
-        (Arc::clone(&self.handling), self.take_payload())
+    pub(crate) fn new(handling: &Arc<Handling>, payload: Bytes) -> Self {
+        let exit = Exit::of(handling);
+        Self { exit, payload }
     }
 
     pub(crate) fn take_payload(&mut self) -> Bytes {
@@ -199,7 +200,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub fn reply(&self, payload: Bytes) -> impl Future<Output = Result<(), SendError>> + Send {
-        Departure::of(self, Ok(Sending::Answer(payload)), false)
+        Departure::of(self, Ok(Intent::answer(payload)), false)
     }
 
     /// Like [`reply`](Self::reply), but fails with [`SendError::Full`] where that would wait.
@@ -208,7 +209,7 @@ impl RawRequest {
     ///
     /// As `reply`, or if there is no credit or room now.
     pub fn try_reply(&self, payload: Bytes) -> Result<(), SendError> {
-        self.handling.try_send(Sending::Answer(payload))
+        self.handling.try_send(Intent::answer(payload))
     }
 
     /// Sends the last answer and ends the request.
@@ -217,7 +218,7 @@ impl RawRequest {
     ///
     /// If the answer is too large or the request has ended.
     pub fn respond(self, payload: Bytes) -> impl Future<Output = Result<(), SendError>> + Send {
-        Departure::of(self, Ok(Sending::Answer(payload)), true)
+        Departure::of(self, Ok(Intent::answer(payload)), true)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -248,7 +249,7 @@ impl RawRequest {
         payload: Bytes,
     ) -> Result<(), SendError> {
         self.handling
-            .try_send(onward(server.into(), method, payload))
+            .try_send(onward(server.into(), method, payload).into())
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the
@@ -268,7 +269,7 @@ impl RawRequest {
 
     /// Sends the message that is held back because it might be the last one.
     pub async fn flush(&self) {
-        poll_fn(|cx| self.handling.poll_flush(cx)).await;
+        self.exit.flush().await;
     }
 
     /// Ends the request with a status.
@@ -281,15 +282,13 @@ impl Deref for RawRequest {
     type Target = RequestInfo;
 
     fn deref(&self) -> &RequestInfo {
-        &self.info
+        &self.exit
     }
 }
 
 impl Drop for RawRequest {
     fn drop(&mut self) {
-        if !self.detached {
-            self.handling.handle_dropped();
-        }
+        self.handling.handle_dropped();
     }
 }
 
@@ -325,9 +324,9 @@ impl fmt::Debug for RawRequest {
 #[must_use = "a delegation leaves when this is awaited"]
 pub struct Delegation<R>(Departure<R>);
 
-impl<R: Borrow<RawRequest> + Unpin> Delegation<R> {
-    fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
-        Self(Departure::of(request, message, last))
+impl<R: Borrow<Exit> + Unpin> Delegation<R> {
+    pub(crate) fn of(request: R, to: Result<Onward, SendError>, last: bool) -> Self {
+        Self(Departure::of(request, to.map(Intent::from), last))
     }
 
     /// A pair of metadata for what it leads to alone, in place of the one with this key that the request came with. If all pairs
@@ -378,7 +377,7 @@ impl<R: Borrow<RawRequest> + Unpin> Delegation<R> {
 
     /// A body that follows it, in place of the target's, if that had one.
     pub fn body(mut self, body: Body) -> Self {
-        if let Some(Sending::Onward(to, _)) = &mut self.0.message {
+        if let Some(to) = self.onward() {
             to.body = Some(Attached::new(body));
         }
         self
@@ -389,7 +388,7 @@ impl<R: Borrow<RawRequest> + Unpin> Delegation<R> {
     ///
     /// # Errors
     ///
-    /// As without it.
+    /// As without it; or if an interceptor has not passed it on, or not yet.
     pub async fn placed(mut self) -> Result<RequestId, SendError> {
         let place = Arc::new(OnceLock::new());
         if let Some(own) = self.own() {
@@ -404,34 +403,51 @@ impl<R: Borrow<RawRequest> + Unpin> Delegation<R> {
         mut self,
         change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>,
     ) -> Self {
-        let Departure {
-            request, message, ..
-        } = &mut self.0;
-        let Some(Sending::Onward(to, _)) = message else {
+        let Departure { request, stage } = &mut self.0;
+        let Stage::Here(Some(Intent::Delegation { to, .. }), _) = stage else {
             return self;
         };
-        let own = &mut to.own.get_or_insert_default().options.metadata;
-        let inherited = || (*request).borrow().metadata().clone();
+        let own = &mut to.options_mut().metadata;
+        let exit: &Exit = (*request).borrow();
+        let inherited = || exit.metadata().clone();
         if let Err(error) = change(own.get_or_insert_with(inherited)) {
             self.fail(CodecError::new("metadata", error.to_string()));
         }
         self
     }
 
-    fn own(&mut self) -> Option<&mut Own> {
-        match &mut self.0.message {
-            Some(Sending::Onward(to, _)) => Some(to.own.get_or_insert_default()),
+    fn onward(&mut self) -> Option<&mut Onward> {
+        match &mut self.0.stage {
+            Stage::Here(Some(Intent::Delegation { to, .. }), _) => Some(to),
             _ => None,
         }
     }
 
+    fn own(&mut self) -> Option<&mut Own> {
+        let to = self.onward()?;
+        Some(to.own.get_or_insert_default())
+    }
+
     #[cold]
     fn fail(&mut self, error: CodecError) {
-        self.0.error.get_or_insert(SendError::Codec(error));
+        if let Stage::Here(Some(intent), _) = &self.0.stage {
+            self.0.stage = Stage::Refused(SendError::Codec(error), intent.is_last());
+        }
     }
 }
 
-impl<R: Borrow<RawRequest> + Unpin> Future for Delegation<R> {
+/// What interceptors hand on.
+impl Delegation<Exit> {
+    /// Nothing comes after it: it ends the request.
+    pub fn last(mut self) -> Self {
+        if let Stage::Here(Some(Intent::Delegation { last, .. }), _) = &mut self.0.stage {
+            *last = true;
+        }
+        self
+    }
+}
+
+impl<R: Borrow<Exit> + Unpin> Future for Delegation<R> {
     type Output = Result<(), SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -439,9 +455,13 @@ impl<R: Borrow<RawRequest> + Unpin> Future for Delegation<R> {
     }
 }
 
-impl<R: Borrow<RawRequest>> fmt::Debug for Delegation<R> {
+impl<R> fmt::Debug for Delegation<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Delegation(..)")
+        let message = match &self.0.stage {
+            Stage::Here(message, _) => message.as_ref(),
+            Stage::Passes(_) | Stage::Refused(..) => None,
+        };
+        f.debug_tuple("Delegation").field(&message).finish()
     }
 }
 
@@ -452,79 +472,64 @@ impl<R: Borrow<RawRequest>> fmt::Debug for Delegation<R> {
 #[must_use = "a message leaves when this is awaited"]
 struct Departure<R> {
     request: R,
-    /// Until it was sent.
-    message: Option<Sending>,
-    /// Why there is none.
-    error: Option<SendError>,
-    /// In which direction it goes, once that is known.
-    lane: Option<Lane>,
-    /// The message ends the request.
-    last: bool,
+    stage: Stage,
 }
 
-impl<R: Borrow<RawRequest> + Unpin> Departure<R> {
-    fn of(request: R, message: Result<Sending, SendError>, last: bool) -> Self {
-        let (message, error) = match message {
-            Ok(message) => (Some(message), None),
-            Err(error) => (None, Some(error)),
+enum Stage {
+    /// It was not sent yet: in which direction it goes, once that is known.
+    Here(Option<Intent>, Option<Lane>),
+    /// It passes what is around its request.
+    Passes(SendFuture),
+    /// Why there is none, and whether it was the last one.
+    Refused(SendError, bool),
+}
+
+impl<R: Borrow<Exit> + Unpin> Departure<R> {
+    fn of(request: R, message: Result<Intent, SendError>, last: bool) -> Self {
+        let stage = match message {
+            Ok(message) if last => Stage::Here(Some(message.last()), None),
+            Ok(message) => Stage::Here(Some(message), None),
+            Err(error) => Stage::Refused(error, last),
         };
-        Self {
-            request,
-            message,
-            error,
-            lane: None,
-            last,
-        }
+        Self { request, stage }
     }
 }
 
-impl<R: Borrow<RawRequest> + Unpin> Future for Departure<R> {
+impl<R: Borrow<Exit> + Unpin> Future for Departure<R> {
     type Output = Result<(), SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self {
-            request,
-            message,
-            error,
-            lane,
-            last,
-        } = &mut *self;
-        let handling = &(*request).borrow().handling;
-        if let Some(error) = error.take() {
-            handling.note_refused(&error, *last);
-            return Poll::Ready(Err(error));
+        let Self { request, stage } = &mut *self;
+        let exit: &Exit = (*request).borrow();
+        if let Stage::Here(message, _) = stage
+            && exit.is_surrounded()
+            && let Some(message) = message.take()
+        {
+            *stage = Stage::Passes(exit.clone().pass(message));
         }
-        handling.poll_send(message, lane, *last, cx)
+        match stage {
+            Stage::Here(message, lane) => exit.handling.poll_send(message, lane, cx),
+            Stage::Passes(passing) => passing.as_mut().poll(cx),
+            Stage::Refused(error, last) => {
+                exit.handling.note_refused(error, *last);
+                Poll::Ready(Err(error.clone()))
+            }
+        }
     }
 }
 
-fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Sending, SendError> {
-    Ok(Sending::Answer(C::encode(answer)?))
+fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Intent, SendError> {
+    Ok(Intent::answer(C::encode(answer)?))
 }
 
-fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Sending, SendError> {
-    let method = target.definition;
-    Ok(Sending::Onward(
-        Destination {
-            server,
-            method,
-            body: target.body.map(Attached::new),
-            own: None,
-        },
-        target.payload?,
-    ))
+fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Onward, SendError> {
+    let mut to = Onward::new(server, target.definition, target.payload?);
+    to.body = target.body.map(Attached::new);
+    Ok(to)
 }
 
-fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
-    Sending::Onward(
-        Destination {
-            server,
-            method: Arc::clone(method),
-            body: None,
-            own: None,
-        },
-        payload,
-    )
+fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Onward {
+    Onward::new(server, Arc::clone(method), payload)
 }
 
 /// A request to a method that answers `A`: what a handler holds, and what it can do with it.
@@ -684,7 +689,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
         target: Target<B, C>,
     ) -> Result<(), SendError> {
         let onward = target_at(server.into(), target)?;
-        self.raw.handling.try_send(onward)
+        self.raw.handling.try_send(onward.into())
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call. What becomes of it only the

@@ -1,4 +1,4 @@
-//! Services: methods by name, and the handlers that wrap each other around them.
+//! Services: methods by name, and their handlers.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -39,38 +39,6 @@ impl<F: Fn(RawRequest) -> HandlerFuture + Send + Sync + 'static> Handler for Box
     fn handle(&self, request: RawRequest) -> HandlerFuture {
         (self.0)(request)
     }
-}
-
-/// Middleware: makes a handler around a handler. It may refuse, measure, or answer by itself.
-///
-/// ```
-/// use std::sync::Arc;
-/// use wallaby::{Endpoint, Handler, HandlerFuture, Layer, RawRequest, Status};
-///
-/// struct Authentication;
-///
-/// struct Checked(Arc<dyn Handler>);
-///
-/// impl Layer for Authentication {
-///     fn wrap(&self, _method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
-///         Arc::new(Checked(inner))
-///     }
-/// }
-///
-/// impl Handler for Checked {
-///     fn handle(&self, request: RawRequest) -> HandlerFuture {
-///         match request.metadata().get("authorization") {
-///             Some("Bearer abc") => self.0.handle(request),
-///             _ => Box::pin(async { Err(Status::unauthenticated("no valid token")) }),
-///         }
-///     }
-/// }
-///
-/// let builder = Endpoint::builder().layer(Authentication);
-/// ```
-pub trait Layer: Send + Sync + 'static {
-    /// The handler around `inner`, for the method with this name.
-    fn wrap(&self, method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler>;
 }
 
 /// A set of methods to register with an endpoint. `#[wallaby::service]` makes one from a trait's implementation.

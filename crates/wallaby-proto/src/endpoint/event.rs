@@ -57,6 +57,9 @@ pub enum Output {
     Settled(CallKey),
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),
+    /// A message of a request has got its place in the call's tree and leaves: told of those that
+    /// [`Endpoint::report_places`](super::Endpoint::report_places) was said of.
+    Placed(RequestKey, Box<Placed>),
     /// No message of this direction waits any more of a request: see [`Endpoint::waits`](super::Endpoint::waits).
     Room(RequestKey, Lane),
     /// Something may be taken that was refused before for want of room ([`SendError::Full`](crate::error::SendError::Full)).
@@ -83,6 +86,26 @@ pub enum Output {
     Datagrams(SocketId),
     /// A stream has ended or is ended here: nothing more is heard of it. These are its last words.
     Close(ConnId, Box<Closed>),
+}
+
+/// Where a message of a request stands in the call's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placed {
+    /// An answer, or a status in place of one.
+    Answer {
+        /// Its number among the answers of its branch.
+        index: u32,
+        /// Whether it is a status.
+        status: bool,
+    },
+    /// Work for another server.
+    Delegation {
+        /// What the request is called from now on.
+        id: RequestId,
+        /// The server.
+        server: Address,
+    },
 }
 
 /// A direction in which a request sends.

@@ -155,7 +155,9 @@ pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
-pub use self::event::{Answer, CallKey, Closed, Incoming, Lane, Next, Outcome, Output, RequestKey};
+pub use self::event::{
+    Answer, CallKey, Closed, Incoming, Lane, Next, Outcome, Output, Placed, RequestKey,
+};
 pub use self::places::Place;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::{DelegateOptions, Delegation, HandedOn, Handler, How};

@@ -83,6 +83,8 @@ pub struct Handler {
     /// What was refused to the handler so that its request must not end as if all were well.
     refused: Option<Status>,
     exhausted: bool,
+    /// The places of its messages are told.
+    reported: bool,
     /// Its key, unless it was refused at once.
     pub(super) key: Option<RequestKey>,
     pub(super) stage: Stage,
@@ -304,6 +306,7 @@ impl<P: Probe> Endpoint<P> {
             owes_answer: self.served.get(served).is_some_and(|served| served.one),
             refused: None,
             exhausted: false,
+            reported: false,
             key: None,
             stage: Stage::Waits,
             placed: false,
@@ -486,6 +489,13 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.handlers.put(key, handler);
+    }
+
+    /// From now on the places of a request's messages are told: [`Output::Placed`].
+    pub fn report_places(&mut self, key: RequestKey) {
+        if let Some(handler) = self.handlers.get_mut(key) {
+            handler.reported = true;
+        }
     }
 
     /// Says how many delegations of a request will come: each gets an equal part of its budgets, if these are stated.

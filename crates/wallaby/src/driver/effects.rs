@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Closed, ConnId, SocketId};
+use wallaby_proto::endpoint::{Closed, ConnId, Placed, SocketId};
 use wallaby_proto::{Address, CallId, NodeId, Status};
 
 use super::port::Port;
@@ -21,7 +21,7 @@ use super::stream::Stream;
 use crate::call::Outcome;
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
-use crate::intercept::Asking;
+use crate::intercept::{Around, Asking};
 use crate::log::Trouble;
 
 /// Something to be done.
@@ -29,6 +29,8 @@ pub(crate) enum Effect {
     Wake(Waker),
     /// Interceptors are asked about a request.
     Ask(Arc<Handling>),
+    /// A message of a request has got its place: those around it are told.
+    Placed(Arc<Handling>, Arc<Around>, Box<Placed>),
     /// A request was stopped, with this status.
     Stop(Arc<Handling>, Box<Status>),
     /// A stream is to be opened.
@@ -182,6 +184,11 @@ impl Effect {
         match self {
             Self::Wake(task) => task.wake(),
             Self::Ask(handling) => Asking::begin(handling),
+            Self::Placed(handling, around, placed) => {
+                if let Err(panic) = around.tell(&placed) {
+                    handling.fail_now(&handling.panicked(&*panic));
+                }
+            }
             Self::Stop(handling, status) => handling.handle_stopped(&status),
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),

@@ -23,7 +23,7 @@ use super::waiters::{Wait, Waiters};
 use crate::builder::Config;
 use crate::call::Outcome;
 use crate::error::ConnectError;
-use crate::handling::{Handling, Job, Waiting};
+use crate::handling::{Handling, Job, Waiting, Work};
 use crate::link::DelayLine;
 use crate::log::{self, Watcher};
 use crate::metrics::Meters;
@@ -295,6 +295,15 @@ impl Core {
                     effects::push(Effect::Stop(handling, status));
                 }
             }
+            Output::Placed(key, placed) => {
+                let handling = self.handlings.get(key.slot(), key);
+                if let Some(handling) = handling
+                    && let Some(around) = handling.around()
+                {
+                    let handling = Arc::clone(handling);
+                    effects::push(Effect::Placed(handling, around, placed));
+                }
+            }
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
             Output::Space => self.wake(Wait::Space),
             Output::Body(body) => self.wake(Wait::Read(body)),
@@ -365,7 +374,7 @@ impl Core {
         if served.interceptors.is_empty() {
             effects::run(Job {
                 handling: Arc::clone(&handling),
-                handler: Arc::clone(&served.handler),
+                work: Work::Handle(Arc::clone(&served.handler)),
                 payload: incoming.payload,
                 place: self.endpoint.keep_place(key),
             });

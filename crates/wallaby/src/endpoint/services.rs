@@ -1,5 +1,6 @@
 //! What an endpoint serves.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use wallaby_proto::Code;
@@ -8,21 +9,20 @@ use wallaby_proto::connection::MethodDefinition;
 use crate::driver::shared::Inner;
 use crate::error::ServeError;
 use crate::pipeline;
-use crate::service::{Handler, Registered, Service};
+use crate::service::{Registered, Service};
 use wallaby_proto::Status;
 
 impl Inner {
     /// Messages come down lines of servers, whatever is served.
     pub(super) fn serve_lines(self: &std::sync::Arc<Self>) {
         let definition = Arc::clone(pipeline::definition());
-        let handler: Arc<dyn Handler> = Arc::new(pipeline::Arriving);
         self.enter(|core| {
             if core.endpoint.serve_line(Arc::clone(&definition)).is_some() {
                 core.served.push(Arc::new(Registered {
                     definition,
-                    handler,
+                    handler: Arc::new(|_| ready(Err(Status::internal("it is for another method")))),
                     one: false,
-                    interceptors: Box::default(),
+                    interceptors: Box::new([Arc::new(pipeline::Arriving)]),
                 }));
             }
         });
@@ -46,13 +46,9 @@ impl Inner {
         }
         let methods: Vec<Registered> = (service.methods.into_iter())
             .map(|method| {
-                let name = method.definition.name();
-                let wrap = |inner, layer: &Arc<dyn crate::service::Layer>| layer.wrap(name, inner);
-                let handler = self.config.layers.iter().fold(method.handler, wrap);
                 let all = (service.interceptors.iter()).chain(&self.config.interceptors);
                 let asked = all.filter(|interceptor| interceptor.concerns(&method.definition));
                 Registered {
-                    handler,
                     interceptors: asked.map(Arc::clone).collect(),
                     ..method
                 }

@@ -1,14 +1,14 @@
 //! How interceptors are asked about a request, one after the other.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use super::{Admission, Incoming};
+use super::around::{caught, until_stopped};
+use super::{Admission, Exchange, Incoming, Intent};
 use crate::handling::Handling;
 use crate::request::RequestInfo;
 
@@ -18,12 +18,17 @@ type Wait = Pin<Box<dyn Future<Output = Admission> + Send>>;
 /// A request about which interceptors are asked.
 pub(crate) struct Asking {
     handling: Arc<Handling>,
+    /// What is to be around it, the outermost first.
+    exchanges: Vec<Arc<dyn Exchange>>,
 }
 
 impl Asking {
     /// Asks them. If one wants to wait, that is a task, which an abort and the deadline find.
     pub(crate) fn begin(handling: Arc<Handling>) {
-        let mut asking = Self { handling };
+        let mut asking = Self {
+            handling,
+            exchanges: Vec::new(),
+        };
         let Some(wait) = asking.ask() else {
             return;
         };
@@ -59,8 +64,15 @@ impl Asking {
                 return next;
             }
         }
-        self.handling.enqueue();
+        self.go_on(None);
         None
+    }
+
+    /// Its turn comes.
+    fn go_on(&mut self, replay: Option<Vec<Intent>>) {
+        self.handling
+            .put_around(std::mem::take(&mut self.exchanges));
+        self.handling.enqueue(replay);
     }
 
     /// Whether the next one is to be asked; if not, whether this one wants to wait.
@@ -68,7 +80,15 @@ impl Asking {
         match decided {
             Admission::Run => return ControlFlow::Continue(()),
             Admission::Wait(wait) => return ControlFlow::Break(Some(wait)),
-            Admission::Refuse(status) => self.handling.fail(&status),
+            Admission::Around(exchange) => {
+                self.exchanges.push(exchange);
+                return ControlFlow::Continue(());
+            }
+            Admission::Replay(intents) => self.go_on(Some(intents)),
+            Admission::Refuse(status) => {
+                let exchanges = std::mem::take(&mut self.exchanges);
+                self.handling.refuse(exchanges, status);
+            }
         }
         ControlFlow::Break(None)
     }
@@ -76,30 +96,4 @@ impl Asking {
     fn refuse_for(&self, panic: &(dyn Any + Send)) -> Admission {
         Admission::Refuse(self.handling.panicked(panic))
     }
-}
-
-/// Does something until the request is stopped: `None` if it was.
-pub(crate) async fn until_stopped<T>(
-    handling: &Handling,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    let (mut work, mut stopped) = (pin!(work), pin!(handling.cancelled()));
-    poll_fn(|cx| match stopped.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(None),
-        Poll::Pending => work.as_mut().poll(cx).map(Some),
-    })
-    .await
-}
-
-/// What a future yields, or with what it panics.
-pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        let poll = AssertUnwindSafe(|| future.as_mut().poll(cx));
-        match catch_unwind(poll) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await
 }

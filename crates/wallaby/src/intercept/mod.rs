@@ -1,26 +1,45 @@
 //! Code around requests: who may have them, what becomes of what their handlers send.
 //!
 //! An [`Interceptor`] is asked about each request after it was noted, so that a duplicate is not asked about again, and before it
-//! gets one of the executor's places. It lets it run, refuses it, or waits for something first. It may put [values](Extensions) there
-//! for the handler.
+//! gets one of the executor's places. It lets it run, refuses it, answers it from a record, waits for something first, or stays
+//! [around](Admission::Around) it as an [`Exchange`], which sees all that its handler sends before it has a place in the call's
+//! tree, and may send something else through its [`Exit`].
+//!
+//! What interceptors cannot do: break the account that a call keeps of its tree, send more than the call's budgets allow, have a
+//! request run twice, or keep it from ending. See `docs/extending.md`.
 
+mod around;
 mod asking;
 mod extensions;
+mod hold;
+mod intent;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::Status;
 use wallaby_proto::connection::MethodDefinition;
 
-pub(crate) use self::asking::{Asking, until_stopped};
+pub use self::around::Exit;
+pub(crate) use self::around::{Around, caught, until_stopped};
+pub(crate) use self::asking::Asking;
 pub use self::extensions::Extensions;
+pub use self::hold::{Hold, HoldLimits};
+pub(crate) use self::intent::Own;
+pub use self::intent::{Intent, Onward};
+pub use wallaby_proto::endpoint::{DelegateOptions, Placed};
 
+use crate::error::SendError;
 use crate::request::RequestInfo;
+use crate::service::HandlerFuture;
+
+/// What sending something becomes: done when it was accepted for sending.
+pub type SendFuture = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
 
 /// Decides about requests before they are handled.
 ///
@@ -70,16 +89,27 @@ impl<F: Fn(&Incoming) -> Admission + Send + Sync + 'static> Interceptor for F {
 /// What becomes of a request.
 #[non_exhaustive]
 pub enum Admission {
-    /// It goes on: the next interceptor is asked, and at last its handler runs.
+    /// It goes on: the next interceptor is asked, and at last its handler runs. This one sees no more of it.
     Run,
-    /// It ends with this status. This server has certainly not executed it, nor any interceptor that was not asked yet.
+    /// The same, and this sees what is sent for it.
+    Around(Arc<dyn Exchange>),
+    /// It ends with this status. This server has certainly not executed it, nor any interceptor that was not asked yet. Those
+    /// that are around it see the status.
     Refuse(Status),
+    /// This is sent in place of what its handler would send, which does not run: what a record says of an earlier execution. It
+    /// counts as a handler for the executor. Those that are around it see it.
+    Replay(Vec<Intent>),
     /// This says so later. Meanwhile the request takes none of the executor's places; what it takes of its connection's credit
     /// is not free. If it is aborted or its deadline passes, the future is dropped.
     Wait(Pin<Box<dyn Future<Output = Self> + Send>>),
 }
 
 impl Admission {
+    /// It goes on, and this sees what is sent for it.
+    pub fn around(exchange: impl Exchange) -> Self {
+        Self::Around(Arc::new(exchange))
+    }
+
     /// This says so later.
     pub fn wait(decision: impl Future<Output = Self> + Send + 'static) -> Self {
         Self::Wait(Box::pin(decision))
@@ -90,7 +120,9 @@ impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run => f.write_str("Run"),
+            Self::Around(_) => f.write_str("Around(..)"),
             Self::Refuse(status) => f.debug_tuple("Refuse").field(status).finish(),
+            Self::Replay(intents) => f.debug_tuple("Replay").field(intents).finish(),
             Self::Wait(_) => f.write_str("Wait(..)"),
         }
     }
@@ -135,5 +167,32 @@ impl Deref for Incoming {
 impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.info.fmt(f)
+    }
+}
+
+/// What is around one request while it is handled: it sees what its handler sends, before it is numbered and leaves.
+///
+/// It is dropped when the request has ended, however that was. If it panics, the request ends with the status `Panicked`.
+pub trait Exchange: Send + Sync + 'static {
+    /// The handler sends something. What is to be sent goes through `exit`: the same, something else, several things, or
+    /// nothing. The handler waits for the future, and what it sends next is not told before that is done.
+    ///
+    /// If the request is stopped, or its handler does not wait any longer, the future is dropped.
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        exit.send(intent)
+    }
+
+    /// A message has got its place in the call's tree and leaves. It may be the handler's or somebody else's, but always one
+    /// for this request. It must not block.
+    fn placed(&self, placed: &Placed) {
+        let _ = placed;
+    }
+
+    /// The handler is done: all that it has sent has passed, the status that it has returned, too. What is still to be sent may
+    /// be sent now. When the future is done the request ends; with a status, if that says so. The request keeps its place in the
+    /// executor meanwhile. If it is stopped, the future is dropped.
+    fn closing(&self, exit: &Exit) -> HandlerFuture {
+        let _ = exit;
+        Box::pin(ready(Ok(())))
     }
 }

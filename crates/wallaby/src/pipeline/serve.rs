@@ -1,6 +1,5 @@
 //! A server of a line: passes on what arrives, and has its own handler run.
 
-use std::future::{Future, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,44 +10,36 @@ use super::head::{self, Head};
 use super::tee;
 use crate::body::{Attached, Body};
 use crate::driver::shared::Inner;
-use crate::handling::{Destination, Handling, Waiting};
-use crate::intercept::{Asking, until_stopped};
-use crate::request::RawRequest;
-use crate::service::{Handler, HandlerFuture, Registered};
+use crate::handling::{Handling, Waiting};
+use crate::intercept::{Admission, Incoming, Interceptor, Onward};
+use crate::service::Registered;
 
-/// Handles messages that come down lines: they go on at once, and the handlers that they are for get them, if there are any.
+/// Decides about messages that come down lines: they go on at once, and the handlers that they are for get them, if there are
+/// any.
 pub(crate) struct Arriving;
 
-impl Handler for Arriving {
-    fn handle(&self, request: RawRequest) -> HandlerFuture {
-        let (handling, payload) = request.detach();
-        Box::pin(ready(match Head::read(&payload) {
-            Ok(head) => {
-                handling.set_method(&head.method);
-                go_on(handling, head)
-            }
-            Err(status) => Err(status),
-        }))
+impl Interceptor for Arriving {
+    fn admit(&self, request: &Incoming) -> Admission {
+        let head = match Head::read(&request.payload()) {
+            Ok(head) => head,
+            Err(status) => return Admission::Refuse(status),
+        };
+        request.handling.set_method(&head.method);
+        let body = request.take_body();
+        if body.is_none() && head.has_body() {
+            let why = "a message down a line whose bytes do not follow";
+            return Admission::Refuse(Status::new(Code::InvalidArgument, why));
+        }
+        let stage = Stage {
+            handling: Arc::clone(&request.handling),
+            served: served(&request.handling.endpoint, &head),
+            head,
+        };
+        match body {
+            Some(body) if stage.head.store => Admission::wait(stage.store(body)),
+            body => stage.cut_through(body),
+        }
     }
-}
-
-fn go_on(handling: Arc<Handling>, head: Head) -> Result<(), Status> {
-    let body = handling.take_body();
-    if body.is_none() && head.has_body() {
-        let why = "a message down a line whose bytes do not follow";
-        return Err(Status::new(Code::InvalidArgument, why));
-    }
-    let served = served(&handling.endpoint, &head);
-    let stage = Stage {
-        handling,
-        head,
-        served,
-    };
-    match body {
-        Some(body) if stage.head.store => stage.store_and_forward(body),
-        body => stage.cut_through(body),
-    }
-    Ok(())
 }
 
 /// Who handles it here.
@@ -81,7 +72,7 @@ struct Stage {
 
 impl Stage {
     /// Each piece is passed on when it arrives.
-    fn cut_through(self, body: Option<Body>) {
+    fn cut_through(self, body: Option<Body>) -> Admission {
         let (onward, own) = match body {
             Some(body) if !self.head.rest.is_empty() => {
                 let window = self.handling.endpoint.config.limits.call;
@@ -93,29 +84,25 @@ impl Stage {
         self.pass_on(onward);
         match own {
             Some(own) if self.served.is_ok() && self.head.following > 0 => {
-                self.in_time(|stage| stage.take_arguments(own));
+                Admission::wait(self.take_arguments(own))
             }
             own => {
                 let arguments = self.head.arguments.clone();
-                self.run(arguments, own, None);
+                self.run(arguments, own, None)
             }
         }
     }
 
-    async fn take_arguments(self, mut body: Body) {
+    async fn take_arguments(self, mut body: Body) -> Admission {
         let mut held = Held::new(&self.handling.endpoint);
         match held.read(&mut body, self.head.following).await {
             Ok(arguments) => self.run(arguments, Some(body), Some(held)),
-            Err(status) => end(&self.handling, &status),
+            Err(status) => Admission::Refuse(status),
         }
     }
 
     /// All of it is passed on when all of it is here.
-    fn store_and_forward(self, body: Body) {
-        self.in_time(|stage| stage.store(body));
-    }
-
-    async fn store(self, mut body: Body) {
+    async fn store(self, mut body: Body) -> Admission {
         let mut held = Held::new(&self.handling.endpoint);
         let read = held.read(&mut body, self.head.following).await;
         let rest = match read {
@@ -124,7 +111,7 @@ impl Stage {
         };
         let (arguments, rest) = match rest {
             Ok(whole) => whole,
-            Err(status) => return end(&self.handling, &status),
+            Err(status) => return Admission::Refuse(status),
         };
         let held = Arc::new(held);
         let onward = self.head.has_body().then(|| {
@@ -136,7 +123,7 @@ impl Stage {
             0 => self.head.arguments.clone(),
             _ => arguments,
         };
-        self.run(arguments, Some(Body::stored(rest, held as _)), None);
+        self.run(arguments, Some(Body::stored(rest, held as _)), None)
     }
 
     fn pass_on(&self, body: Option<Body>) {
@@ -144,49 +131,31 @@ impl Stage {
         let Some((server, head)) = self.head.onward() else {
             return;
         };
-        let to = Destination {
-            server,
-            method: Arc::clone(head::definition()),
-            body: body.map(Attached::new),
-            own: None,
-        };
-        self.handling.pass_on(to, head.write(), left);
+        let mut to = Onward::new(server, Arc::clone(head::definition()), head.write());
+        to.body = body.map(Attached::new);
+        self.handling.pass_on(to, left);
     }
 
     /// The arguments are here: the handler's turn, or the status that says why it has none.
-    fn run(self, arguments: Bytes, body: Option<Body>, held: Option<Held>) {
+    fn run(self, arguments: Bytes, body: Option<Body>, held: Option<Held>) -> Admission {
         let Self {
             handling,
             head,
             served,
         } = self;
+        if handling.has_ended() {
+            let why = "what passing it on costs was not there";
+            return Admission::Refuse(Status::new(Code::ResourceExhausted, why));
+        }
         let (place, served) = match served {
-            // It was stopped, or what passing it on costs is not there: then its handler does nothing, either.
-            Ok(_) if handling.has_ended() => return,
             Ok(served) => served,
-            Err(status) => return end(&handling, &status),
+            Err(status) => return Admission::Refuse(status),
         };
         if let (true, Some(body)) = (head.body, body) {
             handling.put_body(body);
         }
         handling.reroute(Waiting::new(place, served, arguments, held));
-        Asking::begin(handling);
-    }
-
-    /// Does what waits for bytes, until the request is stopped.
-    fn in_time<F: Future<Output = ()> + Send + 'static>(self, work: impl FnOnce(Self) -> F) {
-        let handling = Arc::clone(&self.handling);
-        handling.enlist();
-        let runtime = handling.endpoint.runtime.clone();
-        let work = work(self);
-        runtime.spawn(async move { until_stopped(&handling, work).await });
-    }
-}
-
-/// The request ends without its handler.
-fn end(handling: &Arc<Handling>, status: &Status) {
-    if !handling.has_ended() {
-        handling.fail(status);
+        Admission::Run
     }
 }
 

@@ -572,6 +572,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Settled(_)
                 | Output::Sent(_)
                 | Output::Room(..)
+                | Output::Placed(..)
                 | Output::Space
                 | Output::Connected(..) => {}
             }

@@ -1,16 +1,21 @@
 //! Interceptors of requests: who may have them, and what becomes of what their handlers send.
 
-use std::future::pending;
+use std::future::{Future, pending, ready};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::common::lines::finish;
-use crate::common::{Gate, Net, at, client, patience, service, status, until, work};
+use crate::common::{Gate, Net, at, client, patience, service, sorted, status, until, work};
+use bytes::Bytes;
 use tokio::sync::oneshot;
-use wallaby::intercept::{Admission, Incoming, Interceptor};
+use wallaby::intercept::{
+    Admission, Exchange, Exit, Hold, HoldLimits, Incoming, Intent, Interceptor, Onward, Placed,
+    SendFuture,
+};
 use wallaby::{
-    Code, Endpoint, ExecutorConfig, Many, MethodDefinition, One, Request, Service, Status,
+    Address, Body, Budgets, Code, Endpoint, ExecutorConfig, HandlerFuture, Many, MethodDefinition,
+    One, Request, SendError, Service, Status,
 };
 
 over_every_transport!(
@@ -19,6 +24,14 @@ over_every_transport!(
     what_is_refused_is_not_executed,
     an_interceptor_may_wait_before_it_decides,
     an_interceptor_that_panics_refuses,
+    who_is_around_a_request_sees_all_that_is_sent_for_it,
+    an_answer_may_become_a_delegation,
+    an_answer_may_become_none_or_several,
+    what_is_refused_is_seen_by_who_is_around_it,
+    what_was_recorded_is_sent_in_place_of_the_handler,
+    what_is_held_leaves_when_it_was_committed,
+    what_is_not_committed_does_not_leave,
+    hostile_interceptors_break_nothing_but_their_own_requests,
 );
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -337,4 +350,569 @@ async fn interceptors_are_asked_about_what_comes_down_a_line() {
         assert_eq!(seen, ["first test.Work/one", "second test.Work/one"]);
     })
     .await;
+}
+
+// What is around a request.
+
+/// Text as postcard writes it.
+fn encoded(text: &str) -> Bytes {
+    let mut bytes = vec![text.len() as u8];
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.into()
+}
+
+/// Notes what is sent, and where it stands.
+struct Observed(&'static str, Log);
+
+impl Exchange for Observed {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let last = if intent.is_last() { ", the last" } else { "" };
+        let what = match &intent {
+            Intent::Answer { payload, .. } => format!("an answer of {}", payload.len()),
+            Intent::Delegation { to, .. } => format!("{}", to.method.name()),
+            Intent::Status(status) => format!("{}", status.code()),
+            _ => "something else".into(),
+        };
+        log(&self.1, format!("{}: {what}{last}", self.0));
+        exit.send(intent)
+    }
+
+    fn placed(&self, placed: &Placed) {
+        let what = match placed {
+            Placed::Answer { index, status } => format!("{index}, {status}"),
+            Placed::Delegation { id, .. } => id.to_string(),
+            _ => "somewhere".into(),
+        };
+        log(&self.1, format!("{} at {what}", self.0));
+    }
+
+    fn closing(&self, _: &Exit) -> HandlerFuture {
+        log(&self.1, format!("{} closes", self.0));
+        Box::pin(ready(Ok(())))
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        log(&self.1, format!("{} goes", self.0));
+    }
+}
+
+fn observe(name: &'static str, seen: &Log) -> impl Interceptor {
+    let seen = Arc::clone(seen);
+    move |_: &Incoming| Admission::around(Observed(name, Arc::clone(&seen)))
+}
+
+async fn who_is_around_a_request_sees_all_that_is_sent_for_it(net: Net) {
+    let seen = Log::default();
+    let leaf = net.serve(echo()).await;
+    let next = at(&leaf);
+    let served = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+        let next = next.clone();
+        async move {
+            match &*what {
+                "refuse" => return Err(Status::aborted("no")),
+                "fail" => request.fail(&Status::aborted("no")),
+                "nothing" => {}
+                "elsewhere" => {
+                    tokio::spawn(async move {
+                        tokio::task::yield_now().await;
+                        request.respond(what).await
+                    });
+                }
+                _ => {
+                    request.reply(what.clone()).await?;
+                    request.try_reply(what.clone())?;
+                    request.delegate(&next, work::many(what.clone())).await?;
+                    tokio::task::yield_now().await;
+                    request.forward(next, work::many(what)).await?;
+                }
+            }
+            Ok(())
+        }
+    });
+    let builder = Endpoint::builder().serve(served);
+    let builder = builder.interceptor(observe("inner", &seen));
+    let server = net.bind(builder.interceptor(observe("outer", &seen))).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    let ended = |count: usize| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let goes = |seen: &Log| {
+                let seen = seen.lock().expect("no panic");
+                seen.iter().filter(|line| line.ends_with("goes")).count()
+            };
+            until(|| goes(&seen) == count).await;
+            lines(&seen)
+        }
+    };
+
+    let (answers, statuses) = sorted(&mut work.many("x".into())).await;
+    assert_eq!((answers.len(), statuses.len()), (4, 0));
+    let seen = ended(2).await;
+    let of = |name: &str| {
+        let lines = seen.iter().filter_map(|line| line.strip_prefix(name));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let sent: Vec<_> = of("outer: ");
+    assert_eq!(
+        sent,
+        [
+            "an answer of 2",
+            "an answer of 2",
+            "test.Work/many",
+            "test.Work/many, the last"
+        ]
+    );
+    assert_eq!(of("inner: "), sent);
+    assert_eq!(of("outer at "), ["0, false", "1, false", "0.0", "0.1"]);
+    assert_eq!(of("inner at "), of("outer at "));
+    let ends: Vec<_> = seen[seen.len() - 4..].to_vec();
+    assert_eq!(ends[..2], ["inner closes", "outer closes"]);
+
+    for (what, sent, code) in [
+        ("refuse", "aborted, the last", Some(Code::Aborted)),
+        ("fail", "aborted, the last", Some(Code::Aborted)),
+        ("nothing", "", None),
+        ("elsewhere", "an answer of 10, the last", None),
+    ] {
+        let (_, statuses) = sorted(&mut work.many(what.into())).await;
+        let codes: Vec<_> = statuses.iter().map(Status::code).collect();
+        assert_eq!(codes, Vec::from_iter(code), "{what}");
+        let seen = ended(2).await;
+        let lines = seen.iter().filter_map(|line| line.strip_prefix("outer: "));
+        let expected: Vec<_> = [sent].into_iter().filter(|sent| !sent.is_empty()).collect();
+        assert_eq!(lines.collect::<Vec<_>>(), expected, "{what}");
+        assert!(seen.contains(&"outer closes".into()), "{what}: {seen:?}");
+    }
+    until(|| server.load() == (0, 0)).await;
+    assert_eq!(server.metrics().late_errors, 0);
+}
+
+/// Has another server say the same.
+struct Elsewhere(Address);
+
+impl Exchange for Elsewhere {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let Intent::Answer { payload, last } = intent else {
+            return exit.send(intent);
+        };
+        let (next, exit) = (self.0.clone(), exit.clone());
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let method = work::ONE.definition();
+            let onward = exit.delegate(next, method, payload).continuation("state");
+            match last {
+                true => onward.last().await,
+                false => onward.metadata("more", "comes").await,
+            }
+        })
+    }
+}
+
+async fn an_answer_may_become_a_delegation(net: Net) {
+    let leaf = service().method(
+        &work::ONE,
+        |request: Request<One<_>>, (what,): (String,)| async move {
+            assert_eq!(request.continuation().as_deref(), Some(&b"state"[..]));
+            let more = request.metadata().get("more").unwrap_or("nothing");
+            let answer = format!("{what} at {}, {more}", request.id());
+            Ok(request.respond(answer).await?)
+        },
+    );
+    let leaf = net.serve(leaf).await;
+    let served = echo_many();
+    let next = at(&leaf);
+    let elsewhere = move |_: &Incoming| Admission::around(Elsewhere(next.clone()));
+    let builder = Endpoint::builder().serve(served).interceptor(elsewhere);
+    let server = net.bind(builder).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    // As a tail call it goes on where its request was.
+    assert_eq!(work.one("x".into()).await, Ok("x at 0+1, nothing".into()));
+    let (answers, statuses) = sorted(&mut work.many("y".into())).await;
+    assert_eq!(answers, ["y at 0.0, comes", "y at 0.1, nothing"]);
+    assert_eq!(statuses, []);
+}
+
+/// Answers the same, once or twice.
+fn echo_many() -> Service {
+    let one = |request: Request<One<_>>, (what,)| async move { Ok(request.respond(what).await?) };
+    service().method(&work::ONE, one).method(
+        &work::MANY,
+        |request: Request<Many<String>>, (what,): (String,)| async move {
+            request.reply(what.clone()).await?;
+            Ok(request.respond(what).await?)
+        },
+    )
+}
+
+/// Sends each answer so many times.
+struct Times(usize);
+
+impl Exchange for Times {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let (times, exit) = (self.0, exit.clone());
+        Box::pin(async move {
+            for _ in 0..times {
+                let Intent::Answer { payload, .. } = &intent else {
+                    return exit.send(intent).await;
+                };
+                exit.send(Intent::answer(payload.clone())).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What is sent now is sent, too.
+    fn closing(&self, exit: &Exit) -> HandlerFuture {
+        let exit = exit.clone();
+        match self.0 {
+            0 => Box::pin(ready(Ok(()))),
+            _ => Box::pin(async move { Ok(exit.send(Intent::answer(encoded("end"))).await?) }),
+        }
+    }
+}
+
+async fn an_answer_may_become_none_or_several(net: Net) {
+    let client = client();
+    for times in [0, 1, 3] {
+        let around = move |_: &Incoming| Admission::around(Times(times));
+        let builder = Endpoint::builder().serve(echo_many()).interceptor(around);
+        let server = net.bind(builder).await;
+        let work = work::at(&client, at(&server));
+        let (answers, statuses) = sorted(&mut work.many("x".into())).await;
+        let mut expected = vec!["x"; 2 * times];
+        expected.splice(0..0, (times > 0).then_some("end"));
+        assert_eq!(
+            (answers, statuses),
+            (expected.iter().map(ToString::to_string).collect(), vec![])
+        );
+        if times == 0 {
+            let swallowed = status(work.one("x".into()).await);
+            assert_eq!(swallowed.code(), Code::Unanswered);
+        }
+    }
+}
+
+async fn what_is_refused_is_seen_by_who_is_around_it(net: Net) {
+    let seen = Log::default();
+    let refuse = |_: &Incoming| Admission::Refuse(Status::permission_denied("no"));
+    let builder = Endpoint::builder().serve(echo()).interceptor(refuse);
+    let server = net.bind(builder.interceptor(observe("outer", &seen))).await;
+    let client = client();
+    let refused = status(work::at(&client, at(&server)).one("x".into()).await);
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    until(|| seen.lock().expect("no panic").len() == 4).await;
+    assert_eq!(
+        lines(&seen),
+        [
+            "outer: permission denied, the last",
+            "outer at 0, true",
+            "outer closes",
+            "outer goes"
+        ]
+    );
+}
+
+async fn what_was_recorded_is_sent_in_place_of_the_handler(net: Net) {
+    let leaf = net.serve(echo()).await;
+    let seen = Log::default();
+    let onward = Onward::new(
+        at(&leaf),
+        Arc::clone(work::MANY.definition()),
+        encoded("leaf"),
+    );
+    let replay = move |request: &Incoming| {
+        let first = Intent::answer(encoded("first"));
+        let mut sent = vec![first, onward.clone().into()];
+        match request.metadata().get("how") {
+            Some("fail") => sent.push(Status::data_loss("gone").into()),
+            Some("last") => sent.push(Intent::answer(encoded("last")).last()),
+            _ => {}
+        }
+        Admission::Replay(sent)
+    };
+    let never = service().method(
+        &work::MANY,
+        |_: Request<Many<String>>, (_,): (String,)| async { panic!("it has run already") },
+    );
+    let builder = Endpoint::builder().serve(never).interceptor(replay);
+    let server = net.bind(builder.interceptor(observe("outer", &seen))).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    for (how, expected, code) in [
+        ("end", vec!["first", "leaf"], None),
+        ("last", vec!["first", "last", "leaf"], None),
+        ("fail", vec!["first", "leaf"], Some(Code::DataLoss)),
+    ] {
+        let (answers, statuses) =
+            sorted(&mut work.clone().metadata("how", how).many("x".into())).await;
+        assert_eq!(answers, expected, "{how}");
+        let codes: Vec<_> = statuses.iter().map(Status::code).collect();
+        assert_eq!(codes, Vec::from_iter(code), "{how}");
+    }
+    let seen = lines(&seen);
+    let first = seen.iter().filter(|line| **line == "outer: an answer of 6");
+    assert_eq!(first.count(), 3, "{seen:?}");
+}
+
+// What is held until it is committed.
+
+/// Answers, hands on, and does one of several things.
+fn several(next: Address) -> Service {
+    service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+        let next = next.clone();
+        async move {
+            request.reply("first".into()).await?;
+            request.delegate(&next, work::many("second".into())).await?;
+            let what: String = what;
+            match &*what {
+                "fail" => return Err(Status::aborted("no")),
+                "long" => request.reply("x".repeat(100)).await?,
+                "much" => {
+                    for _ in 0..100 {
+                        let _ = request.reply(String::new()).await;
+                    }
+                }
+                "body" => {
+                    let body = work::many(String::new())
+                        .with_body(Body::from(Bytes::from_static(b"bytes")));
+                    let _ = request.delegate(&next, body).await;
+                }
+                _ => {}
+            }
+            Ok(request.respond("last".into()).await?)
+        }
+    })
+}
+
+/// A server that holds what its handlers send until `commit` is done.
+async fn holding<F>(
+    net: &Net,
+    commit: impl Fn(Arc<[Intent]>) -> F + Clone + Send + Sync + 'static,
+) -> (Endpoint, Endpoint)
+where
+    F: Future<Output = Result<(), Status>> + Send + 'static,
+{
+    let leaf = net.serve(echo()).await;
+    let limits = HoldLimits {
+        messages: 10,
+        bytes: 100,
+    };
+    let hold = move |_: &Incoming| Admission::around(Hold::new(limits, commit.clone()));
+    let builder = Endpoint::builder().serve(several(at(&leaf)));
+    (net.bind(builder.interceptor(hold)).await, leaf)
+}
+
+async fn what_is_held_leaves_when_it_was_committed(net: Net) {
+    let gate = Gate::new();
+    let (pass, seen) = (gate.clone(), Log::default());
+    let record = Arc::clone(&seen);
+    let commit = move |sent: Arc<[Intent]>| {
+        let (pass, record) = (pass.clone(), Arc::clone(&record));
+        async move {
+            log(&record, format!("commits {}", sent.len()));
+            pass.pass().await;
+            Ok(())
+        }
+    };
+    let (server, leaf) = holding(&net, commit).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    let mut call = work.many("x".into());
+    until(|| !seen.lock().expect("no panic").is_empty()).await;
+    assert_eq!(lines(&seen), ["commits 3"]);
+    assert_eq!(server.load(), (1, 0), "it keeps its place");
+    assert_eq!(server.metrics().messages_sent, 0);
+    assert_eq!(leaf.metrics().requests_received, 0);
+    gate.open(1);
+    let (answers, statuses) = sorted(&mut call).await;
+    assert_eq!(
+        (answers, statuses),
+        (vec!["first".into(), "last".into(), "second".into()], vec![])
+    );
+    until(|| server.load() == (0, 0)).await;
+    // So does the status of a handler that fails.
+    gate.open(1);
+    let (answers, statuses) = sorted(&mut work.many("fail".into())).await;
+    assert_eq!(answers, ["first", "second"]);
+    assert_eq!(statuses[0].code(), Code::Aborted);
+    assert_eq!(lines(&seen), ["commits 3"]);
+}
+
+async fn what_is_not_committed_does_not_leave(net: Net) {
+    let commit = |sent: Arc<[Intent]>| async move {
+        match sent.len() {
+            3 => Err(Status::unavailable("no database")),
+            _ => panic!("the database has fallen asleep"),
+        }
+    };
+    let (server, leaf) = holding(&net, commit).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    for (what, code) in [
+        ("x", Code::Unavailable),
+        ("long", Code::ResourceExhausted),
+        ("much", Code::ResourceExhausted),
+        ("body", Code::FailedPrecondition),
+    ] {
+        let (answers, statuses) = sorted(&mut work.many(what.into())).await;
+        assert_eq!(answers, Vec::<String>::new(), "{what}");
+        let codes: Vec<_> = statuses.iter().map(Status::code).collect();
+        assert_eq!(codes, [code], "{what}");
+    }
+    assert_eq!(leaf.metrics().requests_received, 0);
+    until(|| server.load() == (0, 0)).await;
+}
+
+/// What a commit records holds, whether anybody still waits for the answer.
+#[tokio::test]
+async fn a_commit_is_finished_though_its_call_is_aborted() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let (pass, seen) = (gate.clone(), Log::default());
+        let record = Arc::clone(&seen);
+        let commit = move |_: Arc<[Intent]>| {
+            let (pass, record) = (pass.clone(), Arc::clone(&record));
+            async move {
+                log(&record, "begins");
+                pass.pass().await;
+                log(&record, "is done");
+                Ok(())
+            }
+        };
+        let (server, leaf) = holding(&net, commit).await;
+        let client = client();
+        let call = work::at(&client, at(&server)).many("x".into());
+        until(|| !seen.lock().expect("no panic").is_empty()).await;
+        drop(call);
+        until(|| server.load() == (0, 0)).await;
+        gate.open(1);
+        until(|| seen.lock().expect("no panic").len() == 2).await;
+        assert_eq!(lines(&seen), ["begins", "is done"]);
+        assert_eq!(leaf.metrics().requests_received, 0);
+    })
+    .await;
+}
+
+// Interceptors that do what they should not.
+
+/// What a hostile interceptor does with what passes it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Hostile {
+    /// It passes on nothing, not even a status.
+    Swallows,
+    /// It sends everything many times, and says each time that it is the last.
+    Doubles,
+    PanicsInSending,
+    PanicsLater,
+    PanicsInClosing,
+    PanicsWhenPlaced,
+    NeverSends,
+    NeverCloses,
+    /// It keeps its exit, and sends when all is over.
+    KeepsItsExit,
+}
+
+const HOSTILE: [Hostile; 9] = [
+    Hostile::Swallows,
+    Hostile::Doubles,
+    Hostile::PanicsInSending,
+    Hostile::PanicsLater,
+    Hostile::PanicsInClosing,
+    Hostile::PanicsWhenPlaced,
+    Hostile::NeverSends,
+    Hostile::NeverCloses,
+    Hostile::KeepsItsExit,
+];
+
+struct Bad(Hostile, Arc<Mutex<Option<Exit>>>);
+
+impl Exchange for Bad {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let exit = exit.clone();
+        match self.0 {
+            Hostile::Swallows => Box::pin(ready(Ok(()))),
+            Hostile::Doubles => Box::pin(async move {
+                for _ in 0..1000 {
+                    let _ = exit.send(intent.clone().last()).await;
+                }
+                Ok(())
+            }),
+            Hostile::PanicsInSending => panic!("as it likes"),
+            Hostile::PanicsLater => Box::pin(async {
+                tokio::task::yield_now().await;
+                panic!("as it likes")
+            }),
+            Hostile::NeverSends => Box::pin(pending()),
+            Hostile::KeepsItsExit => {
+                *self.1.lock().expect("no panic") = Some(exit.clone());
+                exit.send(intent)
+            }
+            _ => exit.send(intent),
+        }
+    }
+
+    fn placed(&self, _: &Placed) {
+        assert_ne!(self.0, Hostile::PanicsWhenPlaced);
+    }
+
+    fn closing(&self, _: &Exit) -> HandlerFuture {
+        match self.0 {
+            Hostile::PanicsInClosing => panic!("as it likes"),
+            Hostile::NeverCloses => Box::pin(pending()),
+            _ => Box::pin(ready(Ok(()))),
+        }
+    }
+}
+
+async fn hostile_interceptors_break_nothing_but_their_own_requests(net: Net) {
+    let client = client();
+    let kept = Arc::default();
+    for hostile in HOSTILE {
+        let bad = Arc::clone(&kept);
+        let around = move |request: &Incoming| match request.metadata().get("good") {
+            Some(_) => Admission::Run,
+            None => Admission::around(Bad(hostile, Arc::clone(&bad))),
+        };
+        let never_ends = matches!(hostile, Hostile::NeverSends | Hostile::NeverCloses);
+        let time = Duration::from_millis(if never_ends { 100 } else { 20_000 });
+        let most = Budgets {
+            responses: 20,
+            ..Budgets::default()
+        };
+        let builder = Endpoint::builder().serve(echo_many()).interceptor(around);
+        let server = net.bind(builder.max_budgets(most)).await;
+        let bad = work::at(&client, at(&server)).deadline(time);
+        let one = bad.one("x".into()).await;
+        let code = one.as_ref().err().map(|error| error.code());
+        match hostile {
+            Hostile::Swallows => assert_eq!(code, Some(Code::Unanswered)),
+            Hostile::PanicsInSending | Hostile::PanicsLater => {
+                assert_eq!(code, Some(Code::Panicked));
+            }
+            Hostile::NeverSends => assert_eq!(code, Some(Code::DeadlineExceeded)),
+            _ => {}
+        }
+        // It ends, with answers that add up, or it says what is wrong.
+        let mut call = bad.many("x".into());
+        let mut answers = 0;
+        while let Some(next) = call.next().await {
+            answers += usize::from(next.is_ok());
+        }
+        assert!(answers <= 20, "{hostile:?}: {answers} answers");
+        assert!(call.outcome().is_some(), "{hostile:?}");
+        let good = work::at(&client, at(&server)).metadata("good", "yes");
+        assert_eq!(good.one("y".into()).await, Ok("y".into()), "{hostile:?}");
+        until(|| server.load() == (0, 0)).await;
+    }
+    let exit: Option<Exit> = kept.lock().expect("no panic").take();
+    let late = exit
+        .expect("it was kept")
+        .send(Intent::answer("late"))
+        .await;
+    assert!(matches!(late, Err(SendError::Ended(_))), "{late:?}");
 }

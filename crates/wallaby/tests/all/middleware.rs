@@ -1,17 +1,16 @@
-//! Handlers around handlers, interceptors of calls, and what travels with a call.
+//! Interceptors of calls, and what travels with a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{Net, at, client, patience, service, sorted, status, work};
+use crate::common::{Net, at, client, patience, service, sorted, work};
 use bytes::Bytes;
+use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
-    Address, CallError, CallInterceptor, Code, Endpoint, Failure, Handler, HandlerFuture, Layer,
-    Many, One, Outgoing, RawRequest, Request, Status,
+    Address, CallError, CallInterceptor, Code, Endpoint, Failure, Many, One, Outgoing, Request,
+    Status,
 };
 
 over_every_transport!(
-    layers_wrap_each_other_around_every_handler,
-    a_layer_may_answer_or_refuse,
     an_interceptor_may_change_what_is_sent,
     calls_begun_by_hand_pass_the_interceptors,
     an_interceptor_may_refuse_a_request,
@@ -30,129 +29,12 @@ fn lines(log: &Log) -> Vec<String> {
     std::mem::take(&mut log.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Notes what goes in and comes out.
-struct Named(&'static str, Log);
-
-struct NamedHandler {
-    name: &'static str,
-    method: String,
-    log: Log,
-    inner: Arc<dyn Handler>,
-}
-
-impl Layer for Named {
-    fn wrap(&self, method: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
-        Arc::new(NamedHandler {
-            name: self.0,
-            method: method.into(),
-            log: Arc::clone(&self.1),
-            inner,
-        })
+/// Lets nobody in without a password.
+fn guard(request: &Incoming) -> Admission {
+    match request.metadata().get("password") {
+        Some("secret") => Admission::Run,
+        _ => Admission::Refuse(Status::new(Code::Unauthenticated, "who are you?")),
     }
-}
-
-impl Handler for NamedHandler {
-    fn handle(&self, request: RawRequest) -> HandlerFuture {
-        let (name, method, lines) = (self.name, self.method.clone(), Arc::clone(&self.log));
-        log(&lines, format!("{name} in {method}"));
-        assert_eq!(request.method(), method);
-        let handled = self.inner.handle(request);
-        Box::pin(async move {
-            let result = handled.await;
-            let code = result.as_ref().err().map(Status::code);
-            log(&lines, format!("{name} out {code:?}"));
-            result
-        })
-    }
-}
-
-async fn layers_wrap_each_other_around_every_handler(net: Net) {
-    let seen = Log::default();
-    let echo = service()
-        .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
-            tokio::task::yield_now().await;
-            Ok(request.respond(what).await?)
-        })
-        .blocking_method(&work::MANY, |_: Request<Many<String>>, (_,)| {
-            Err(Status::new(Code::Aborted, "no"))
-        });
-    let builder = Endpoint::builder()
-        .layer(Named("inner", Arc::clone(&seen)))
-        .layer(Named("outer", Arc::clone(&seen)));
-    let server = net.bind(builder).await;
-    // Also around what is registered later.
-    server.serve(echo).expect("the names are free");
-    let client = client();
-    let work = work::at(&client, at(&server));
-    assert_eq!(work.one("x".into()).await, Ok("x".into()));
-    crate::common::until(|| server.load() == (0, 0)).await;
-    let one = "test.Work/one";
-    assert_eq!(
-        lines(&seen),
-        [
-            format!("outer in {one}"),
-            format!("inner in {one}"),
-            "inner out None".into(),
-            "outer out None".into(),
-        ]
-    );
-    let refused = status(work.many("x".into()).next().await.expect("a status"));
-    assert_eq!(refused.code(), Code::Aborted);
-    crate::common::until(|| server.load() == (0, 0)).await;
-    assert_eq!(
-        lines(&seen)[2..],
-        ["inner out Some(Aborted)", "outer out Some(Aborted)"]
-    );
-}
-
-/// Lets nobody in without a password, and answers some by itself.
-struct Guard;
-
-struct Guarded(Arc<dyn Handler>);
-
-impl Layer for Guard {
-    fn wrap(&self, _: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
-        Arc::new(Guarded(inner))
-    }
-}
-
-impl Handler for Guarded {
-    fn handle(&self, request: RawRequest) -> HandlerFuture {
-        match request.metadata().get("password") {
-            Some("secret") => self.0.handle(request),
-            Some("cached") => Box::pin(async move {
-                request
-                    .respond(Bytes::from_static(&[6, b'c', b'a', b'c', b'h', b'e', b'd']))
-                    .await?;
-                Ok(())
-            }),
-            Some("panic") => panic!("the guard has fallen asleep"),
-            _ => Box::pin(async { Err(Status::new(Code::Unauthenticated, "who are you?")) }),
-        }
-    }
-}
-
-async fn a_layer_may_answer_or_refuse(net: Net) {
-    let echo = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
-        Ok(request.respond(what).await?)
-    });
-    let server = net.bind(Endpoint::builder().serve(echo).layer(Guard)).await;
-    let client = client();
-    let work = work::at(&client, at(&server));
-    let ask = |password: &str| {
-        work.clone()
-            .metadata("password", password)
-            .one("handled".into())
-    };
-    assert_eq!(
-        status(work.one("x".into()).await).code(),
-        Code::Unauthenticated
-    );
-    assert_eq!(status(ask("guess").await).code(), Code::Unauthenticated);
-    assert_eq!(ask("cached").await, Ok("cached".into()));
-    assert_eq!(status(ask("panic").await).code(), Code::Panicked);
-    assert_eq!(ask("secret").await, Ok("handled".into()));
-    crate::common::until(|| server.load() == (0, 0)).await;
 }
 
 /// Puts a credential into what is sent, and sends what is for one server to another.
@@ -183,7 +65,7 @@ async fn an_interceptor_may_change_what_is_sent(net: Net) {
         })
     };
     let guarded = net
-        .bind(Endpoint::builder().serve(echo()).layer(Guard))
+        .bind(Endpoint::builder().serve(echo()).interceptor(guard))
         .await;
     let elsewhere: Address = "mem://nowhere".parse().expect("an address");
     let seen = Log::default();
@@ -230,7 +112,9 @@ async fn calls_begun_by_hand_pass_the_interceptors(net: Net) {
     let echo = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
         Ok(request.respond(what).await?)
     });
-    let guarded = net.bind(Endpoint::builder().serve(echo).layer(Guard)).await;
+    let guarded = net
+        .bind(Endpoint::builder().serve(echo).interceptor(guard))
+        .await;
     let elsewhere: Address = "mem://nowhere".parse().expect("an address");
     let seen = Log::default();
     let stamp = Stamp {

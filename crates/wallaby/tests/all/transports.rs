@@ -12,13 +12,13 @@ use crate::common::{Net, at, client, patience, service, sorted, status, until, w
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use wallaby::intercept::{Admission, Incoming, Interceptor};
 use wallaby::transport::{
     Accepted, Dialled, Identity, Listened, Listener, Name, Proven, ReadHalf, Stream, Transport,
     WriteHalf,
 };
 use wallaby::{
-    Address, BindError, Code, ConnectError, Endpoint, Handler, HandlerFuture, Layer, Many,
-    OtherAddress, RawRequest, Request, Service, Status,
+    Address, BindError, Code, ConnectError, Endpoint, Many, OtherAddress, Request, Service, Status,
 };
 
 transport_suite!(over_mem, Net::mem());
@@ -227,35 +227,24 @@ async fn a_handler_sees_what_a_transport_has_proven() {
 }
 
 /// Takes requests only of those who have this name.
-struct Only(Name);
-
-struct Checked(Name, Arc<dyn Handler>);
-
-impl Layer for Only {
-    fn wrap(&self, _: &str, inner: Arc<dyn Handler>) -> Arc<dyn Handler> {
-        Arc::new(Checked(self.0.clone(), inner))
-    }
-}
-
-impl Handler for Checked {
-    fn handle(&self, request: RawRequest) -> HandlerFuture {
-        if request.identity().names().contains(&self.0) {
-            return self.1.handle(request);
+fn only(name: Name) -> impl Interceptor {
+    move |request: &Incoming| match request.identity().names().contains(&name) {
+        true => Admission::Run,
+        false => {
+            let why = format!("not for {}", request.identity());
+            Admission::Refuse(Status::permission_denied(why))
         }
-        let why = format!("not for {}", request.identity());
-        Box::pin(std::future::ready(Err(Status::new(
-            Code::PermissionDenied,
-            why,
-        ))))
     }
 }
 
 #[tokio::test]
-async fn middleware_decides_by_the_proven_name() {
+async fn an_interceptor_decides_by_the_proven_name() {
     let net = hidden();
     for (name, allowed) in [("key-90.example", true), ("key-91.example", false)] {
-        let only = Only(Name::Dns(name.into()));
-        let server = net.bind(Endpoint::builder().layer(only).serve(who())).await;
+        let only = only(Name::Dns(name.into()));
+        let server = net
+            .bind(Endpoint::builder().interceptor(only).serve(who()))
+            .await;
         let client = net.client().await;
         let mut call = work::at(&client, at(&server)).many(String::new());
         let answer = patience(call.next()).await.expect("an answer or a status");

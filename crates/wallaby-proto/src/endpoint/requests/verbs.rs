@@ -13,7 +13,7 @@ use crate::connection::{Mark, MethodDefinition};
 use crate::endpoint::Endpoint;
 use crate::endpoint::bodies::OutBody;
 use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
-use crate::endpoint::event::{Lane, RequestKey};
+use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Attempt, Manner, output};
 use crate::error::SendError;
@@ -180,7 +180,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a message with a payload of so many bytes, to this server or to the initiator, finds no room now. If so,
-    /// [`Output::Space`](crate::endpoint::Output::Space) tells when it may.
+    /// [`Output::Space`] tells when it may.
     pub fn is_full_for(
         &mut self,
         key: RequestKey,
@@ -275,7 +275,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether messages of a request wait that were sent in this direction. Whoever does not send the next one before
-    /// [`Output::Room`](crate::endpoint::Output::Room) keeps their order and has few that wait.
+    /// [`Output::Room`] keeps their order and has few that wait.
     pub fn waits(&self, key: RequestKey, lane: Lane) -> bool {
         self.handlers.waits(key, lane)
     }
@@ -402,14 +402,12 @@ impl<P: Probe> Endpoint<P> {
                 afforded.map(|()| handler.server.delegate(to, payload))
             }
         };
-        match released {
-            Ok(Some(released)) => {
-                self.leave_one(handler, released);
-                Ok(())
-            }
-            Ok(None) => Ok(()),
-            Err(exhausted) => Err(self.exhaust(handler, exhausted)),
+        let released = released.map_err(|exhausted| self.exhaust(handler, exhausted))?;
+        handler.owes_answer = false;
+        if let Some(released) = released {
+            self.leave_one(handler, released);
         }
+        Ok(())
     }
 
     /// The last message.
@@ -603,7 +601,7 @@ impl<P: Probe> Endpoint<P> {
             let released = handler.server.exhaust(&self.own(refused), record);
             return self.leave(handler, released);
         }
-        let last = if handler.owes_answer && !handler.server.holds_back() {
+        let last = if handler.owes_answer {
             let name = self
                 .served
                 .get(handler.served)
@@ -663,6 +661,9 @@ impl<P: Probe> Endpoint<P> {
         };
         let by = (handler.server.call(), handler.server.id());
         self.probe.released(by, seen, last);
+        if let Some(key) = handler.key.filter(|_| handler.reported) {
+            self.report_place(key, &outbound);
+        }
         match outbound {
             Outbound::Response(mut response) => {
                 if !last && handler.is_first(response.index) && handler.depth() > 0 {
@@ -676,6 +677,23 @@ impl<P: Probe> Endpoint<P> {
             Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
             Outbound::Request(delegated) => self.send_onward(handler, delegated),
         }
+    }
+
+    #[cold]
+    fn report_place(&mut self, key: RequestKey, outbound: &Outbound<Destination>) {
+        let placed = match outbound {
+            Outbound::Response(response) => Placed::Answer {
+                index: response.index,
+                status: response.status,
+            },
+            Outbound::Request(delegated) => Placed::Delegation {
+                id: delegated.id,
+                server: delegated.to.server.clone(),
+            },
+            Outbound::End(_) => return,
+        };
+        let placed = Box::new(placed);
+        self.outputs.push_back(Output::Placed(key, placed));
     }
 
     /// The open connection by which answers of a request go straight to its initiator.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::connection::{Limits, MethodDefinition};
-use wallaby_proto::endpoint::{BodyNext, CallOptions};
+use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Output, Placed};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
 use super::queues::{MS, World, at, executor};
@@ -369,4 +369,49 @@ fn credit_is_granted_when_a_request_was_decided_about() {
         decided += 1;
     }
     assert_eq!(decided, 20);
+}
+
+/// Told of those of which it was asked: the latest one when it is known that it is not held back any longer.
+#[test]
+fn the_places_of_messages_are_told() {
+    let mut world = World::new(executor(1, 1, Schedule::Fifo));
+    world.call("a");
+    let (key, _) = world.take();
+    let method = Arc::clone(&world.method);
+    let server = world.server();
+    let mut told = |act: &mut dyn FnMut(&mut Endpoint)| {
+        act(server);
+        let mut told = Vec::new();
+        while let Some(output) = server.poll_output() {
+            if let Output::Placed(request, placed) = output {
+                assert_eq!(request, key);
+                told.push(match *placed {
+                    Placed::Answer { index, status } => format!("answer {index}, {status}"),
+                    Placed::Delegation { id, server } => format!("{id} at {server}"),
+                    placed => panic!("{placed:?}"),
+                });
+            }
+        }
+        told
+    };
+    let quiet = told(&mut |server| {
+        server.reply(key, "first".into()).expect("there is room");
+        server.flush(key);
+    });
+    assert_eq!(quiet, Vec::<String>::new(), "nobody has asked");
+    let held = told(&mut |server| {
+        server.report_places(key);
+        server.reply(key, "second".into()).expect("there is room");
+    });
+    assert_eq!(held, Vec::<String>::new());
+    let both = told(&mut |server| {
+        let sent = server.delegate(key, at(0), &method, "third".into());
+        sent.expect("there is room");
+        server.flush(key);
+    });
+    let onward = format!("0.0 at {}", at(0));
+    assert_eq!(both, ["answer 1, false".to_owned(), onward]);
+    let status = wallaby_proto::Status::new(Code::Aborted, "no");
+    let last = told(&mut |server| server.fail(key, &status));
+    assert_eq!(last, ["answer 2, true"]);
 }

@@ -1,0 +1,246 @@
+//! What is around a request while it is handled, and the ways out through it.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::Placed;
+use wallaby_proto::{Address, Status};
+
+use super::{Exchange, Intent, Onward, SendFuture};
+use crate::error::SendError;
+use crate::handling::Handling;
+use crate::request::{Delegation, RequestInfo};
+
+/// What is around a request.
+pub(crate) struct Around {
+    /// The outermost first.
+    exchanges: Vec<Arc<dyn Exchange>>,
+    /// Whose turn it is: what a handler sends passes one by one, and before the end.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Around {
+    pub(crate) fn new(exchanges: Vec<Arc<dyn Exchange>>) -> Self {
+        let turn = Arc::default();
+        Self { exchanges, turn }
+    }
+
+    /// Tells all of them that a message has its place; or with what one of them panics.
+    pub(crate) fn tell(&self, placed: &Placed) -> Result<(), Box<dyn Any + Send>> {
+        let tell = || {
+            let exchanges = self.exchanges.iter().rev();
+            exchanges.for_each(|exchange| exchange.placed(placed));
+        };
+        catch_unwind(AssertUnwindSafe(tell))
+    }
+}
+
+/// The way out of a request: through what is around it further out, and at last to the initiator and to other servers.
+///
+/// Clones lead the same way. What is sent counts against the request's budgets, waits for credit, and is numbered like what a
+/// handler sends. After the request's end nothing goes out any more ([`SendError::Ended`]).
+#[derive(Clone)]
+pub struct Exit {
+    info: RequestInfo,
+    /// How many there are further out.
+    further: usize,
+    /// Its handler has it: what goes out this way does so one by one.
+    is_handlers: bool,
+}
+
+impl Exit {
+    /// A handler's.
+    pub(crate) fn of(handling: &Arc<Handling>) -> Self {
+        Self {
+            info: RequestInfo::new(handling),
+            further: handling.around().map_or(0, |around| around.exchanges.len()),
+            is_handlers: true,
+        }
+    }
+
+    /// The same for the one that has so many further out.
+    fn at(&self, further: usize) -> Self {
+        Self {
+            info: self.info.clone(),
+            further,
+            is_handlers: false,
+        }
+    }
+
+    /// Hands work to another server, as [`RawRequest::delegate`](crate::RawRequest::delegate) does.
+    pub fn delegate(
+        &self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+    ) -> Delegation<Self> {
+        let to = Onward::new(server.into(), Arc::clone(method), payload);
+        Delegation::of(self.clone(), Ok(to), false)
+    }
+
+    /// Whether somebody is further out.
+    pub(crate) fn is_surrounded(&self) -> bool {
+        self.further > 0 && self.handling.around().is_some()
+    }
+
+    /// Sends this. A message that is the last one ends the request when it has passed; a status does, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`RawRequest::reply`](crate::RawRequest::reply) and [`RawRequest::delegate`](crate::RawRequest::delegate), or what those
+    /// further out say.
+    pub fn send(&self, intent: Intent) -> SendFuture {
+        let handling = &self.info.handling;
+        if let Some(further) = self.further.checked_sub(1)
+            && let Some(around) = handling.around()
+        {
+            return around.exchanges[further].sending(intent, &self.at(further));
+        }
+        let handling = Arc::clone(handling);
+        let (mut intent, mut lane) = (Some(intent), None);
+        Box::pin(poll_fn(move |cx| {
+            handling.poll_send(&mut intent, &mut lane, cx)
+        }))
+    }
+
+    /// Sends the message that is held back because it might be the last one. A status that comes next would be sent in its place.
+    pub async fn flush(&self) {
+        poll_fn(|cx| self.handling.poll_flush(cx)).await;
+    }
+
+    /// Sends what was recorded, in order; returns the status that ends it.
+    pub(crate) async fn send_all(&self, intents: Vec<Intent>) -> Result<(), Status> {
+        for intent in intents {
+            let last = intent.is_last();
+            if let Intent::Status(status) = intent {
+                self.flush().await;
+                return Err(*status);
+            }
+            self.clone().pass(intent).await?;
+            if last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends this; what a handler sends, when what it has sent before has passed.
+    pub(crate) fn pass(self, intent: Intent) -> SendFuture {
+        if !self.is_handlers {
+            return self.send(intent);
+        }
+        Box::pin(async move {
+            let handling = &self.info.handling;
+            let Some(around) = handling.around() else {
+                return self.send(intent).await;
+            };
+            let pass = async {
+                let _turn = around.turn.lock().await;
+                handling.check_open()?;
+                self.send(intent).await
+            };
+            let passed = until_stopped(handling, pass).await;
+            passed.unwrap_or_else(|| handling.check_open())
+        })
+    }
+
+    /// The same if it need not wait for its turn. Whatever it becomes goes on by itself if that has to wait.
+    pub(crate) fn try_pass(self, around: &Around, intent: Intent) -> Result<(), SendError> {
+        let handling = Arc::clone(&self.info.handling);
+        let turn = Arc::clone(&around.turn).try_lock_owned();
+        let turn = turn.map_err(|_| SendError::Full)?;
+        handling.check_open()?;
+        let mut sending = self.send(intent);
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(sent) = sending.as_mut().poll(&mut cx) {
+            return sent;
+        }
+        let runtime = handling.endpoint.runtime.clone();
+        runtime.spawn(async move {
+            let sent = until_stopped(&handling, caught(sending)).await;
+            if let Some(Err(panic)) = sent {
+                handling.fail_now(&handling.panicked(&*panic));
+            }
+            drop(turn);
+        });
+        Ok(())
+    }
+
+    /// Does something that goes on whatever becomes of the request.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.handling.endpoint.runtime.spawn(work)
+    }
+
+    /// The handler is done, and has perhaps `failed`: all that are around it learn of it, and send what they still have to.
+    pub(crate) async fn close(self, failed: Option<Status>) -> Result<(), Status> {
+        let Some(around) = self.info.handling.around() else {
+            return failed.map_or(Ok(()), Err);
+        };
+        let _turn = around.turn.lock().await;
+        let mut status = failed;
+        for further in (0..=self.further).rev() {
+            if let Some(status) = status.take() {
+                let sent = self.at(further).send(Intent::from(status.clone())).await;
+                sent.map_err(|_| status)?;
+            }
+            if let Some(next) = further.checked_sub(1) {
+                let exit = self.at(next);
+                status = around.exchanges[next].closing(&exit).await.err();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Exit {
+    type Target = RequestInfo;
+
+    fn deref(&self) -> &RequestInfo {
+        &self.info
+    }
+}
+
+impl fmt::Debug for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exit({:?}, {} further out)", self.info, self.further)
+    }
+}
+
+/// Does something until the request is stopped: `None` if it was.
+pub(crate) async fn until_stopped<T>(
+    handling: &Handling,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut work, mut stopped) = (pin!(work), pin!(handling.cancelled()));
+    poll_fn(|cx| match stopped.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => work.as_mut().poll(cx).map(Some),
+    })
+    .await
+}
+
+/// What a future yields, or with what it panics.
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let poll = AssertUnwindSafe(|| future.as_mut().poll(cx));
+        match catch_unwind(poll) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await
+}

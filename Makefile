@@ -24,8 +24,8 @@ help: ## List the targets
 
 .PHONY: demo
 demo: setup-build ## A cluster of processes, an index, queries by multi-hop calls and by plain RPC
-	@$(CARGO) build --release --locked -p wallaby-cli
-	@$(CARGO) run --release --locked -q -p wallaby-cli -- demo $(ARGS)
+	@$(CARGO) build --profile demo --locked -p wallaby-cli --no-default-features
+	@$(CARGO) run --profile demo --locked -q -p wallaby-cli --no-default-features -- demo $(ARGS)
 
 .PHONY: test
 test: setup-test verify ## Everything CI checks, on a fresh machine too: set up, then verify

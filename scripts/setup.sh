@@ -40,7 +40,9 @@ apt_install() {
     if [ "$(id -u)" -ne 0 ] && ! have sudo; then
         fail "$why: please run as root: apt-get update && apt-get install -y $*"
     fi
-    say "$why; installing $*"
+    local sudo=
+    [ "$(id -u)" -eq 0 ] || sudo='sudo '
+    say "$why: running '${sudo}apt-get install $*'"
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
     local log
     log=$(mktemp)

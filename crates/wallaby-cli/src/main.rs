@@ -1,18 +1,20 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `onc` compiles interface files
 //! of ONC RPC and knows where its programs are.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod demo;
+#[cfg(feature = "onc")]
 mod onc;
 mod output;
 mod progress;
+#[cfg(feature = "bench")]
 mod thesis;
 mod time;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use wallaby_bench::Own;
 use wallaby_program::ending::Interrupted;
 use wallaby_program::output::Gone;
 
@@ -29,12 +31,15 @@ enum Command {
     /// Search text files on a cluster of processes: by multi-hop calls, then by plain RPC
     Demo(Box<demo::Demo>),
     /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Work with ONC RPC, the protocol of rpcgen and NFS
+    #[cfg(feature = "onc")]
     #[command(subcommand)]
     Onc(onc::Onc),
     /// A server of a benchmark, which starts it itself
+    #[cfg(feature = "bench")]
     #[command(hide = true)]
     BenchServer { arguments: Vec<String> },
 }
@@ -42,9 +47,14 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(demo) => demo.run(),
+        #[cfg(feature = "bench")]
         Command::Bench(bench) => bench.run(),
+        #[cfg(feature = "onc")]
         Command::Onc(onc) => onc.run(),
-        Command::BenchServer { arguments } => wallaby_bench::server_main(&Own::ALL, arguments),
+        #[cfg(feature = "bench")]
+        Command::BenchServer { arguments } => {
+            wallaby_bench::server_main(&wallaby_bench::Own::ALL, arguments)
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,6 +74,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         }
         return ExitCode::from(INTERRUPTED);
     }
+    #[cfg(feature = "onc")]
     if error.is::<onc::Reported>() {
         eprintln!("{error}");
         return ExitCode::FAILURE;

@@ -14,8 +14,8 @@ use wallaby::intercept::{
     SendFuture,
 };
 use wallaby::{
-    Address, Body, Budgets, Code, Endpoint, ExecutorConfig, HandlerFuture, Many, MethodDefinition,
-    One, Request, SendError, Service, Status,
+    Address, Body, Budgets, CallId, Code, Endpoint, ExecutorConfig, HandlerFuture, Many,
+    MethodDefinition, One, Request, SendError, Service, Status,
 };
 
 over_every_transport!(
@@ -915,4 +915,74 @@ async fn hostile_interceptors_break_nothing_but_their_own_requests(net: Net) {
         .send(Intent::answer("late"))
         .await;
     assert!(matches!(late, Err(SendError::Ended(_))), "{late:?}");
+}
+
+// A split and its merge, as chains make them.
+
+/// Has two requests come of an answer; who merges them answers.
+struct Split(Address);
+
+impl Exchange for Split {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let (merger, exit) = (self.0.clone(), exit.clone());
+        Box::pin(async move {
+            let Intent::Answer { payload, .. } = intent else {
+                return exit.send(intent).await;
+            };
+            for part in ["left", "right"] {
+                let method = work::MANY.definition();
+                let onward = exit.delegate(merger.clone(), method, payload.clone());
+                onward.continuation(part).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The first branch that arrives ends without an answer, the second one answers: the initiator gets its one answer, and knows that
+/// there is no other.
+#[tokio::test]
+async fn an_answer_may_be_split_and_merged() {
+    patience(async {
+        let net = Net::tcp();
+        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let merge = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+            let arrived = Arc::clone(&arrived);
+            async move {
+                let what: String = what;
+                let part = request.continuation().expect("it came of a split");
+                let mut parts: Vec<_> = {
+                    let mut arrived = arrived.lock().expect("no panic");
+                    arrived.push((request.call_id(), part));
+                    let call = request.call_id();
+                    let is_own = |(one, _): &(CallId, Bytes)| *one == call;
+                    if arrived.iter().filter(|one| is_own(one)).count() < 2 {
+                        return Ok(());
+                    }
+                    arrived.extract_if(.., |one| is_own(one)).collect()
+                };
+                parts.sort_by(|one, other| one.1.cmp(&other.1));
+                let parts: Vec<_> = parts.iter().map(|(_, part)| part.escape_ascii()).collect();
+                let answer = format!("{what}: {} and {}", parts[0], parts[1]);
+                Ok(request.respond(answer).await?)
+            }
+        });
+        let merger = net.serve(merge).await;
+        let to = at(&merger);
+        let split = move |_: &Incoming| Admission::around(Split(to.clone()));
+        let server = net
+            .bind(Endpoint::builder().serve(echo()).interceptor(split))
+            .await;
+        let client = client();
+        let work = work::at(&client, at(&server));
+        for what in ["x", "y"] {
+            let mut call = work.one(what.into());
+            let answer = call.answer().await;
+            assert_eq!(answer, Ok(format!("{what}: left and right")));
+        }
+        until(|| merger.metrics().requests_received == 4).await;
+        assert_eq!(client.metrics().statuses_received, 0);
+        until(|| client.metrics().calls_completed == 2).await;
+    })
+    .await;
 }

@@ -2,7 +2,8 @@
 //!
 //! A request names the address at which its initiator is reached, and a pong the servers that work was delegated to. Nothing
 //! proves that whoever is there wants to be dialled. So such an address is dialled once at a time and, if that was in vain,
-//! not again for a second, whoever names it and whomever it is to lead to; and all such dials together have a rate.
+//! not again for a second, whoever names it and whomever it is to lead to; and all such dials together have a rate. Who is there
+//! and leaves again each time is dialled a few times a second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,6 +14,9 @@ use crate::id::NodeId;
 
 /// How long an address is left alone after it was dialled in vain.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Most dials of an address in that time, though somebody is there each time.
+const MOST_BEGUN: u32 = 4;
 
 /// Most addresses that are remembered.
 const REMEMBERED: usize = 16_384;
@@ -80,6 +84,9 @@ pub struct Dials<A> {
     attempts: BTreeMap<A, Attempt>,
     /// The attempts by age, with some that are no more.
     ages: VecDeque<(Duration, A)>,
+    /// How often each address was dialled in the second that began with the first time, whatever was found there.
+    begun: BTreeMap<A, u32>,
+    seconds: VecDeque<(Duration, A)>,
 }
 
 impl<A: Clone + Ord> Dials<A> {
@@ -93,6 +100,8 @@ impl<A: Clone + Ord> Dials<A> {
             full_at: Duration::ZERO,
             attempts: BTreeMap::new(),
             ages: VecDeque::new(),
+            begun: BTreeMap::new(),
+            seconds: VecDeque::new(),
         }
     }
 
@@ -119,6 +128,9 @@ impl<A: Clone + Ord> Dials<A> {
                 });
             }
         }
+        if self.begun.get(to).is_some_and(|begun| *begun >= MOST_BEGUN) {
+            return Err(Held::Recent);
+        }
         if named_by == NamedBy::Peer {
             let interval = self.interval.ok_or(Held::TooMany)?;
             if self.ages.len() >= REMEMBERED || self.full_at > now.saturating_add(self.ahead) {
@@ -127,7 +139,17 @@ impl<A: Clone + Ord> Dials<A> {
             self.full_at = self.full_at.max(now).saturating_add(interval);
         }
         self.note(now, to, None, false);
+        self.count(now, to);
         Ok(())
+    }
+
+    fn count(&mut self, now: Duration, to: &A) {
+        if let Some(begun) = self.begun.get_mut(to) {
+            *begun += 1;
+        } else if self.seconds.len() < 2 * REMEMBERED {
+            self.begun.insert(to.clone(), 1);
+            self.seconds.push_back((now, to.clone()));
+        }
     }
 
     /// Nobody was there: who asks within the second learns that, too.
@@ -172,6 +194,12 @@ impl<A: Clone + Ord> Dials<A> {
                 self.attempts.remove(to);
             }
             self.ages.pop_front();
+        }
+        while let Some((at, to)) = self.seconds.front()
+            && at.saturating_add(AGAIN) <= now
+        {
+            self.begun.remove(to);
+            self.seconds.pop_front();
         }
     }
 }
@@ -244,6 +272,22 @@ mod tests {
     }
 
     #[test]
+    fn who_is_there_and_leaves_each_time_is_dialled_a_few_times_a_second() {
+        for named_by in [NamedBy::Application, NamedBy::Peer] {
+            let mut dials = Dials::new(DialLimits::default());
+            let mut begun = 0;
+            for millisecond in 0..3000 {
+                let now = Duration::from_millis(millisecond);
+                if dials.begin(now, &7, node(1), named_by).is_ok() {
+                    begun += 1;
+                    dials.found(&7);
+                }
+            }
+            assert_eq!(begun, 3 * MOST_BEGUN);
+        }
+    }
+
+    #[test]
     fn all_addresses_together_have_a_rate() {
         let mut dials = Dials::new(LIMITS);
         let dialled = |dials: &mut Dials<u32>, now: f64, from: u32| {
@@ -279,7 +323,9 @@ mod tests {
         assert!((1..=REMEMBERED).contains(&begun), "{begun}");
         assert!(dials.attempts.len() <= 2 * REMEMBERED);
         assert!(dials.ages.len() <= 2 * REMEMBERED);
+        assert!(dials.seconds.len() <= 2 * REMEMBERED);
         assert_eq!(begin(&mut dials, 2.0, count, None), None);
         assert_eq!((dials.attempts.len(), dials.ages.len()), (1, 1));
+        assert_eq!((dials.begun.len(), dials.seconds.len()), (1, 1));
     }
 }

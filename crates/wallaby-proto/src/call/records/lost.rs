@@ -118,6 +118,23 @@ mod tests {
 
     #[test]
     fn all_that_was_lost_is_announced_step_by_step() {
+        step_by_step(answered);
+    }
+
+    /// The initiator's own connection has brought all of them.
+    #[test]
+    fn what_very_many_requests_of_one_client_have_lost_is_announced_step_by_step() {
+        step_by_step(|requests| {
+            let mut records = Records::new(RecordLimits::default(), [3; 16]);
+            records.session_opened(FRONT, node(1));
+            for sequence in 1..=requests {
+                answer(&mut records, 1, request(1, sequence), 9);
+            }
+            records
+        });
+    }
+
+    fn step_by_step(answered: impl FnOnce(u64) -> Records) {
         let (requests, mut now) = (3 * u64::from(STEP) - 5, Duration::ZERO);
         let mut records = answered(requests);
         records.session_ended(FRONT, now);

@@ -456,7 +456,11 @@ impl Records {
         };
         let calls: Vec<u32> = self.table.calls_in(peer, line).collect();
         let requests = calls.iter().flat_map(|&call| self.table.requests(call));
-        let concerned: Vec<u32> = requests.collect();
+        let concerned: Vec<u32> = requests.take(MOST_LOOKED_AT + 1).collect();
+        if concerned.len() > MOST_LOOKED_AT {
+            self.lost.note(session, state.confirmed);
+            return self.look_for_lost(now);
+        }
         for slot in concerned {
             let record = self.table.records.get(slot);
             if record.outputs.has_unconfirmed(session, state.confirmed) {

@@ -247,7 +247,7 @@ fn take(from: &mut End, to: &mut End, event: Event) {
         }
         Event::TooLarge { message, size } => panic!("{size} bytes were accepted: {message:?}"),
         Event::Body(number, event) => take_body(to, number, event),
-        Event::Method(..) | Event::Credit | Event::GoingAway { .. } | Event::Closed(_) => {}
+        Event::Method(..) | Event::Credit(_) | Event::GoingAway { .. } | Event::Closed(_) => {}
     }
 }
 

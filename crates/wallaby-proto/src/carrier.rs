@@ -62,6 +62,11 @@ impl<C: Deref<Target = Connection>, S: Deref<Target = Session>> Carrier<C, S> {
         either!(self, way => way.takes_responses(call))
     }
 
+    /// Whether there is credit for responses of this call, be there room for them or not.
+    pub fn has_credit(&self, call: CallId) -> bool {
+        either!(self, way => way.has_credit(call))
+    }
+
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does: bytes of a
     /// stream, messages of a session.
     pub fn progress(&self) -> (u64, Option<u64>) {

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::bodies::{BodyEvent, Wish};
-use super::{Connection, ConnectionError, Event};
+use super::{Connection, ConnectionError, Event, Granted};
 use crate::wire::kind;
 
 impl Connection {
@@ -63,6 +63,6 @@ impl Connection {
                 self.finish_body(number, Err("stopped"));
             }
         }
-        Ok(Event::Credit)
+        Ok(Event::Credit(Granted::Body))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{BodyEvent, Hello, MethodDefinition};
-use crate::id::NodeId;
+use crate::id::{CallId, NodeId};
 use crate::wire::{DecodeError, Message};
 
 /// What arrived.
@@ -27,8 +27,8 @@ pub enum Event {
     },
     /// Something of the body with this number, whose request came before.
     Body(u64, BodyEvent),
-    /// Something that was refused for want of credit may be accepted now.
-    Credit,
+    /// Something that was refused may be accepted now.
+    Credit(Granted),
     /// The peer sends nothing new; it had received so many messages.
     GoingAway {
         /// Messages received by the peer.
@@ -36,6 +36,21 @@ pub enum Event {
     },
     /// The peer closes the connection and says why.
     Closed(String),
+}
+
+/// For what there is credit or room again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Granted {
+    /// Requests.
+    Requests,
+    /// Parts of large messages and of bodies.
+    Parts,
+    /// Answers of this call.
+    Call(CallId),
+    /// A body; or its receiver wants no more of it.
+    Body,
+    /// Whatever has credit: the peer has acknowledged something.
+    Room,
 }
 
 /// Why a connection must be closed.

@@ -32,7 +32,7 @@ pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
 pub use self::bounds::{Bounds, PartialLimits, Partials};
 pub use self::credit::MAX_CALLS;
 pub use self::dials::{DialLimits, Dials, Held, NamedBy};
-pub use self::event::{ConnectionError, Event, Refusal};
+pub use self::event::{ConnectionError, Event, Granted, Refusal};
 pub use self::hello::{Features, Hello, Limits, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
@@ -472,10 +472,13 @@ impl Connection {
 
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
+        self.has_credit(call) && !self.is_congested(0) && !self.is_behind_large(call)
+    }
+
+    /// Whether there is credit for responses of this call, be there room for them or not.
+    pub fn has_credit(&self, call: CallId) -> bool {
         let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
         self.call_windows.has_room(call, limit)
-            && !self.is_congested(0)
-            && !self.is_behind_large(call)
     }
 
     /// Sends a message that needs no credit: anything but requests and responses.
@@ -959,13 +962,14 @@ impl Connection {
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
         self.refused = false;
-        let taken = match window {
+        let (granted, taken) = match window {
             REQUESTS => {
                 let more = i64::try_from(bytes).ok();
                 let window = more.and_then(|more| self.request_window.checked_add(more));
-                window.map(|window| self.request_window = window)
+                let taken = window.map(|window| self.request_window = window);
+                (Granted::Requests, taken)
             }
-            PARTS => self.pace.granted(bytes),
+            PARTS => (Granted::Parts, self.pace.granted(bytes)),
             _ => {
                 let why = "an unknown window";
                 return Err(DecodeError::Malformed { what, why }.into());
@@ -975,7 +979,7 @@ impl Connection {
             what,
             why: "more than a window can hold",
         })?;
-        Ok(Event::Credit)
+        Ok(Event::Credit(granted))
     }
 
     fn handle_call_credit(&mut self, body: &[u8]) -> Result<Event, ConnectionError> {
@@ -989,7 +993,7 @@ impl Connection {
         reader.finish(what)?;
         self.refused = false;
         self.call_windows.grant(call, bytes);
-        Ok(Event::Credit)
+        Ok(Event::Credit(Granted::Call(call)))
     }
 
     /// A probe asks whether this side still lives; an answer to a probe of ours proves the same of the peer.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::connection::{ConnectionError, Event};
+use crate::connection::{ConnectionError, Event, Granted};
 use crate::datagram::assembly::Assembled;
 use crate::datagram::methods;
 use crate::datagram::outgoing::Streams;
@@ -85,7 +85,7 @@ impl Session {
             let ack = Ack::read(&mut reader)?;
             let goes_on = self.handle_ack(now, &ack)?;
             if self.note_alive() || goes_on {
-                events(Event::Credit);
+                events(Event::Credit(Granted::Room));
             }
         }
         self.counters.bytes_received += datagram.len() as u64;
@@ -239,11 +239,11 @@ impl Session {
             }
             kind::CREDIT => {
                 self.handle_credit(&mut reader)?;
-                events(Event::Credit);
+                events(Event::Credit(Granted::Requests));
             }
             kind::CALL_CREDIT => {
-                self.handle_call_credit(&mut reader)?;
-                events(Event::Credit);
+                let call = self.handle_call_credit(&mut reader)?;
+                events(Event::Credit(Granted::Call(call)));
             }
             kind::GOING_AWAY => {
                 let received = reader.varint("going away")?;
@@ -310,7 +310,7 @@ impl Session {
         Ok(())
     }
 
-    fn handle_call_credit(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn handle_call_credit(&mut self, reader: &mut Reader<'_>) -> Result<CallId, DecodeError> {
         let what = "call credit";
         let call = CallId {
             initiator: NodeId::read(reader)?,
@@ -319,6 +319,6 @@ impl Session {
         let bytes = reader.varint(what)?;
         reader.finish(what)?;
         self.call_windows.grant(call, bytes);
-        Ok(())
+        Ok(call)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::connection::{ConnectionError, Event, Hello, NamedBy, Partials};
+use crate::connection::{ConnectionError, Event, Granted, Hello, NamedBy, Partials};
 use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::Fate;
@@ -342,7 +342,8 @@ impl Gate {
             };
             session.armed = None;
             if session.stop_asking(now) {
-                self.events.push_back((SessionId(id), Ok(Event::Credit)));
+                let granted = Event::Credit(Granted::Requests);
+                self.events.push_back((SessionId(id), Ok(granted)));
             }
             match session.handle_timeout(now) {
                 Fate::GoesOn => self.wake(id),

@@ -409,8 +409,13 @@ impl Session {
 
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
+        self.check(0).is_ok() && self.has_credit(call) && !self.is_congested()
+    }
+
+    /// Whether there is credit for responses of this call, be there room for them or not.
+    pub fn has_credit(&self, call: CallId) -> bool {
         let limit = self.peer.as_ref().map_or(0, |peer| peer.limits.call);
-        self.check(0).is_ok() && self.call_windows.has_room(call, limit) && !self.is_congested()
+        self.call_windows.has_room(call, limit)
     }
 
     /// A request that came in this session has left the queue for its handler, or was refused.

@@ -1,10 +1,11 @@
 //! One connection: what is known of its other end, messages that wait for it, and the table of all.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer_queues::Answers;
 use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
 use super::relaying::Relayed;
@@ -230,8 +231,7 @@ pub(super) struct Queues {
     pub(super) requests: VecDeque<Parcel>,
     /// Requests that bodies are to follow: they may wait for others' bodies to end, which holds up nobody else.
     pub(super) followed: VecDeque<Parcel>,
-    /// By call and token: whoever does not know the token of a call holds nothing of it up.
-    pub(super) answers: BTreeMap<(CallId, Option<Token>), VecDeque<Parcel>>,
+    pub(super) answers: Answers,
 }
 
 /// What a message takes while it waits.
@@ -397,7 +397,7 @@ impl Conn {
     /// Whether answers of this call wait that show this token.
     pub(super) fn holds_answers(&self, call: (CallId, Option<Token>)) -> bool {
         let queues = self.queues.as_ref();
-        queues.is_some_and(|queues| queues.answers.contains_key(&call))
+        queues.is_some_and(|queues| queues.answers.contains(&call))
     }
 }
 
@@ -416,20 +416,17 @@ impl Queues {
         match &parcel.message {
             Message::Request(_) if parcel.body.is_some() => self.followed.push_back(parcel),
             Message::Request(_) => self.requests.push_back(parcel),
-            Message::Response(response) => self
-                .answers
-                .entry((response.call, response.token))
-                .or_default()
-                .push_back(parcel),
+            Message::Response(response) => {
+                let of = (response.call, response.token);
+                self.answers.push(of, parcel);
+            }
             _ => self.controls.push_back(parcel),
         }
     }
 
     pub(super) fn all(self) -> impl Iterator<Item = Parcel> {
         let others = self.controls.into_iter().chain(self.requests);
-        others
-            .chain(self.followed)
-            .chain(self.answers.into_values().flatten())
+        others.chain(self.followed).chain(self.answers.all())
     }
 }
 
@@ -449,13 +446,17 @@ impl Parcel {
         }
     }
 
-    /// What it costs while it waits, in bytes.
-    pub(super) fn cost(&self) -> usize {
-        let payload = match &self.message {
+    /// How long its payload is, in bytes.
+    pub(super) fn payload(&self) -> usize {
+        match &self.message {
             Message::Request(request) => request.payload.len(),
             Message::Response(response) => response.payload.len(),
             _ => 0,
-        };
-        payload + MESSAGE_COST as usize
+        }
+    }
+
+    /// What it costs while it waits, in bytes.
+    pub(super) fn cost(&self) -> usize {
+        self.payload() + MESSAGE_COST as usize
     }
 }

@@ -35,6 +35,14 @@ pub struct RequestKey {
 }
 
 impl RequestKey {
+    /// The request with this number.
+    pub fn from_number(number: u64) -> Self {
+        Self {
+            slot: number as u32,
+            generation: (number >> 32) as u32,
+        }
+    }
+
     /// Its place among those that are handled: less than the number that ever were at once, and of no other one.
     pub fn slot(self) -> usize {
         self.slot as usize
@@ -62,7 +70,8 @@ pub enum Output {
     Placed(RequestKey, Box<Placed>),
     /// No message of this direction waits any more of a request: see [`Endpoint::waits`](super::Endpoint::waits).
     Room(RequestKey, Lane),
-    /// Something may be taken that was refused before for want of room ([`SendError::Full`](crate::error::SendError::Full)).
+    /// Something may be taken that was refused before for want of room ([`SendError::Full`](crate::error::SendError::Full)). Where
+    /// very much was refused, that is told up to a tenth of a second late.
     Space,
     /// A connection that [`Endpoint::connect`](super::Endpoint::connect) waits for is open, or why it is not.
     Connected(ConnId, Result<(), Box<ConnectError>>),

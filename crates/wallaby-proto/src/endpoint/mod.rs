@@ -12,7 +12,8 @@
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `places`, `draining` | which requests run and which wait; how an endpoint comes to rest |
-//! | `sending`, `relaying` | which way messages take, what waits, what reaches nobody; what is passed on for others |
+//! | `sending`, `answer_queues` | which way messages take, what waits, what reaches nobody |
+//! | `relaying` | what is passed on for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
 //! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
 //!
@@ -124,6 +125,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod answer_queues;
 mod answers;
 mod bodies;
 mod call_table;
@@ -171,6 +173,7 @@ use self::call_table::Calls;
 use self::config::{Map, Seeded};
 use self::conn::{Conns, Parcel, Refused};
 use self::handler_table::Handlers;
+use self::sending::Full;
 use self::sockets::Sockets;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
@@ -416,8 +419,8 @@ pub struct Endpoint<P = ()> {
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
-    /// A message was refused for want of room.
-    full: bool,
+    /// What was refused for want of room.
+    full: Full,
     /// Connections that the shell waits for.
     connecting: BTreeSet<ConnId>,
     /// It begins nothing any more.
@@ -521,7 +524,7 @@ impl<P: Probe> Endpoint<P> {
             local: VecDeque::new(),
             untaken: 0,
             kept: 0,
-            full: false,
+            full: Full::default(),
             connecting: BTreeSet::new(),
             closed: false,
             draining: false,
@@ -639,7 +642,7 @@ impl<P: Probe> Endpoint<P> {
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.stream_times.due());
-        due = earliest(due, self.places.next_timeout());
+        due = earliest(due, earliest(self.places.next_timeout(), self.full.due));
         if !self.farewells.is_empty() {
             due = Some(self.now);
         }
@@ -696,6 +699,7 @@ impl<P: Probe> Endpoint<P> {
             self.dismiss_the_silent();
             self.note_written();
             self.tell_farewells();
+            self.tell_space_late();
             self.give_up_wayless();
             self.records.handle_timeout(now);
             self.look_at_calls();
@@ -793,9 +797,9 @@ impl<P: Probe> Endpoint<P> {
             News::Message(message) => self.handle_answer(Some(id), message),
             News::Opened(hello) => self.opened(id, hello),
             News::Method(_, definition) => self.learn_method(id, definition),
-            News::Credit => {
+            News::Credit(granted) => {
                 self.look_at_bodies(id);
-                self.pump(id);
+                self.pump_for(id, *granted);
             }
             News::GoingAway { .. } => self.going_away(id),
             News::TooLarge { message, size } => self.handle_too_large(id, message, *size),

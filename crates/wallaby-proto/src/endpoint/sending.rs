@@ -8,11 +8,14 @@ use std::time::Duration;
 use crate::call::records::{Output as Standing, Sent, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
-use crate::connection::{Features, Mark, MethodDefinition, NamedBy, Refusal};
+use crate::carrier::Carrier;
+use crate::connection::{Connection, Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
+use crate::datagram::Session;
 use crate::wire::{Message, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
+use super::answer_queues::{Answers, Of, Size};
 use super::bodies::OutBody;
 use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
 use super::event::{Lane, Output, RequestKey};
@@ -21,6 +24,26 @@ use super::streams::Place;
 use crate::error::ConnectError;
 use crate::error::hint;
 use crate::numbers::{MESSAGE_COST, MOST_MOVES};
+
+/// Calls whose answers wait for others in parts and that are tried each time that something has left.
+const LARGE_TRIED: usize = 16;
+
+/// When more messages than the first were refused for want of room since [`Output::Space`], it is not told again before the others for
+/// each, but the last at most.
+const FEW_REFUSED: u32 = 64;
+const PAUSE_FOR_EACH: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// What was refused for want of room.
+#[derive(Debug, Default)]
+pub(super) struct Full {
+    /// How many messages since [`Output::Space`].
+    pub(super) refused: usize,
+    /// When that is told again at the earliest.
+    next: Duration,
+    /// When it is told: there is room meanwhile.
+    pub(super) due: Option<Duration>,
+}
 
 /// How an answer is sent in a session.
 #[derive(Debug, Clone, Copy)]
@@ -152,11 +175,37 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// There is room again for what was refused before, if anything was.
+    /// There is room again for what was refused before, if anything was. Each of these tries again, perhaps in vain: the more there
+    /// are, the less often they are told.
     pub(super) fn note_space(&mut self) {
-        if std::mem::take(&mut self.full) {
-            self.outputs.push_back(Output::Space);
+        if self.full.refused > 0 {
+            if self.full.next <= self.now {
+                return self.tell_space();
+            }
+            self.full.due = Some(self.full.next);
+            self.note_due(self.full.next);
         }
+    }
+
+    /// What there was room for before is told now.
+    pub(super) fn tell_space_late(&mut self) {
+        if self.full.due.is_some_and(|due| due <= self.now) {
+            self.tell_space();
+        }
+    }
+
+    fn tell_space(&mut self) {
+        let pause = match u32::try_from(self.full.refused) {
+            Ok(0..=FEW_REFUSED) => Duration::ZERO,
+            Ok(refused) => PAUSE_FOR_EACH.saturating_mul(refused).min(LONGEST_PAUSE),
+            Err(_) => LONGEST_PAUSE,
+        };
+        self.full = Full {
+            refused: 0,
+            next: self.now.saturating_add(pause),
+            due: None,
+        };
+        self.outputs.push_back(Output::Space);
     }
 
     fn way(&mut self, parcel: &mut Parcel) -> Route {
@@ -293,20 +342,38 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Sends what can be sent.
+    /// Sends what can be sent, as far as there is room.
     pub(super) fn pump(&mut self, id: ConnId) {
+        self.pump_for(id, Granted::Room);
+    }
+
+    /// Sends what can be sent now that this was granted.
+    pub(super) fn pump_for(&mut self, id: ConnId, granted: Granted) {
         // Who is there is not known before the handshake is done.
         let open = self.conns.get_mut(id).filter(|peer| peer.node.is_some());
-        let Some(mut queues) = open.and_then(|peer| peer.queues.take()) else {
+        let open = open.filter(|_| !matches!(granted, Granted::Parts | Granted::Body));
+        let Some((mut queues, over)) = open.and_then(|peer| Some((peer.queues.take()?, peer.over)))
+        else {
             return;
         };
-        self.pump_queue(id, &mut queues.controls);
-        self.pump_queue(id, &mut queues.requests);
-        self.pump_queue(id, &mut queues.followed);
-        queues.answers.retain(|_, answers| {
-            self.pump_queue(id, answers);
-            !answers.is_empty()
-        });
+        if granted == Granted::Room {
+            self.pump_queue(id, &mut queues.controls);
+        }
+        if matches!(granted, Granted::Room | Granted::Requests) {
+            self.pump_queue(id, &mut queues.requests);
+            self.pump_queue(id, &mut queues.followed);
+        }
+        match granted {
+            Granted::Room => self.pump_answers(id, &mut queues.answers),
+            Granted::Call(call) => {
+                for of in queues.answers.of_call(call) {
+                    if let Some(parcels) = queues.answers.remove(&of) {
+                        self.pump_those(id, &mut queues.answers, (of, parcels, None));
+                    }
+                }
+            }
+            Granted::Requests | Granted::Parts | Granted::Body => {}
+        }
         match self.conns.get_mut(id) {
             // What was sent may have set off more, which now waits here, too.
             Some(peer) => {
@@ -316,6 +383,9 @@ impl<P: Probe> Endpoint<P> {
                     .flat_map(|newer| newer.all())
                     .for_each(|parcel| queues.push(parcel));
                 peer.queues = Some(queues).filter(|queues| !queues.is_empty());
+                if let Some(oldest) = peer.over.filter(|_| peer.over != over) {
+                    self.pump_over(id, oldest);
+                }
             }
             None => {
                 let mut left: Vec<Parcel> = queues.all().collect();
@@ -325,6 +395,60 @@ impl<P: Probe> Endpoint<P> {
                 self.post_again(left.into_iter());
             }
         }
+    }
+
+    /// Calls are over: their answers need no credit any more.
+    fn pump_over(&mut self, id: ConnId, oldest: CallId) {
+        let queues = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
+        if queues.is_some_and(|queues| queues.answers.note_over(oldest)) {
+            self.pump(id);
+        }
+    }
+
+    /// Sends answers for which there is room, in their turn. Of those that wait for others in parts some are tried, the others in
+    /// the next turns.
+    fn pump_answers(&mut self, id: ConnId, answers: &mut Answers) {
+        for size in [Size::Only, Size::Small] {
+            while let Some((of, turn, parcels)) = answers.next(size) {
+                if self.pump_those(id, answers, (of, parcels, Some(turn))) == Some(size) {
+                    break;
+                }
+            }
+        }
+        for _ in 0..LARGE_TRIED {
+            let Some((of, _, parcels)) = answers.next(Size::Large) else {
+                return;
+            };
+            self.pump_those(id, answers, (of, parcels, None));
+        }
+    }
+
+    /// Sends those of a call that can be sent; what is left waits on, for credit or for its turn among those of this size.
+    fn pump_those(
+        &mut self,
+        id: ConnId,
+        answers: &mut Answers,
+        (of, mut parcels, turn): (Of, VecDeque<Parcel>, Option<u64>),
+    ) -> Option<Size> {
+        self.pump_queue(id, &mut parcels);
+        let size = Size::of(parcels.front()?);
+        let carrier = self.carrier_peek(id);
+        let has_credit = carrier.as_ref().is_none_or(|it| it.has_credit(of.0));
+        let size = match size {
+            Size::Only => Some(size),
+            _ if !has_credit => None,
+            // It must not overtake one in parts.
+            Size::Small if carrier.is_some_and(|it| it.takes_output()) => Some(Size::Large),
+            _ => Some(size),
+        };
+        let turn = turn.filter(|_| size != Some(Size::Large));
+        answers.put(of, parcels, size.map(|size| (size, turn)));
+        size
+    }
+
+    /// What carries a peer's messages, only to ask it.
+    fn carrier_peek(&self, id: ConnId) -> Option<Carrier<&Connection, &Session>> {
+        self.conns.get(id)?.way.peek(&self.sockets)
     }
 
     /// A message does not wait for this connection any more.
@@ -654,9 +778,8 @@ impl<P: Probe> Endpoint<P> {
         let forget = manner.counted && peer.is_news(over);
         if forget {
             peer.over = Some(over);
-        }
-        if forget {
             self.carrier(id)?.forget_calls(over);
+            self.pump_over(id, over);
         }
         let (size, limit) = match self.hand_response(id, response, manner.counted) {
             Ok(mark) => return Some(mark),

@@ -218,7 +218,7 @@ impl<P: Probe> Endpoint<P> {
             }
         };
         self.handlers.put(key, handler);
-        self.full |= !fits;
+        self.full.refused += usize::from(!fits);
         !fits
     }
 
@@ -463,7 +463,7 @@ impl<P: Probe> Endpoint<P> {
             return Err(SendError::Draining);
         }
         if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
-            self.full = true;
+            self.full.refused += 1;
             return Err(SendError::Full);
         }
         let (to, payload) = match sending {

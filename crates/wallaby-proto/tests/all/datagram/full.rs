@@ -69,7 +69,7 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
         "and no more than there are"
     );
     let (events_1, events_2) = world.pass(10 * LATER);
-    let is_credit = |event: &_| matches!(event, (_, Ok(Event::Credit)));
+    let is_credit = |event: &_| matches!(event, (_, Ok(Event::Credit(_))));
     assert!(events_1.iter().any(is_credit), "requests may go on");
     let is_going = |event: &&_| matches!(event, (id, Ok(Event::GoingAway { .. })) if *id == at_2);
     assert_eq!(events_2.iter().filter(is_going).count(), 256);
@@ -290,7 +290,7 @@ fn who_was_congested_hears_once_that_he_may_go_on() {
     assert!(!session.takes_output());
     let (events, _) = world.pass(LATER);
     assert!(
-        matches!(events[..], [(id, Ok(Event::Credit))] if id == at_1),
+        matches!(events[..], [(id, Ok(Event::Credit(_)))] if id == at_1),
         "{events:?}"
     );
     assert!(world.gate(1).session(at_1).expect("open").takes_output());

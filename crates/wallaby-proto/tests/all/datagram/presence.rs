@@ -44,7 +44,7 @@ fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
 }
 
 fn is_credit(events: &[Happening]) -> bool {
-    matches!(events, [(_, Ok(Event::Credit))])
+    matches!(events, [(_, Ok(Event::Credit(_)))])
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl Run {
                         self.sessions.insert((at, session), peer.node);
                     }
                     Ok(Event::Message(message)) => self.receive(at, session, message),
-                    Ok(Event::Method(..) | Event::Credit) => {}
+                    Ok(Event::Method(..) | Event::Credit(_)) => {}
                     Ok(event) => panic!("seed {}: {event:?}", self.seed),
                     Err(ended) => self.end(at, session, &ended),
                 }

@@ -444,7 +444,7 @@ fn requests_wait_for_credit() {
         let (events, _) = world.pass(Duration::from_millis(100));
         let credit = events
             .iter()
-            .any(|(_, event)| matches!(event, Ok(Event::Credit)));
+            .any(|(_, event)| matches!(event, Ok(Event::Credit(_))));
         assert_eq!(
             credit,
             index == 4 || index == 9,
@@ -481,7 +481,10 @@ fn answers_of_a_call_wait_for_its_credit() {
     let session = world.gate(1).session(at_1).expect("open");
     session.grant_call(answer(1).call, 2, 2 * 936);
     let (_, events) = world.pass(Duration::from_millis(100));
-    assert!(matches!(events[..], [(_, Ok(Event::Credit))]), "{events:?}");
+    assert!(
+        matches!(events[..], [(_, Ok(Event::Credit(_)))]),
+        "{events:?}"
+    );
     let session = world.gate(2).session(at_2).expect("open");
     assert!(session.takes_responses(answer(1).call));
 }
@@ -515,7 +518,10 @@ fn what_is_not_acknowledged_is_bounded_and_says_when_there_is_room() {
         "{pings}: more, but not without end"
     );
     let (events, _) = world.pass(Duration::from_secs(1));
-    assert!(matches!(events[..], [(_, Ok(Event::Credit))]), "{events:?}");
+    assert!(
+        matches!(events[..], [(_, Ok(Event::Credit(_)))]),
+        "{events:?}"
+    );
     let session = world.gate(1).session(at_1).expect("open");
     assert!(session.is_idle() && session.takes_requests());
 }

@@ -6,11 +6,13 @@
 //! | `sockets` | several UDP sockets: which one is dialled from, and what becomes of one that fails |
 //! | `places` | which requests run, which wait, in which order, and what ends those that wait |
 //! | `draining` | how an endpoint comes to rest |
+//! | `hostile` | what a message of a peer costs, whatever it has set up before |
 //!
 //! `world` carries what streams do; `sockets` carries datagrams itself, and `queues` is what the last two share.
 
 mod bodies;
 mod draining;
+mod hostile;
 mod places;
 mod queues;
 mod sockets;

@@ -1,6 +1,6 @@
 //! Credit: how much may be sent before the other side has processed something.
 
-use wallaby_proto::connection::{Connection, Event, Limits, Refusal};
+use wallaby_proto::connection::{Connection, Event, Granted, Limits, Refusal};
 use wallaby_proto::wire::Response;
 use wallaby_proto::{CallId, NodeId};
 
@@ -88,14 +88,20 @@ fn what_was_processed_opens_the_window_again() {
     pair.bob.grant_request(100);
     assert!(pair.bob.is_idle(), "too little to be worth a frame");
     pair.bob.grant_request(3000);
-    assert_eq!(pair.carry_to_alice(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(
+        pair.carry_to_alice(usize::MAX),
+        Ok(vec![Event::Credit(Granted::Requests)])
+    );
     assert_eq!(
         send(&mut pair.alice, 0),
         Err(Refusal::Blocked),
         "still overdrawn"
     );
     pair.bob.grant_request(1000);
-    assert_eq!(pair.carry_to_alice(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(
+        pair.carry_to_alice(usize::MAX),
+        Ok(vec![Event::Credit(Granted::Requests)])
+    );
     assert_eq!(send(&mut pair.alice, 0), Ok(()));
 }
 
@@ -139,7 +145,10 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
     );
     pair.carry_to_alice(usize::MAX).expect("legal bytes");
     pair.alice.grant_call(call(), 1, 2000);
-    assert_eq!(pair.carry_to_bob(usize::MAX), Ok(vec![Event::Credit]));
+    assert_eq!(
+        pair.carry_to_bob(usize::MAX),
+        Ok(vec![Event::Credit(Granted::Call(call()))])
+    );
     assert_eq!(respond(&mut pair.bob, call(), 0), Ok(()));
 }
 

@@ -1,0 +1,395 @@
+//! What peers can cause: each of their messages costs little, whatever they have set up before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use wallaby_proto::connection::{
+    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
+};
+use wallaby_proto::datagram::Settings;
+use wallaby_proto::endpoint::{
+    CallOptions, Config, ConnId, Endpoint, Input, Lane, Leaving, Limits, Output, Probe, RequestKey,
+    Schemes, Seeds,
+};
+use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
+
+/// Calls whose answers wait.
+const CALLS: u64 = 500;
+
+/// Counts how often an answer is tried to be sent.
+#[derive(Debug, Default)]
+struct Attempts(usize);
+
+impl Probe for Attempts {
+    fn leaves(&mut self, _over: ConnId, message: Leaving<'_>) {
+        self.0 += usize::from(matches!(message, Leaving::Response(_)));
+    }
+}
+
+/// A server, and a peer that is no endpoint but a connection which the test drives.
+struct World {
+    server: Endpoint<Attempts>,
+    conn: ConnId,
+    peer: Connection,
+    to_server: BytesMut,
+    to_peer: BytesMut,
+    runs: Vec<RequestKey>,
+    /// How often it was said that there is room again for what was refused.
+    spaces: usize,
+    /// Bytes that the peer takes, at most.
+    takes: usize,
+}
+
+fn hello(node: u64, limits: WireLimits) -> Arc<Hello> {
+    Arc::new(Hello {
+        versions: (VERSION, VERSION),
+        node: NodeId::new(node).expect("not zero"),
+        expected: None,
+        address: None,
+        features: Features::default(),
+        limits,
+    })
+}
+
+fn method() -> MethodDefinition {
+    MethodDefinition::new("test.Feed/follow", "raw", 0, 0).expect("a name")
+}
+
+fn call_id(sequence: u64) -> CallId {
+    CallId {
+        initiator: NodeId::new(2).expect("not zero"),
+        sequence,
+    }
+}
+
+impl World {
+    /// The peer grants each call this much.
+    fn new(granted: u64) -> Self {
+        Self::with(granted, Limits::default())
+    }
+
+    /// The same, and the server holds no more than this.
+    fn with(granted: u64, held: Limits) -> Self {
+        let seed = [7; 16];
+        let seeds = Seeds {
+            tokens: seed,
+            records: seed,
+            cookies: seed,
+            tables: seed,
+        };
+        let config = Config {
+            limits: held,
+            schemes: Schemes::new(["mem"]),
+            ..Config::default()
+        };
+        let (own, probe) = (hello(1, WireLimits::default()), Attempts::default());
+        let mut server = Endpoint::with_probe(config, own, Settings::default(), seeds, probe);
+        server.serve(Arc::new(method()), false);
+        let limits = WireLimits {
+            call: granted,
+            ..WireLimits::default()
+        };
+        let conn = server.handle_accepted();
+        let mut world = Self {
+            server,
+            conn,
+            peer: Connection::dial(hello(2, limits), None),
+            to_server: BytesMut::new(),
+            to_peer: BytesMut::new(),
+            runs: Vec::new(),
+            spaces: 0,
+            takes: usize::MAX,
+        };
+        world.carry();
+        world
+    }
+
+    fn carry(&mut self) {
+        loop {
+            let output = self.peer.output().to_vec();
+            let before = self.to_peer.len();
+            self.peer.advance(output.len());
+            self.to_server.extend_from_slice(&output);
+            while self.server.handle_input(self.conn, &mut self.to_server) == Input::More {}
+            let mut any = !output.is_empty();
+            while let Some(output) = self.server.poll_output() {
+                match output {
+                    Output::Run(key) => self.runs.push(key),
+                    Output::Write(_) => self.write(),
+                    Output::Space => self.spaces += 1,
+                    Output::Close(_, closed) => panic!("{closed:?}"),
+                    _ => {}
+                }
+            }
+            any |= self.to_peer.len() > before;
+            while let Some(_event) = self.peer.handle_input(&mut self.to_peer).expect("legal") {}
+            if !any {
+                return;
+            }
+        }
+    }
+
+    /// The server writes what the peer takes.
+    fn write(&mut self) {
+        loop {
+            let output = self.server.output(self.conn);
+            let taken = output.len().min(self.takes);
+            self.to_peer.extend_from_slice(&output[..taken]);
+            self.takes -= taken;
+            let more = self.server.advance(self.conn, taken);
+            if !more || self.takes == 0 {
+                self.server.handle_written(self.conn, more);
+                return;
+            }
+        }
+    }
+
+    /// The peer calls, and the server begins to handle it.
+    fn call(&mut self, sequence: u64) -> RequestKey {
+        self.call_since(sequence, 1)
+    }
+
+    /// The same, and says that all calls before `oldest` are over.
+    fn call_since(&mut self, sequence: u64, oldest: u64) -> RequestKey {
+        let mut request = Request {
+            call: call_id(sequence),
+            token: Token::new(sequence),
+            id: RequestId::FIRST,
+            depth: 0,
+            base: 0,
+            reply_to: ReplyTo::Peer,
+            manifest: None,
+            deadline: None,
+            oldest,
+            traced: false,
+            compressed: false,
+            waited: Duration::ZERO,
+            options: None,
+            method: MethodRef::Number(0),
+            payload: Bytes::new(),
+        };
+        let sent = self.peer.send_request(&mut request, &method());
+        sent.expect("there is credit");
+        self.carry();
+        let key = self.runs.pop().expect("it runs");
+        self.server.take_request(key).expect("it was not stopped");
+        key
+    }
+
+    /// A handler sends this, and one more time the same, and goes on.
+    fn reply(&mut self, key: RequestKey, payload: &Bytes) {
+        self.server.reply(key, payload.clone()).expect("room");
+        self.server.flush(key);
+    }
+
+    /// How often an answer was tried since.
+    fn attempts(&mut self) -> usize {
+        std::mem::take(&mut self.server.probe().0)
+    }
+}
+
+/// So many calls, of which one answer has come and the next waits for credit.
+fn many_wait() -> (World, Vec<RequestKey>) {
+    let mut world = World::new(1);
+    let calls: Vec<RequestKey> = (1..=CALLS).map(|sequence| world.call(sequence)).collect();
+    for key in &calls {
+        world.reply(*key, &"first".into());
+        world.reply(*key, &"second".into());
+    }
+    world.carry();
+    world.attempts();
+    (world, calls)
+}
+
+#[test]
+fn credit_for_a_call_is_a_look_at_that_call() {
+    let (mut world, _) = many_wait();
+    for sequence in 1..=CALLS {
+        world.peer.grant_call(call_id(sequence), 1, 5);
+        world.carry();
+    }
+    let attempts = world.attempts();
+    assert!(attempts <= 3 * CALLS as usize, "{attempts}");
+    assert_eq!(world.peer.counters().messages_received, 2 * CALLS);
+}
+
+#[test]
+fn what_is_written_is_no_look_at_what_waits_for_credit() {
+    let (mut world, _) = many_wait();
+    for sequence in CALLS + 1..=2 * CALLS {
+        let key = world.call(sequence);
+        let sent = world.server.respond(key, "only".into());
+        world.server.returned(key, sent.map_err(Into::into));
+        world.carry();
+    }
+    let attempts = world.attempts();
+    assert!(attempts <= 5 * CALLS as usize, "{attempts}");
+    assert_eq!(world.peer.counters().messages_received, 2 * CALLS);
+}
+
+/// Each read of the peer makes room for some of the answers: only these are tried.
+#[test]
+fn room_for_some_is_a_look_at_few() {
+    let mut world = World::new(1 << 30);
+    let calls: Vec<RequestKey> = (1..=CALLS).map(|sequence| world.call(sequence)).collect();
+    world.takes = 0;
+    let large = Bytes::from(vec![7; 10_000]);
+    for key in &calls {
+        world.reply(*key, &large);
+    }
+    world.carry();
+    world.attempts();
+    let mut reads = 0;
+    while world.peer.counters().messages_received < CALLS {
+        world.takes = 5_000;
+        world.write();
+        world.carry();
+        reads += 1;
+        assert!(reads < 10 * CALLS, "nothing comes any more");
+    }
+    let attempts = world.attempts();
+    assert!(
+        attempts <= CALLS as usize + 2 * reads as usize,
+        "{attempts} for {reads}"
+    );
+}
+
+/// Calls that are over need no credit any more, and their answers are out of the way.
+#[test]
+fn answers_of_calls_that_are_over_do_not_wait_for_ever() {
+    let (mut world, calls) = many_wait();
+    assert!(world.server.waits(calls[0], Lane::Answers));
+    let key = world.call_since(2 * CALLS, 2 * CALLS);
+    world.reply(key, &"one".into());
+    world.carry();
+    let waiting = calls
+        .iter()
+        .filter(|key| world.server.waits(**key, Lane::Answers));
+    assert_eq!(waiting.count(), 0);
+}
+
+/// How often room is told of that comes for one answer after the other, while so many others are refused each time.
+fn told(refused: u64) -> (usize, World) {
+    let mut held = Limits::default();
+    held.waiting = 100 * (1_000 + 64);
+    let mut world = World::with(1, held);
+    let calls: Vec<RequestKey> = (1..=100 + refused).map(|call| world.call(call)).collect();
+    let payload = Bytes::from(vec![7; 1_000]);
+    let (mut waiting, mut others) = (Vec::new(), Vec::new());
+    for (sequence, key) in (1..).zip(calls) {
+        world.reply(key, &"first".into());
+        match world.server.is_full_for(key, None, payload.len()) {
+            true => others.push(key),
+            false => waiting.push(sequence),
+        }
+        if others.is_empty() {
+            world.reply(key, &payload);
+        }
+    }
+    others.truncate(refused as usize);
+    assert_eq!(others.len(), refused as usize);
+    world.carry();
+    for sequence in waiting.into_iter().take(20) {
+        for key in &others {
+            world.server.is_full_for(*key, None, 100_000);
+        }
+        world.peer.grant_call(call_id(sequence), 1, 5);
+        world.carry();
+    }
+    (world.spaces, world)
+}
+
+#[test]
+fn room_is_told_of_at_once_where_few_were_refused_and_seldom_where_many_were() {
+    assert_eq!(told(5).0, 20);
+    let (spaces, mut world) = told(400);
+    assert_eq!(spaces, 1);
+    // The others are told in their time.
+    let due = world.server.poll_timeout().expect("something is due");
+    assert!(due <= Duration::from_millis(100), "{due:?}");
+    world.server.set_time(due);
+    world.server.handle_timeout();
+    world.carry();
+    assert_eq!(world.spaces, 2);
+}
+
+#[test]
+fn who_is_accepted_after_the_end_is_closed() {
+    let mut world = World::new(1);
+    world.server.close("that is all");
+    while world.server.poll_output().is_some() {}
+    let late = world.server.handle_accepted();
+    let closes = std::iter::from_fn(|| world.server.poll_output())
+        .filter(|output| matches!(output, Output::Close(conn, _) if *conn == late));
+    assert_eq!(closes.count(), 1);
+    assert_eq!(world.server.sizes().connections, 0);
+}
+
+/// Its calls still run, but it takes nobody's place.
+#[test]
+fn a_connection_that_was_needed_and_has_ended_takes_no_place() {
+    let mut held = Limits::default();
+    held.connections = 1;
+    let mut world = World::with(1 << 20, held);
+    let key = world.call(1);
+    world.server.put_aside(key);
+    world.server.returned(key, Ok(()));
+    let mut other = Connection::dial(hello(3, WireLimits::default()), None);
+    let mut input = BytesMut::from(other.output());
+    let refused = world.server.handle_accepted();
+    world.server.handle_input(refused, &mut input.clone());
+    assert_eq!(world.server.peer(refused), None, "the only place is taken");
+    world.server.handle_ended(world.conn, "it has left".into());
+    let late = world.server.handle_accepted();
+    world.server.handle_input(late, &mut input);
+    assert!(
+        world.server.peer(late).is_some(),
+        "there is room for another"
+    );
+    assert!(world.server.request(key).is_some(), "the request goes on");
+}
+
+/// Somebody who is dialled shakes hands, takes what comes, and leaves, each time.
+#[test]
+fn who_leaves_each_time_is_not_dialled_all_the_time() {
+    let mut world = World::new(1);
+    let client = &mut world.server;
+    let there: Address = "mem://there".parse().expect("an address");
+    for _ in 0..10 {
+        let key = client.begin(&CallOptions::default()).expect("room");
+        let sent = client.send(key, &there, &Arc::new(method()), Bytes::new());
+        sent.expect("it is sent");
+        client.close_call(key);
+    }
+    let mut dials = Vec::new();
+    for time in 0..10_000 {
+        let now = Duration::from_millis(time);
+        client.set_time(now);
+        if client.poll_timeout().is_some_and(|due| due <= now) {
+            client.handle_timeout();
+        }
+        while let Some(output) = client.poll_output() {
+            let Output::Dial(conn, _) = output else {
+                continue;
+            };
+            dials.push(time);
+            assert!(dials.len() < 200, "at {time}: {dials:?}");
+            let mut peer = Connection::accept(hello(9, WireLimits::default()));
+            let mut there = BytesMut::from(client.output(conn));
+            client.advance(conn, there.len());
+            while let Ok(Some(_)) = peer.handle_input(&mut there) {}
+            let mut back = BytesMut::from(peer.output());
+            client.handle_input(conn, &mut back);
+            let taken = client.output(conn).len();
+            client.advance(conn, taken);
+            client.handle_written(conn, false);
+            client.handle_ended(conn, "it has left".into());
+        }
+    }
+    let most = dials
+        .windows(20)
+        .filter(|dials| dials[19] - dials[0] < 1_000);
+    assert_eq!(most.count(), 0, "{} dials: {dials:?}", dials.len());
+}

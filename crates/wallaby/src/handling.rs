@@ -255,7 +255,7 @@ impl Handling {
             };
             let (server, size, last) = (sending.server(), sending.size(), sending.is_last());
             if !cancelled && core.endpoint.is_full_for(self.key, server, size) {
-                core.wait(Wait::Space, cx.waker());
+                core.wait(Wait::Space(self.key), cx.waker());
                 *message = Some(sending);
                 return Poll::Pending;
             }
@@ -849,6 +849,13 @@ impl Job {
             },
             payload,
         })
+    }
+
+    /// Begins to handle the request when it is the turn of a task of its own.
+    #[cold]
+    pub(crate) fn start_later(self) {
+        let runtime = self.handling.endpoint.runtime.clone();
+        runtime.spawn(async move { self.start() });
     }
 
     /// Begins to handle the request on this thread; a handler that waits for something becomes a task of its own.

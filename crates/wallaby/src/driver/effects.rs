@@ -24,6 +24,10 @@ use crate::handling::{Handling, Job};
 use crate::intercept::{Around, Asking};
 use crate::log::Trouble;
 
+/// Handlers that a thread runs before others of the runtime have their turn. Each that is done makes room for the next, and other
+/// threads may go on to bring more: the stream that this thread reads, and all that is to be written, would wait for all of these.
+const RUNS: u32 = 64;
+
 /// Something to be done.
 pub(crate) enum Effect {
     Wake(Waker),
@@ -71,6 +75,8 @@ static LAST: Mutex<Effects> = Mutex::new(Effects::new());
 struct Effects {
     /// Who is inside, one within the other: the outermost does all of it.
     depth: u32,
+    /// Handlers that have run since it entered.
+    ran: u32,
     list: VecDeque<Effect>,
     /// Handlers whose turn has come.
     runs: VecDeque<Job>,
@@ -81,6 +87,7 @@ impl Effects {
     const fn new() -> Self {
         Self {
             depth: 0,
+            ran: 0,
             list: VecDeque::new(),
             runs: VecDeque::new(),
             outputs: VecDeque::new(),
@@ -151,7 +158,7 @@ struct Leave;
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        with(|effects| effects.depth -= 1);
+        with(|effects| (effects.depth, effects.ran) = (effects.depth - 1, 0));
     }
 }
 
@@ -159,6 +166,8 @@ impl Drop for Leave {
 enum Next {
     Effect(Effect),
     Run(Job),
+    /// It has a task of its own.
+    Later(Job),
     Output(Output),
 }
 
@@ -166,12 +175,20 @@ enum Next {
 fn do_next() -> bool {
     let next = with(|effects| {
         let effect = effects.list.pop_front().map(Next::Effect);
-        let next = effect.or_else(|| effects.runs.pop_front().map(Next::Run));
+        let next = effect.or_else(|| {
+            let job = effects.runs.pop_front()?;
+            effects.ran += 1;
+            Some(match effects.ran <= RUNS {
+                true => Next::Run(job),
+                false => Next::Later(job),
+            })
+        });
         next.or_else(|| effects.outputs.pop_front().map(Next::Output))
     });
     match next {
         Some(Next::Effect(effect)) => effect.perform(),
         Some(Next::Run(job)) => job.start(),
+        Some(Next::Later(job)) => job.start_later(),
         Some(Next::Output(Output::Stream(endpoint, stream))) => stream.flush(&endpoint),
         Some(Next::Output(Output::Port(endpoint, port))) => port.flush(&endpoint),
         None => return false,

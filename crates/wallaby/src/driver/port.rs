@@ -20,6 +20,12 @@ use crate::transport::udp::{Inbox, Outbox, Socket};
 /// Datagrams that are read in a row before their messages are handled, and as many more as the system had joined.
 const BATCH: usize = 64;
 
+/// Datagrams that are handled before others may use the endpoint.
+const AT_ONCE: usize = 16;
+
+/// Batches of datagrams that one thread sends before it does something else.
+const SENDS_A_TURN: usize = 16;
+
 /// A socket, and what waits to be sent from it.
 pub(crate) struct Port {
     id: SocketId,
@@ -76,9 +82,24 @@ impl Port {
         }
     }
 
+    /// The same until nothing is left.
+    fn transmit_all(&self, endpoint: &Arc<Inner>) {
+        self.transmit(endpoint);
+        while self.gathering.swap(false, Ordering::AcqRel) {
+            self.transmit(endpoint);
+        }
+    }
+
     fn transmit_from(&self, socket: &Arc<Socket>, endpoint: &Arc<Inner>) {
         let mut outbox = self.outbox();
+        let mut rounds = 0..SENDS_A_TURN;
         loop {
+            if rounds.next().is_none() {
+                // Others go on to send: the reader does the rest, as this thread has more to do.
+                self.gathering.store(true, Ordering::Release);
+                self.wake();
+                break;
+            }
             let goes_on = endpoint.enter(|core| {
                 while !outbox.is_full() {
                     let core = &mut core.endpoint;
@@ -119,7 +140,7 @@ impl Port {
 
     /// Sends what may be sent now, a last time, and frees the address.
     fn close(&self, endpoint: &Arc<Inner>) {
-        self.transmit(endpoint);
+        self.transmit_all(endpoint);
         let socket = self.socket.write();
         drop(socket.unwrap_or_else(PoisonError::into_inner).take());
         self.wake();
@@ -157,17 +178,24 @@ impl Port {
         };
         if !arrived.is_empty() {
             endpoint.note_listening();
-            endpoint.enter(|core| {
-                let core = &mut core.endpoint;
-                let answers = core.answers_received();
-                for (from, datagram) in arrived.drain(..) {
-                    core.handle_datagram(self.id, from, datagram);
-                }
-                core.settle();
-                if core.answers_received() - answers > 1 {
-                    self.gathering.store(true, Ordering::Release);
-                }
-            });
+            // What this sets off comes when all of it was handled.
+            let _inside = Inside::enter();
+            let mut answers = 0;
+            while !arrived.is_empty() {
+                let some = arrived.drain(..arrived.len().min(AT_ONCE));
+                answers += endpoint.enter(|core| {
+                    let core = &mut core.endpoint;
+                    let before = core.answers_received();
+                    for (from, datagram) in some {
+                        core.handle_datagram(self.id, from, datagram);
+                    }
+                    core.settle();
+                    core.answers_received() - before
+                });
+            }
+            if answers > 1 {
+                self.gathering.store(true, Ordering::Release);
+            }
         }
         if !empty || self.gathering.load(Ordering::Acquire) {
             cx.waker().wake_by_ref();
@@ -266,7 +294,7 @@ impl Inner {
     pub(crate) fn flush_ports(self: &Arc<Self>) {
         let ports = self.ask(|core| core.ports.clone());
         for (_, port) in ports {
-            port.transmit(self);
+            port.transmit_all(self);
         }
     }
 

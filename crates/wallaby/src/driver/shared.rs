@@ -3,6 +3,7 @@
 //! Nobody calls the system, runs a handler, wakes a task or drops somebody's value while the lock is held: see
 //! [`effects`](super::effects). Payloads are the exception: what frees one (`Bytes::from_owner`) must not call the endpoint.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -68,7 +69,7 @@ pub(crate) struct Core {
     pub(crate) endpoint: Proto,
     pub(crate) waiters: Waiters,
     /// Who waits for connections.
-    connecting: Vec<(ConnId, oneshot::Sender<Result<(), ConnectError>>)>,
+    connecting: HashMap<ConnId, Vec<oneshot::Sender<Result<(), ConnectError>>>>,
     streams: Slots<ConnId, Streaming>,
     handlings: Slots<RequestKey, Arc<Handling>>,
     pub(super) ports: Vec<(SocketId, Arc<Port>)>,
@@ -129,7 +130,7 @@ impl Inner {
             core: Mutex::new(Core {
                 endpoint,
                 waiters: Waiters::default(),
-                connecting: Vec::new(),
+                connecting: HashMap::new(),
                 streams: Slots(Vec::new()),
                 handlings: Slots(Vec::new()),
                 ports: Vec::new(),
@@ -291,6 +292,7 @@ impl Core {
             Output::Stopped(key, status) => {
                 self.wake(Wait::Room(key, Lane::Answers));
                 self.wake(Wait::Room(key, Lane::Requests));
+                self.wake(Wait::Space(key));
                 if let Some(handling) = self.handlings.take(key.slot(), key) {
                     effects::push(Effect::Stop(handling, status));
                 }
@@ -305,12 +307,15 @@ impl Core {
                 }
             }
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
-            Output::Space => self.wake(Wait::Space),
+            Output::Space => {
+                let refused = self.waiters.those_without_space();
+                (refused.into_iter()).for_each(|key| self.wake(Wait::Space(key)));
+            }
             Output::Body(body) => self.wake(Wait::Read(body)),
             Output::BodyRoom(body) => self.wake(Wait::Write(body)),
             Output::Connected(conn, result) => {
                 let result = result.map_err(|error| *error);
-                for (_, waits) in self.connecting.extract_if(.., |waits| waits.0 == conn) {
+                for waits in self.connecting.remove(&conn).into_iter().flatten() {
                     effects::push(Effect::Connected(waits, result.clone()));
                 }
             }
@@ -390,6 +395,9 @@ impl Core {
 
     /// A request has ended.
     pub(crate) fn forget_request(&mut self, key: RequestKey) {
+        if self.waiters.wait_for_space() {
+            self.wake(Wait::Space(key));
+        }
         if let Some(handling) = self.handlings.take(key.slot(), key) {
             effects::push(Effect::Drop(Box::new(handling)));
         }
@@ -406,7 +414,12 @@ impl Core {
             return Ok(None);
         };
         let (waits, told) = oneshot::channel();
-        self.connecting.push((conn, waits));
+        let others = self.connecting.entry(conn).or_default();
+        // Those that have given up in the meantime; not each time, as many may wait.
+        if others.len().is_power_of_two() {
+            others.retain(|waits| !waits.is_closed());
+        }
+        others.push(waits);
         Ok(Some(told))
     }
 

@@ -27,6 +27,9 @@ const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 /// arrives, whoever waits for some of it goes first.
 const READS_A_TURN: usize = 2;
 
+/// Writes by one thread, each of all that there is, before it does something else.
+const WRITES_A_TURN: usize = 16;
+
 /// A stream that is open.
 pub(crate) struct Stream {
     pub(super) id: ConnId,
@@ -140,7 +143,7 @@ impl Stream {
             let bytes = &mut out.bytes;
             endpoint.ask(|core| core.endpoint.take_output(self.id, bytes));
         }
-        loop {
+        for _ in 0..WRITES_A_TURN {
             match self.write(endpoint, &mut out) {
                 Ok(true) => {}
                 Ok(false) => return self.block(endpoint, &mut out),
@@ -160,6 +163,9 @@ impl Stream {
                 return self.note_input(takes_input);
             }
         }
+        // Others go on to send: the reader does the rest, as this thread has more to do.
+        self.gathering.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// The transport takes no more: the reader goes on when it does.
@@ -428,11 +434,15 @@ impl Stream {
 
     /// Nothing more comes. What was held back is handled before.
     fn end(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut Input, why: String) {
-        let bytes = &mut input.bytes;
-        endpoint.enter(|core| {
-            while core.endpoint.handle_input(self.id, bytes) == Taken::More {}
-            core.endpoint.handle_ended(self.id, why);
-        });
+        loop {
+            let before = input.bytes.len();
+            let taken =
+                endpoint.enter(|core| core.endpoint.handle_input(self.id, &mut input.bytes));
+            if taken == Taken::Ended || input.bytes.len() == before {
+                break;
+            }
+        }
+        endpoint.enter(|core| core.endpoint.handle_ended(self.id, why));
     }
 }
 

@@ -1,7 +1,9 @@
 //! Which requests run, which wait, and in which order: seen through a socket, under overload.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, patience, service, until, work};
@@ -54,6 +56,53 @@ async fn order(begins: &mut mpsc::UnboundedReceiver<String>, count: usize) -> Ve
         order.push(begins.recv().await.expect("more begin"));
     }
     order
+}
+
+/// Each that is done makes room for the next; but the runtime has other tasks.
+#[tokio::test]
+async fn those_that_wait_do_not_run_all_in_a_row() {
+    const CALLS: usize = 500;
+    patience(async {
+        let (gate, ran) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+        let (pass, counts) = (gate.clone(), Arc::clone(&ran));
+        let serve = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let (pass, counts) = (pass.clone(), Arc::clone(&counts));
+            async move {
+                if counts.fetch_add(1, Ordering::Relaxed) == 0 {
+                    pass.pass().await;
+                }
+                Ok(request.respond(what).await?)
+            }
+        });
+        let executor = ExecutorConfig {
+            concurrency: 1,
+            queue: 10 * CALLS,
+            schedule: Schedule::Fifo,
+        };
+        let builder = Endpoint::builder().serve(serve).executor(executor);
+        let server = Net::tcp().bind(builder).await;
+        let client = client();
+        let calls = (0..CALLS).map(|call| work::at(&client, at(&server)).one(call.to_string()));
+        let calls: Vec<_> = calls.collect();
+        until(|| server.load() == (1, CALLS - 1)).await;
+        let (mut most, mut before) = (0, 1);
+        let observer = tokio::spawn(poll_fn(move |cx| {
+            let now = ran.load(Ordering::Relaxed);
+            (most, before) = (most.max(now - before), now);
+            if now == CALLS {
+                return Poll::Ready(most);
+            }
+            cx.waker().wake_by_ref(); // behind whatever is to be polled now
+            Poll::Pending
+        }));
+        gate.open(1);
+        let most = observer.await.expect("it counts");
+        assert!(most <= 100, "{most} handlers in a row");
+        for call in calls {
+            call.await.expect("an answer");
+        }
+    })
+    .await;
 }
 
 async fn first_come_first_served(net: Net) {

@@ -50,6 +50,7 @@ attacks! {
     "initiators", "an initiator of its own for each request", 1, 100 ms, work::initiators;
     "hanging", "6,000 calls of ten minutes", 1, 4000 ms, work::hang;
     "crowding", "4,000 calls of 100 ms of one client", 1, 3000 ms, work::crowd;
+    "crumbs", "answers for which nothing is granted, and then credit of no bytes", 1, 1000 ms, work::crumbs;
     "ping-settings", "ping periods, timeouts and deadlines of 0, or of ages", 1, 200 ms, work::ping_settings;
     "bomb", "a tree that grows by four at each hop, with a deadline of 2 s", 1, 8000 ms, work::bomb;
     "silent-bomb", "a tree that grows by three, of who states nothing", 1, 8000 ms, work::silent_bomb;

@@ -63,12 +63,16 @@ pub(crate) async fn socket(to: SocketAddr) -> Result<UdpSocket> {
 impl Line {
     /// Connects and says that it is this node, reached at this address.
     pub(crate) async fn dial(to: &Address, node: NodeId, address: Option<Address>) -> Result<Self> {
-        let hello = wire::hello(node, address);
+        Self::dial_by(to, node, &wire::hello(node, address)).await
+    }
+
+    /// The same with a hello of one's own.
+    pub(crate) async fn dial_by(to: &Address, node: NodeId, hello: &[u8]) -> Result<Self> {
         if let Address::Udp(to) = to {
-            return Self::ask(*to, node, &hello).await;
+            return Self::ask(*to, node, hello).await;
         }
         let mut stream = connect(to).await?;
-        write(&mut stream, &hello).await?;
+        write(&mut stream, hello).await?;
         let mut line = Self {
             link: Link::new(node, node),
             carrier: Carrier::Stream(stream),

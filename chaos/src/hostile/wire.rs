@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
 use std::sync::Arc;
-use wallaby::{Address, MethodDefinition, NodeId};
+use wallaby::{Address, CallId, MethodDefinition, NodeId};
 use wallaby_proto::connection::{Connection, Features, Hello, Limits, VERSION};
 use wallaby_proto::wire::{FRAME_HEADER, Link, Message};
 
@@ -12,6 +12,7 @@ pub(crate) mod kind {
     pub(crate) const HELLO: u8 = 0x01;
     pub(crate) const METHOD: u8 = 0x02;
     pub(crate) const PART: u8 = 0x04;
+    pub(crate) const CALL_CREDIT: u8 = 0x07;
     pub(crate) const REQUEST: u8 = 0x10;
     pub(crate) const RESPONSE: u8 = 0x11;
     pub(crate) const END: u8 = 0x12;
@@ -68,6 +69,14 @@ impl Frame {
         put_varint(&mut body, stream);
         body.extend_from_slice(bytes);
         Self::new(kind::PART, body)
+    }
+
+    /// Credit for answers of a call: so many bytes.
+    pub(crate) fn call_credit(call: CallId, bytes: u64) -> Self {
+        let mut body = call.initiator.get().to_be_bytes().to_vec();
+        put_varint(&mut body, call.sequence);
+        put_varint(&mut body, bytes);
+        Self::new(kind::CALL_CREDIT, body)
     }
 
     /// The frame that gives a method a number.
@@ -127,13 +136,18 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, method: &MethodDefinition) {
 
 /// What a peer says of itself, as a stream carries it.
 pub(crate) fn hello(node: NodeId, address: Option<Address>) -> Vec<u8> {
+    hello_of(node, address, Limits::default())
+}
+
+/// The same of one that takes no more than this.
+pub(crate) fn hello_of(node: NodeId, address: Option<Address>, limits: Limits) -> Vec<u8> {
     let hello = Hello {
         versions: (VERSION, VERSION),
         node,
         expected: None,
         address,
         features: Features::default(),
-        limits: Limits::default(),
+        limits,
     };
     Connection::dial(Arc::new(hello), None).output().to_vec()
 }

@@ -4,11 +4,14 @@ use anyhow::Result;
 use std::sync::Arc;
 use std::time::Duration;
 use wallaby_bench::random::Random;
+use wallaby_proto::connection::Limits;
 use wallaby_proto::wire::{Budgets, Options, ReplyTo};
 
 use super::ground::{self, Ground, many, many_method, pings, request, spread, spread_method, step};
+use super::line::Line;
+use super::wire::{self, Frame};
 use crate::moment;
-use crate::plan::Spread;
+use crate::plan::{Spread, Step};
 
 /// Requests that come from another initiator each.
 pub(crate) async fn initiators(ground: Arc<Ground>, mut random: Random) -> Result<u64> {
@@ -72,6 +75,39 @@ pub(crate) async fn crowd(ground: Arc<Ground>, mut random: Random) -> Result<u64
         line.drain().await?;
     }
     Ok(sent)
+}
+
+/// Calls that each want more answers than they take, and then credit for nothing, as fast as it goes.
+pub(crate) async fn crumbs(ground: Arc<Ground>, mut random: Random) -> Result<u64> {
+    let node = ground::node(&mut random);
+    let limits = Limits {
+        call: 1,
+        ..Limits::default()
+    };
+    let hello = wire::hello_of(node, None, limits);
+    let mut line = Line::dial_by(ground.server(&mut random), node, &hello).await?;
+    let payload = many(Step {
+        answers: 3,
+        ..step(Duration::ZERO, 0)
+    })?;
+    let calls: Vec<_> = (1..=200)
+        .map(|call| request(node, call, payload.clone()))
+        .collect();
+    for some in calls.chunks(50) {
+        let frames = line.requests(many_method(), some.iter().cloned());
+        line.send(&frames).await?;
+        line.drain().await?;
+    }
+    let nothing: Vec<_> = calls[..100]
+        .iter()
+        .map(|request| Frame::call_credit(request.call, 0))
+        .collect();
+    for _ in 0..100 {
+        line.send(&nothing).await?;
+        line.drain().await?;
+        ground.count("credit for nothing", nothing.len() as u64);
+    }
+    Ok(calls.len() as u64)
 }
 
 /// Requests whose initiator asks every moment, or never.

@@ -136,7 +136,7 @@ impl Partials {
 pub(crate) struct Share {
     partials: Partials,
     held: u64,
-    /// Its place in the queue, and for how many periods it has waited there.
+    /// Its place in the queue, and for how many periods in a row it was held back while a message stood still.
     place: Option<u64>,
     waited: u32,
     turn: Option<Turn>,
@@ -250,28 +250,25 @@ impl Share {
         }
     }
 
-    /// To be called each period, and told whether the last call was one ago. Returns whether it was this connection's turn
-    /// for all of that time.
+    /// To be called each period, and told whether the last call was one ago, and whether a message was held back since and stood
+    /// still. Returns whether it was this connection's turn for all of that time.
     ///
     /// # Errors
     ///
-    /// If the connection is to be closed: its turn has lasted too long, it has waited for too long, or it [holds most](Self::close_largest).
-    pub(crate) fn look(&mut self, in_time: bool) -> Result<bool, ConnectionError> {
-        let Some(place) = self.place else {
-            return Ok(false);
-        };
-        if !self.is_pressed() {
+    /// If the connection is to be closed: its turn has lasted too long, it has waited for too long, with a little room now and then
+    /// or without, or it [holds most](Self::close_largest).
+    pub(crate) fn look(&mut self, in_time: bool, stood: bool) -> Result<bool, ConnectionError> {
+        if self.place.is_some() && !self.is_pressed() {
             self.leave();
-            return Ok(false);
         }
-        if self.partials.queue().is_condemned(place) {
+        if (self.place).is_some_and(|place| self.partials.queue().is_condemned(place)) {
             return Err(ConnectionError::Crowding { held: self.held });
         }
         if !in_time {
             return Ok(false);
         }
         let Some(turn) = &mut self.turn else {
-            self.waited += 1;
+            self.waited = if stood { self.waited + 1 } else { 0 };
             return match self.waited > MOST_WAITS {
                 true => Err(ConnectionError::Crowding { held: self.held }),
                 false => Ok(false),
@@ -316,7 +313,16 @@ impl Share {
 
     /// Least that a message must have gained in this time. What has come of a frame is not counted before that is whole.
     pub(crate) fn least(&self, time: Duration) -> u64 {
-        let bytes = u128::from(self.rate()) * time.as_millis() / 1000;
+        Self::least_of(self.rate(), time)
+    }
+
+    /// The same where there is room.
+    pub(crate) fn least_unpressed(&self, time: Duration) -> u64 {
+        Self::least_of(self.limits().rate, time)
+    }
+
+    fn least_of(rate: u64, time: Duration) -> u64 {
+        let bytes = u128::from(rate) * time.as_millis() / 1000;
         u64::try_from(bytes)
             .unwrap_or(u64::MAX)
             .saturating_sub(MAX_BODY as u64)
@@ -326,7 +332,6 @@ impl Share {
     /// It waits no more, and its turn passes on.
     fn leave(&mut self) {
         self.turn = None;
-        self.waited = 0;
         if let Some(place) = self.place.take() {
             self.partials.queue().places.remove(&place);
         }
@@ -399,6 +404,11 @@ impl Default for Progress {
 impl Progress {
     pub(crate) fn gain(&mut self, bytes: usize) {
         self.gained += bytes as u64;
+    }
+
+    /// Whether it was there at the latest look, and has gained less than this since.
+    pub(crate) fn stands(&self, least: u64) -> bool {
+        !self.fresh && self.gained < least
     }
 
     /// Whether it has gained too little since the latest look; `None` if that is not asked.

@@ -324,7 +324,11 @@ impl Inbox {
             self.watch.hold_back();
         }
         let (time, held_back) = self.watch.look(now, self.share.limits().period);
-        let had_turn = self.share.look(time.is_some())?;
+        let least = time.map(|time| self.share.least_unpressed(time));
+        let stands =
+            |incoming: &Incoming| least.is_some_and(|least| incoming.progress.stands(least));
+        let stood = is_read && held_back && self.streams.values().any(stands);
+        let had_turn = self.share.look(time.is_some(), stood)?;
         let time = time.filter(|_| had_turn || !held_back);
         let least = time.map(|time| self.share.least(time));
         let mut stalled = false;

@@ -523,6 +523,40 @@ fn who_has_waited_for_six_periods_is_closed() {
     };
 }
 
+/// Others come and go, so that there is room for a moment in each period: that is no progress.
+#[test]
+fn who_waits_again_and_again_and_never_goes_on_is_closed() {
+    let bounds = budget(32 << 20);
+    let begin = |kib: usize| {
+        let mut one = Hostile::new(Limits::default(), &bounds, generous());
+        one.says(&part(0, Some(15 << 20), 1)).expect("legal");
+        for _ in 0..kib / 100 {
+            one.says(&part(0, None, 100 * KIB)).expect("legal");
+        }
+        one
+    };
+    let (mut waiting, mut busy) = (begin(12_000), begin(12_700));
+    let mut ended = None;
+    for period in 1..=9 {
+        busy.says(&part(0, None, 1)).expect("its turn");
+        waiting.says(&part(0, None, 1)).expect("its window");
+        waiting.server.grant_withheld();
+        assert!(waiting.server.is_withholding());
+        ended = waiting.server.check_stalled(PERIOD * period).err();
+        if ended.is_some() {
+            break;
+        }
+        busy.server.drop_unfinished();
+        waiting.server.grant_withheld();
+        assert!(!waiting.server.is_withholding());
+        busy = begin(12_700);
+    }
+    assert!(
+        matches!(ended, Some(ConnectionError::Crowding { .. })),
+        "{ended:?}"
+    );
+}
+
 /// Two hold three quarters of the budget and finish nothing; a third one's messages take less than a third of the rest.
 #[test]
 fn who_holds_less_than_an_equal_share_does_not_wait() {

@@ -32,7 +32,7 @@ use crate::message::{AcceptError, Denial, Procedure, Refusal};
 use crate::service::{Channel, Service};
 use crate::xdr::{self, Limits, Xdr};
 
-/// The key of the call's metadata under which its credential travels, in XDR, as hexadecimal digits.
+/// The key of the call's metadata under which its credential travels, in XDR.
 pub const CREDENTIAL: &str = "onc-credential";
 
 /// XDR as a format of Wallaby's payloads.
@@ -121,11 +121,10 @@ async fn handle<S: Service>(
 }
 
 fn identity(request: &RawRequest) -> Result<Identity, AuthError> {
-    let Some(digits) = request.metadata().get(CREDENTIAL) else {
+    let Some(bytes) = request.metadata().get_bin(CREDENTIAL) else {
         return Ok(Identity::Anonymous);
     };
-    let bytes = from_hexadecimal(digits).ok_or(AuthError::BadCredential)?;
-    let credential = xdr::decode(bytes, Limits::default());
+    let credential = xdr::decode(bytes.clone(), Limits::default());
     Identity::from_credential(credential.map_err(|_| AuthError::BadCredential)?)
 }
 
@@ -157,7 +156,7 @@ impl EndpointChannel {
     /// The credential is longer than [`MAX_AUTH_BYTES`](crate::auth::MAX_AUTH_BYTES).
     pub fn credential(self, credential: &OpaqueAuth) -> Result<Self, xdr::EncodeError> {
         let bytes = xdr::encode(credential)?;
-        let client = self.client.metadata(CREDENTIAL, &hexadecimal(&bytes));
+        let client = self.client.metadata_bin(CREDENTIAL, bytes);
         Ok(Self { client })
     }
 }
@@ -218,22 +217,4 @@ fn reason(error: CallError) -> Reason {
         Some(refusal) => Reason::Refused(refusal),
         None => Reason::Channel(Box::new(error)),
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // A string takes everything.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn from_hexadecimal(text: &str) -> Option<Bytes> {
-    let digit = |letter: u8| char::from(letter).to_digit(16);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match *pair {
-        [high, low] => u8::try_from(digit(high)? << 4 | digit(low)?).ok(),
-        _ => None,
-    });
-    pairs.collect()
 }

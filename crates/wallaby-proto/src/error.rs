@@ -339,6 +339,16 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// The server is older than something that the request has; it was not sent.
+    #[error("request {request} was not sent: {server} does not understand {what}, which it has")]
+    NotUnderstood {
+        /// Which.
+        request: RequestId,
+        /// For whom.
+        server: Address,
+        /// What it has.
+        what: &'static str,
+    },
     /// An interceptor of this endpoint's calls refused the request; it was not sent.
     #[error(
         "the request of {method} to {server} was not sent, an interceptor refused it: {status}"
@@ -437,6 +447,7 @@ impl Failure {
                 Code::Internal
             }
             Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
+            Self::NotUnderstood { .. } => Code::Mismatch,
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Closed | Self::Aborted { .. } => Code::Cancelled,
@@ -514,6 +525,7 @@ impl Failure {
             Self::NotSent { error, .. } => Some(error.server()),
             Self::TooLarge { server, .. }
             | Self::Refused { server, .. }
+            | Self::NotUnderstood { server, .. }
             | Self::NotPassedOn { server, .. } => Some(server),
             Self::Lost(loss) => {
                 let known = loss.server.address.as_ref();

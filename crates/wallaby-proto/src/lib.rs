@@ -102,11 +102,13 @@ pub mod trace;
 pub mod wire;
 
 mod address;
+mod durable;
 mod rare;
 mod status;
 mod varint;
 
 pub use address::{Address, AddressError, MAX_NAME, MAX_SCHEME, OtherAddress};
+pub use durable::DurableId;
 pub use id::{CallId, NodeId, Path, RequestId, Token};
 pub use manifest::{Facts, Manifest};
 pub use status::{Code, MAX_STATUS_MESSAGE, Status};

@@ -316,7 +316,7 @@ struct Initial {
     body: Option<Body>,
     /// What was to follow it went with another request.
     is_gone: bool,
-    /// Only its metadata and its continuation are its own, not the call's other options.
+    /// Only its metadata, its continuation and its durable id are its own, not the call's other options.
     own: bool,
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Budgets, Continuation, PingSettings};
-use wallaby_proto::{Address, Status};
+use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError, PingSettings};
+use wallaby_proto::{Address, DurableId, Status};
 
 use crate::attempts::{Attempts, Policy};
 use crate::body::{Attached, Body};
@@ -34,7 +34,7 @@ pub struct Outgoing {
     /// The arguments.
     pub payload: Bytes,
     /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one). Of a call that was
-    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata and the continuation counts, for this request.
+    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata, the continuation and the durable id counts, for this request.
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
@@ -153,8 +153,13 @@ impl Caller {
             ..
         } = target;
         let body = body.map(Attached::new);
+        let mut number = 0;
         let call = |server: Address| {
-            let client = self.clone().at(server);
+            let mut client = self.clone().at(server);
+            if let Some(id) = self.options.durable {
+                client.caller.change().durable = Some(id.initial(number));
+                number += 1;
+            }
             let call = match &payload {
                 Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
                 Err(error) => client.caller.failed(Failure::Codec(error.clone())),
@@ -213,8 +218,22 @@ impl Caller {
 
     /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
     #[must_use]
-    pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        if let Err(error) = self.change().metadata.insert(key, value) {
+    pub fn metadata(self, key: &str, value: &str) -> Self {
+        self.change_metadata(|metadata| metadata.insert(key, value))
+    }
+
+    /// The same with a value that is bytes. A server that is too old for that fails the call ([`Failure::NotUnderstood`]), or its part
+    /// of it ([`wallaby_proto::Code::Mismatch`]).
+    #[must_use]
+    pub fn metadata_bin(self, key: &str, value: impl Into<Bytes>) -> Self {
+        self.change_metadata(|metadata| metadata.insert_bin(key, value))
+    }
+
+    fn change_metadata(
+        mut self,
+        change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>,
+    ) -> Self {
+        if let Err(error) = change(&mut self.change().metadata) {
             self.refused = Some(CodecError::new("metadata", error.to_string()));
         }
         self
@@ -228,6 +247,14 @@ impl Caller {
             Ok(continuation) => self.change().continuation = Some(continuation),
             Err(error) => self.refused = Some(CodecError::new("continuation", error.to_string())),
         }
+        self
+    }
+
+    /// The name under which a call may be asked for again, see [`Client::durable`]. Of one with several initial requests each has a
+    /// name of its own, by its number.
+    #[must_use]
+    pub fn durable(mut self, id: DurableId) -> Self {
+        self.change().durable = Some(id);
         self
     }
 
@@ -292,11 +319,26 @@ impl Caller {
     /// How the next call is made: on behalf of a request, within its budgets.
     fn options(&self) -> Arc<CallOptions> {
         let mut options = Arc::clone(&self.options);
-        if let Some(share) = self.parent.as_ref().and_then(|parent| parent.share()) {
-            let own = options.budgets.unwrap_or_default();
-            Arc::make_mut(&mut options).budgets = Some(own.at_most(&share));
+        if let Some(parent) = &self.parent {
+            let (share, name) = parent.for_call(options.durable.is_none());
+            if let Some(share) = share {
+                let own = options.budgets.unwrap_or_default();
+                Arc::make_mut(&mut options).budgets = Some(own.at_most(&share));
+            }
+            if name.is_some() {
+                Arc::make_mut(&mut options).durable = name;
+            }
         }
         options
+    }
+
+    /// All attempts of the next call have one name.
+    fn keep_name(&mut self) {
+        if let (Some(parent), None) = (&self.parent, &self.options.durable)
+            && let Some(name) = parent.name_for_call()
+        {
+            self.change().durable = Some(name);
+        }
     }
 
     fn change(&mut self) -> &mut CallOptions {
@@ -387,11 +429,31 @@ impl Client {
         self
     }
 
+    /// The same with a value that is bytes: see [`Caller::metadata_bin`].
+    #[must_use]
+    pub fn metadata_bin(mut self, key: &str, value: impl Into<Bytes>) -> Self {
+        self.caller = self.caller.metadata_bin(key, value);
+        self
+    }
+
     /// Bytes that go along with the request of each call, and with nothing that comes of it: what who handles it is to do with its
     /// answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
     #[must_use]
     pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
         self.caller = self.caller.continuation(bytes);
+        self
+    }
+
+    /// The name under which the call may be asked for again, by another life of this endpoint too: whoever handles it sees it
+    /// ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
+    /// [retried](Self::retry) call has the same. So a client has one name for one call: it sets it before each.
+    ///
+    /// Wallaby itself does nothing about a name that was seen before: that is for a record of what was done. A server that does not know
+    /// such names would do the work twice, so it does not get the request: the call fails ([`Failure::NotUnderstood`]), or its part of it
+    /// ([`wallaby_proto::Code::Mismatch`]).
+    #[must_use]
+    pub fn durable(mut self, id: DurableId) -> Self {
+        self.caller = self.caller.durable(id);
         self
     }
 
@@ -537,7 +599,8 @@ impl Client {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> RawCall {
-        let client = self.clone().with_resend(policy);
+        let mut client = self.clone().with_resend(policy);
+        client.caller.keep_name();
         if policy.has_attempts() {
             return Attempts::begin(client, policy, method, payload);
         }

@@ -18,7 +18,7 @@ use wallaby_proto::endpoint::{
     Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
-use wallaby_proto::{Address, CallId, Code, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 use crate::blocking::panic_message;
 use crate::body::{self, Attached, Body, BodyError};
@@ -776,10 +776,25 @@ impl Handling {
             .ask(|core| core.endpoint.share_delegations(self.key, times));
     }
 
-    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share.
-    pub(crate) fn share(&self) -> Option<Budgets> {
+    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share. And its name, if it
+    /// is to have one and this request has.
+    pub(crate) fn for_call(&self, named: bool) -> (Option<Budgets>, Option<DurableId>) {
+        self.endpoint.ask(|core| {
+            let share = core.endpoint.share_for_call(self.key);
+            let name = named.then(|| core.endpoint.durable_for_call(self.key));
+            (share, name.flatten())
+        })
+    }
+
+    /// The name of the next call on behalf of this request.
+    pub(crate) fn name_for_call(&self) -> Option<DurableId> {
         self.endpoint
-            .ask(|core| core.endpoint.share_for_call(self.key))
+            .ask(|core| core.endpoint.durable_for_call(self.key))
+    }
+
+    /// The name under which this request may have been asked for before.
+    pub(crate) fn durable_id(&self) -> Option<DurableId> {
+        (self.endpoint).ask(|core| core.endpoint.request(self.key)?.durable())
     }
 }
 

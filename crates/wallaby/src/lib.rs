@@ -63,7 +63,7 @@ pub use wallaby_proto::connection::{MethodDefinition, PartialLimits};
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Continuation, ContinuationError, Metadata, MetadataError};
 pub use wallaby_proto::{
-    Address, AddressError, CallId, Code, NodeId, OtherAddress, Path, RequestId, Status,
+    Address, AddressError, CallId, Code, DurableId, NodeId, OtherAddress, Path, RequestId, Status,
 };
 
 pub use body::{Body, BodyError};

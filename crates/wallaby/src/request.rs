@@ -14,7 +14,7 @@ use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Lane;
 use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError};
-use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
 use crate::blocking;
 use crate::body::{Attached, Body};
@@ -104,6 +104,13 @@ impl RequestInfo {
     /// request has ended.
     pub fn continuation(&self) -> Option<Bytes> {
         self.handling.continuation()
+    }
+
+    /// The name under which this work may have been asked for before, by an earlier life of its initiator perhaps
+    /// ([`Client::durable`](crate::Client::durable)). What is delegated has a name that follows from it. `None` if it has none, or the
+    /// request has ended.
+    pub fn durable_id(&self) -> Option<DurableId> {
+        self.handling.durable_id()
     }
 
     /// How much time remains until the call's deadline.
@@ -335,6 +342,11 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         self.change_metadata(|metadata| metadata.insert(key, value))
     }
 
+    /// The same with a value that is bytes.
+    pub fn metadata_bin(self, key: &str, value: impl Into<Bytes>) -> Self {
+        self.change_metadata(|metadata| metadata.insert_bin(key, value))
+    }
+
     /// What it leads to does not inherit the metadata with this key.
     pub fn without(self, key: &str) -> Self {
         self.change_metadata(|metadata| {
@@ -371,6 +383,14 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
                 }
             }
             Err(error) => self.fail(CodecError::new("continuation", error.to_string())),
+        }
+        self
+    }
+
+    /// A durable id in place of the one that follows from its request's: see [`RequestInfo::durable_id`].
+    pub fn durable(mut self, id: DurableId) -> Self {
+        if let Some(own) = self.own() {
+            own.options.durable = Some(id);
         }
         self
     }

@@ -149,4 +149,10 @@ pub enum Refusal {
     /// A request with a body, where messages may overtake each other.
     #[error("a body can't follow a request over udp: (over tcp:, unix:, shm: and mem: it can)")]
     NoBodies,
+    /// The peer is older than something that the request has.
+    #[error("the server does not understand {what}, which the request has")]
+    NotUnderstood {
+        /// What.
+        what: &'static str,
+    },
 }

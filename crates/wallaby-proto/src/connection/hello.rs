@@ -42,6 +42,13 @@ impl Features {
     pub const AGE: Self = Self(1 << 0);
     /// The time should be told ahead of requests with deadlines: this side counts how long they have waited on their way.
     pub const TIME: Self = Self(1 << 1);
+    /// Metadata may have values that are bytes: this side reads them.
+    pub const BINARY_METADATA: Self = Self(1 << 2);
+    /// Requests may have a durable id: this side reads it.
+    pub const DURABLE: Self = Self(1 << 3);
+
+    /// What every [endpoint](crate::endpoint) understands.
+    pub(crate) const OF_ENDPOINTS: Self = Self::BINARY_METADATA.and(Self::DURABLE);
 
     /// These and those.
     #[must_use]

@@ -12,7 +12,7 @@ use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{
     Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
-use crate::{Address, CallId, NodeId, Path, RequestId, Token};
+use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
 use super::bodies::OutBody;
@@ -43,6 +43,8 @@ pub struct CallOptions {
     pub metadata: Metadata,
     /// What goes along with each of its initial requests, and with nothing that comes of them.
     pub continuation: Option<Continuation>,
+    /// The name under which it may be asked for again: its first initial request has it, the others have names that follow from it.
+    pub durable: Option<DurableId>,
     /// What the call's tree may use up.
     pub budgets: Option<Budgets>,
     /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set. What is
@@ -278,7 +280,8 @@ impl<P: Probe> Endpoint<P> {
         self.send_with(key, server, method, payload, None)
     }
 
-    /// The same with metadata and a continuation of its own in place of the call's, if `own` is given: nothing else of it counts.
+    /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else of
+    /// it counts.
     ///
     /// # Errors
     ///
@@ -383,7 +386,7 @@ impl<P: Probe> Endpoint<P> {
             traced: call.traced.is_some(),
             compressed: false,
             waited: Duration::ZERO,
-            options: call.request_options(budgets, self.config.ping, own),
+            options: call.request_options(budgets, self.config.ping, own, id),
             method: MethodRef::Number(0),
             payload,
         };
@@ -853,10 +856,14 @@ impl Call {
         budgets: Option<Budgets>,
         ping: PingSettings,
         own: Option<&CallOptions>,
+        id: RequestId,
     ) -> Option<Box<Options>> {
         let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
         let own = own.or(self.options.as_deref());
-        let own = own.filter(|own| !own.metadata.is_empty() || own.continuation.is_some());
+        let travels = |own: &&CallOptions| {
+            !own.metadata.is_empty() || own.continuation.is_some() || own.durable.is_some()
+        };
+        let own = own.filter(travels);
         if own.is_none() && budgets.is_none() && ping.is_none() {
             return None;
         }
@@ -865,6 +872,10 @@ impl Call {
             ping,
             metadata: own.map(|own| own.metadata.clone()).unwrap_or_default(),
             continuation: continuation.map(|continuation| continuation.bytes().clone()),
+            durable: own.and_then(|own| own.durable).map(|durable| {
+                let index = id.path.initial_index().unwrap_or(0);
+                durable.initial(index)
+            }),
             budgets,
             ..Options::default()
         }))
@@ -883,6 +894,11 @@ fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {
             server,
             size,
             limit,
+        },
+        Refusal::NotUnderstood { what } => Failure::NotUnderstood {
+            request,
+            server,
+            what,
         },
         refusal => Failure::Refused {
             request,

@@ -183,7 +183,8 @@ use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::Waiting;
 use crate::connection::{
-    Bounds, Counters as Carried, Dials, Event as News, Hello, MethodDefinition, Partials, Places,
+    Bounds, Counters as Carried, Dials, Event as News, Features, Hello, MethodDefinition, Partials,
+    Places,
 };
 use crate::datagram::{SessionEvent, Settings};
 use crate::executor::Executor;
@@ -445,6 +446,9 @@ impl<P: Probe> Endpoint<P> {
         seeds: Seeds,
         probe: P,
     ) -> Self {
+        let mut hello = hello;
+        let features = hello.features.and(Features::OF_ENDPOINTS);
+        Arc::make_mut(&mut hello).features = features;
         let limits = RecordLimits {
             requests: config.remembered,
             kept_bytes: config.kept_bytes,

@@ -22,7 +22,7 @@ use crate::executor::{Owner, Turn};
 use crate::numbers::DEFAULT_DEADLINE;
 use crate::seal::verify;
 use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response};
-use crate::{Address, CallId, Code, NodeId, RequestId, Status};
+use crate::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
@@ -44,7 +44,7 @@ pub(super) struct Destination {
 }
 
 /// What a delegation has of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Own {
     options: DelegateOptions,
     /// When its time is over.
@@ -85,6 +85,8 @@ pub struct Handler {
     exhausted: bool,
     /// The places of its messages are told.
     reported: bool,
+    /// How much it has handed on or called, if it has a durable id: what has names that follow from that.
+    names_given: u32,
     /// Its key, unless it was refused at once.
     pub(super) key: Option<RequestKey>,
     pub(super) stage: Stage,
@@ -153,6 +155,19 @@ impl Handler {
     /// What its sender gave along for who handles it: [`Continuation`](crate::wire::Continuation).
     pub fn continuation(&self) -> Option<&Bytes> {
         self.options.as_ref()?.continuation.as_ref()
+    }
+
+    /// The name under which it may have been asked for before.
+    pub fn durable(&self) -> Option<DurableId> {
+        self.options.as_ref()?.durable
+    }
+
+    /// The name of what it hands on, or calls, next.
+    fn name_next(&mut self) -> Option<DurableId> {
+        let durable = self.durable()?;
+        let index = self.names_given;
+        self.names_given = index.saturating_add(1);
+        Some(durable.child(index))
     }
 
     /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
@@ -307,6 +322,7 @@ impl<P: Probe> Endpoint<P> {
             refused: None,
             exhausted: false,
             reported: false,
+            names_given: 0,
             key: None,
             stage: Stage::Waits,
             placed: false,
@@ -355,6 +371,12 @@ impl<P: Probe> Endpoint<P> {
             }
             _ => {}
         }
+    }
+
+    /// The name of the next call on behalf of a request, if that has a durable id: it follows from that, and from how many calls and
+    /// delegations it has made before.
+    pub fn durable_for_call(&mut self, key: RequestKey) -> Option<DurableId> {
+        self.handlers.get_mut(key)?.name_next()
     }
 
     // Running.

@@ -11,7 +11,7 @@ use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
 use crate::datagram::Session;
-use crate::wire::{Message, Request, Response};
+use crate::wire::{Message, Options, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
@@ -687,6 +687,9 @@ impl<P: Probe> Endpoint<P> {
         let Some(hello) = self.conns.get(id).and_then(|peer| peer.hello()) else {
             return Err(Refusal::NotOpen);
         };
+        if let Some(options) = &request.options {
+            understood(options, hello.features)?;
+        }
         if let (Some(times), true) = (times, hello.features.contains(Features::AGE)) {
             request.options.get_or_insert_default().age = Some(self.raw.saturating_sub(times.born));
         }
@@ -884,17 +887,30 @@ impl<P: Probe> Endpoint<P> {
         if released.is_none() {
             return self.root_refused(request.call.sequence, request.id, to, refusal);
         }
-        let hint = match refusal {
-            Refusal::TooLarge { limit, .. } => hint(limit, matches!(to, Address::Udp(_))),
-            _ => "",
+        let (code, hint) = match refusal {
+            Refusal::TooLarge { limit, .. } => {
+                let hint = hint(limit, matches!(to, Address::Udp(_)));
+                (Code::ResourceExhausted, hint)
+            }
+            Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
+            _ => (Code::ResourceExhausted, ""),
         };
-        self.answer_for(
-            request,
-            to,
-            released,
-            (Code::ResourceExhausted, &format!("{refusal}{hint}")),
-        );
+        self.answer_for(request, to, released, (code, &format!("{refusal}{hint}")));
     }
+}
+
+/// Whether a peer with these features may get a request with these optional fields.
+fn understood(options: &Options, features: Features) -> Result<(), Refusal> {
+    let binary = options.metadata.iter_bin().next().is_some();
+    if binary && !features.contains(Features::BINARY_METADATA) {
+        let what = "metadata whose values are bytes";
+        return Err(Refusal::NotUnderstood { what });
+    }
+    if options.durable.is_some() && !features.contains(Features::DURABLE) {
+        let what = "a durable id";
+        return Err(Refusal::NotUnderstood { what });
+    }
+    Ok(())
 }
 
 fn gone() -> ConnectError {

@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use crate::address::Address;
+use crate::durable::DurableId;
 use crate::id::{NodeId, Path, RequestId};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
@@ -41,6 +42,8 @@ mod tag {
     pub(super) const CONTINUATION: u64 = 19;
     pub(super) const BODY: u64 = 21;
     pub(super) const REPEATABLE: u64 = 23;
+    pub(super) const BINARY_METADATA: u64 = 25;
+    pub(super) const DURABLE: u64 = 27;
 }
 
 /// The optional fields of a message; absent ones cost nothing.
@@ -54,7 +57,8 @@ pub struct Options {
     pub age: Option<Duration>,
     /// How long the initiator has not heard of this line of the call (PROTOCOL-NOTES 14).
     pub quiet: Option<Duration>,
-    /// Pairs of text that travel down the tree.
+    /// Pairs that travel down the tree. Those whose values are bytes go only to who has
+    /// [`Features::BINARY_METADATA`](crate::connection::Features::BINARY_METADATA).
     pub metadata: Metadata,
     /// What finished requests of a traced call report of themselves, on their way to the initiator.
     pub trace: Vec<TraceRecord>,
@@ -73,6 +77,9 @@ pub struct Options {
     /// The request may come again in another attempt: nothing that it sends is held back, so that its messages get the same
     /// places whenever its handler yields.
     pub repeatable: bool,
+    /// The name under which this work may be asked for again. It goes only to who has
+    /// [`Features::DURABLE`](crate::connection::Features::DURABLE).
+    pub durable: Option<DurableId>,
 }
 
 /// The ping period and timeout that a call's initiator uses.
@@ -201,20 +208,23 @@ impl fmt::Debug for Continuation {
     }
 }
 
-/// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included.
+/// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included. Values are text or
+/// bytes; a key may stand once for each.
 ///
-/// At most [`MAX_METADATA`] bytes, keys and values together; a key stands once.
+/// At most [`MAX_METADATA`] bytes, all keys and values together.
 /// What it prints for debugging has the keys only: values may be credentials.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
-    pairs: Vec<(String, String)>,
+    texts: Vec<(String, String)>,
+    binary: Vec<(String, Bytes)>,
 }
 
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.pairs.iter().map(|(key, _)| key);
+        let texts = self.texts.iter().map(|(key, _)| key);
+        let binary = self.binary.iter().map(|(key, _)| key);
         f.write_str("Metadata ")?;
-        f.debug_set().entries(keys).finish()
+        f.debug_set().entries(texts.chain(binary)).finish()
     }
 }
 
@@ -233,7 +243,7 @@ pub enum MetadataError {
 }
 
 impl Metadata {
-    /// Sets `key` to `value`; replaces what it was.
+    /// Sets the text of `key` to `value`; replaces what it was.
     ///
     /// # Errors
     ///
@@ -244,75 +254,108 @@ impl Metadata {
         value: impl Into<String>,
     ) -> Result<(), MetadataError> {
         let (key, value) = (key.into(), value.into());
-        if key.is_empty() {
-            return Err(MetadataError::EmptyKey);
-        }
-        let size = self
-            .pairs
-            .iter()
-            .filter(|pair| pair.0 != key)
-            .map(size_of_pair)
-            .sum::<usize>()
-            + key.len()
-            + value.len();
-        if size > MAX_METADATA {
-            return Err(MetadataError::TooLarge { size });
-        }
-        match self.pairs.iter_mut().find(|pair| pair.0 == key) {
-            Some(pair) => pair.1 = value,
-            None => self.pairs.push((key, value)),
-        }
+        let before = self.get(&key).map(str::len);
+        self.check(&key, value.len(), before)?;
+        set(&mut self.texts, key, value);
         Ok(())
     }
 
-    /// Removes the pair with this key; whether there was one.
-    pub fn remove(&mut self, key: &str) -> bool {
-        let before = self.pairs.len();
-        self.pairs.retain(|pair| pair.0 != key);
-        self.pairs.len() < before
+    /// Sets the bytes of `key` to `value`; replaces what they were. A server that does not know such metadata does not get the
+    /// request: that is an error of its sender, which says so.
+    ///
+    /// # Errors
+    ///
+    /// As [`insert`](Self::insert).
+    pub fn insert_bin(
+        &mut self,
+        key: impl Into<String>,
+        value: impl Into<Bytes>,
+    ) -> Result<(), MetadataError> {
+        let (key, value) = (key.into(), value.into());
+        let before = self.get_bin(&key).map(Bytes::len);
+        self.check(&key, value.len(), before)?;
+        set(&mut self.binary, key, value);
+        Ok(())
     }
 
-    /// The value of `key`.
+    /// Removes the text and the bytes of `key`; whether there were any.
+    pub fn remove(&mut self, key: &str) -> bool {
+        let before = self.texts.len() + self.binary.len();
+        self.texts.retain(|pair| pair.0 != key);
+        self.binary.retain(|pair| pair.0 != key);
+        self.texts.len() + self.binary.len() < before
+    }
+
+    /// The text of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs
+        self.texts
             .iter()
             .find(|pair| pair.0 == key)
             .map(|pair| pair.1.as_str())
     }
 
-    /// All pairs, in the order in which their keys were first set.
+    /// The bytes of `key`.
+    pub fn get_bin(&self, key: &str) -> Option<&Bytes> {
+        self.binary
+            .iter()
+            .find(|pair| pair.0 == key)
+            .map(|pair| &pair.1)
+    }
+
+    /// All pairs of text, in the order in which their keys were first set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pairs
+        self.texts
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
+    /// All pairs whose values are bytes, in the order in which their keys were first set.
+    pub fn iter_bin(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        self.binary.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
-        for (key, value) in &self.pairs {
-            varint::put_bytes(out, key.as_bytes());
-            varint::put_bytes(out, value.as_bytes());
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.binary.is_empty()
+    }
+
+    /// Whether a pair with a value of so many bytes has room in place of one with as many as `before`.
+    fn check(&self, key: &str, value: usize, before: Option<usize>) -> Result<(), MetadataError> {
+        if key.is_empty() {
+            return Err(MetadataError::EmptyKey);
+        }
+        let replaced = before.map_or(0, |before| key.len() + before);
+        let size = self.size() - replaced + key.len() + value;
+        match size > MAX_METADATA {
+            true => Err(MetadataError::TooLarge { size }),
+            false => Ok(()),
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    /// All keys and values together.
+    fn size(&self) -> usize {
+        size_of_pairs(&self.texts) + size_of_pairs(&self.binary)
+    }
+
+    /// Reads pairs that are all text, or all bytes, besides those that were read before.
+    fn read<V: AsRef<[u8]>>(
+        &self,
+        reader: &mut Reader<'_>,
+        value: impl Fn(&mut Reader<'_>) -> Result<V, DecodeError>,
+    ) -> Result<Vec<(String, V)>, DecodeError> {
         let what = "metadata";
-        let (mut pairs, mut size) = (Vec::new(), 0);
+        let (mut pairs, mut size) = (Vec::new(), self.size());
         while !reader.is_empty() {
             let key = reader.str(MAX_METADATA, what)?;
-            let value = reader.str(MAX_METADATA, what)?;
-            size += key.len() + value.len();
+            let value = value(reader)?;
+            size += key.len() + value.as_ref().len();
             if key.is_empty() || size > MAX_METADATA {
                 return Err(DecodeError::Malformed {
                     what,
                     why: "an empty key or too many bytes",
                 });
             }
-            pairs.push((key.to_owned(), value.to_owned()));
+            pairs.push((key.to_owned(), value));
         }
         // A peer may send thousands of pairs: they are not compared each with each.
         let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.0.as_str()).collect();
@@ -323,22 +366,51 @@ impl Metadata {
                 why: "a key that stands twice",
             });
         }
-        Ok(Self { pairs })
+        Ok(pairs)
+    }
+
+    fn read_texts(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let text = |reader: &mut Reader<'_>| Ok(reader.str(MAX_METADATA, "metadata")?.to_owned());
+        self.texts = self.read(reader, text)?;
+        Ok(())
+    }
+
+    fn read_binary(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let bytes = |reader: &mut Reader<'_>| {
+            let bytes = reader.bytes(MAX_METADATA, "metadata")?;
+            Ok(Bytes::copy_from_slice(bytes))
+        };
+        self.binary = self.read(reader, bytes)?;
+        Ok(())
     }
 }
 
-fn size_of_pair(pair: &(String, String)) -> usize {
-    pair.0.len() + pair.1.len()
+fn set<V>(pairs: &mut Vec<(String, V)>, key: String, value: V) {
+    match pairs.iter_mut().find(|pair| pair.0 == key) {
+        Some(pair) => pair.1 = value,
+        None => pairs.push((key, value)),
+    }
+}
+
+fn size_of_pairs<V: AsRef<[u8]>>(pairs: &[(String, V)]) -> usize {
+    let size = |pair: &(String, V)| pair.0.len() + pair.1.as_ref().len();
+    pairs.iter().map(size).sum()
+}
+
+fn put_pairs<V: AsRef<[u8]>>(out: &mut Vec<u8>, pairs: &[(String, V)]) {
+    for (key, value) in pairs {
+        varint::put_bytes(out, key.as_bytes());
+        varint::put_bytes(out, value.as_ref());
+    }
 }
 
 impl Options {
     /// About how much memory they take.
     pub fn size(&self) -> usize {
         let bytes = |field: &Option<Bytes>| field.as_ref().map_or(0, Bytes::len);
-        let pairs = self.metadata.pairs.iter();
-        let pairs: usize = pairs
-            .map(|pair| size_of_pair(pair) + size_of::<(String, String)>() + 32)
-            .sum();
+        let metadata = &self.metadata;
+        let pairs = metadata.texts.len() + metadata.binary.len();
+        let pairs = metadata.size() + pairs * (size_of::<(String, Bytes)>() + 64);
         let records = self.trace.len() * (size_of::<TraceRecord>() + 512);
         let handled_by = self.handled_by.as_ref().map_or(0, |handled_by| {
             handled_by.method.len() + size_of::<HandledBy>()
@@ -352,7 +424,7 @@ impl Options {
     }
 
     /// What a request inherits that a server delegates: all that is said of the call and of its tree, and not what is of this one
-    /// request: how long the initiator has not heard of it, its seal, the stack of its chain, its body, its trace records.
+    /// request: how long the initiator has not heard of it, its seal, its continuation, its body, its trace records, its durable id.
     pub fn inherited(&self) -> Self {
         Self {
             ping: self.ping,
@@ -392,8 +464,10 @@ impl Options {
                 varint::put_duration(field, quiet)
             });
         }
-        if !self.metadata.is_empty() {
-            put_field(&mut fields, tag::METADATA, |field| self.metadata.put(field));
+        if !self.metadata.texts.is_empty() {
+            put_field(&mut fields, tag::METADATA, |field| {
+                put_pairs(field, &self.metadata.texts)
+            });
         }
         if !self.trace.is_empty() {
             put_field(&mut fields, tag::TRACE, |field| {
@@ -424,6 +498,14 @@ impl Options {
         }
         if self.repeatable {
             put_field(&mut fields, tag::REPEATABLE, |_| ());
+        }
+        if !self.metadata.binary.is_empty() {
+            put_field(&mut fields, tag::BINARY_METADATA, |field| {
+                put_pairs(field, &self.metadata.binary)
+            });
+        }
+        if let Some(durable) = &self.durable {
+            put_field(&mut fields, tag::DURABLE, |field| durable.put(field));
         }
         varint::put_bytes(out, &fields);
     }
@@ -471,7 +553,7 @@ impl Options {
             tag::BUDGETS => self.budgets = Some(Budgets::read(field)?),
             tag::AGE => self.age = Some(field.duration("age")?),
             tag::QUIET => self.quiet = Some(field.duration("quiet time")?),
-            tag::METADATA => self.metadata = Metadata::read(field)?,
+            tag::METADATA => self.metadata.read_texts(field)?,
             tag::TRACE => self.trace = read_records(field)?,
             tag::UNDELIVERED => self.undelivered = true,
             tag::ATTEMPT => self.attempt = field.u32("attempt")?,
@@ -482,6 +564,8 @@ impl Options {
             }
             tag::BODY => self.body = Some(field.varint("body")?),
             tag::REPEATABLE => self.repeatable = true,
+            tag::BINARY_METADATA => self.metadata.read_binary(field)?,
+            tag::DURABLE => self.durable = Some(DurableId::read(field)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -679,6 +763,7 @@ mod tests {
             seal: Some(Bytes::from_static(b"seal")),
             continuation: Some(Bytes::from_static(b"stack")),
             body: Some(6),
+            durable: Some(DurableId::new(7, 8)),
             undelivered: true,
             handled_by: Some(HandledBy {
                 node: NodeId::new(7).expect("not zero"),
@@ -697,7 +782,26 @@ mod tests {
         metadata.insert("key", "old").expect("small");
         metadata.insert("key", "new").expect("small");
         assert_eq!(metadata.iter().collect::<Vec<_>>(), [("key", "new")]);
-        assert_eq!(format!("{metadata:?}"), r#"Metadata {"key"}"#, "no secrets");
+        metadata.insert_bin("key", vec![1, 2]).expect("small");
+        metadata.insert_bin("bin", vec![3]).expect("small");
+        let text = format!("{metadata:?}");
+        assert_eq!(text, r#"Metadata {"key", "key", "bin"}"#, "no secrets");
+        assert_eq!(
+            metadata.get_bin("key").map(|bytes| &bytes[..]),
+            Some(&[1, 2][..])
+        );
+        assert_eq!(
+            metadata.insert_bin("", vec![]),
+            Err(MetadataError::EmptyKey)
+        );
+        assert!(metadata.remove("bin") && !metadata.remove("bin"));
+        let size = 3 + 3 + 3 + MAX_METADATA;
+        assert_eq!(
+            metadata.insert_bin("key", vec![0; MAX_METADATA]),
+            Err(MetadataError::TooLarge { size })
+        );
+        assert!(metadata.remove("key"), "the text and the bytes");
+        assert!(metadata.is_empty());
         let size = MAX_METADATA + 1;
         assert_eq!(
             metadata.insert("key", "x".repeat(size - 3)),
@@ -713,12 +817,13 @@ mod tests {
     fn all_metadata_together_are_bounded() {
         let read = |each: usize| {
             let pairs = ["a", "b", "c"].map(|key| (key.to_owned(), "x".repeat(each)));
-            let written = Metadata {
-                pairs: pairs.into(),
-            };
-            let mut out = Vec::new();
-            written.put(&mut out);
-            Metadata::read(&mut Reader::new(&out)).map(|read| read == written)
+            let (mut out, mut read) = (Vec::new(), Metadata::default());
+            put_pairs(&mut out, &pairs[..2]);
+            read.read_texts(&mut Reader::new(&out))?;
+            out.clear();
+            put_pairs(&mut out, &pairs[2..]);
+            read.read_binary(&mut Reader::new(&out))?;
+            Ok(read.texts == pairs[..2] && read.get_bin("c").map(Bytes::len) == Some(each))
         };
         let most = MAX_METADATA / 3 - 1;
         assert_eq!(read(most), Ok(true));

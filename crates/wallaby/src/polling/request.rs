@@ -11,7 +11,7 @@ use wallaby_proto::endpoint::{
     DelegateOptions, Delegation, Endpoint as Core, Handler, How, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
-use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
 use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
@@ -79,6 +79,11 @@ impl<'a> RawRequest<'a> {
     /// Bytes that the sender gave along with this request alone: see [`crate::RequestInfo::continuation`].
     pub fn continuation(&self) -> Option<&Bytes> {
         self.handler().continuation()
+    }
+
+    /// The name under which this work may have been asked for before: see [`crate::RequestInfo::durable_id`].
+    pub fn durable_id(&self) -> Option<DurableId> {
+        self.handler().durable()
     }
 
     /// How much time is left.

@@ -1,10 +1,17 @@
 //! What travels with a request beside its arguments, and what of it comes to those that it leads to.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby::{Address, CallError, Code, Failure, Many, One, Request, RequestId, Service};
+use wallaby::{
+    Address, CallError, Code, DurableId, Failure, Many, One, Request, RequestId, Service,
+};
+use wallaby_proto::connection::Event;
+use wallaby_proto::wire::Message;
 
+use crate::common::raw::{Raw, hello};
 use crate::common::{Net, at, service, sorted, work};
 
 over_every_transport!(
@@ -12,6 +19,8 @@ over_every_transport!(
     a_delegation_has_metadata_of_its_own,
     a_delegation_tells_its_place,
     a_delegation_may_have_less_time,
+    metadata_may_be_bytes,
+    names_of_work_outlive_who_asks_for_it,
 );
 
 /// Says what it was given along, and delegates, calls and forwards to the next.
@@ -368,4 +377,258 @@ async fn a_delegation_may_be_traced_alone() {
     let timed = trace.hops.iter().filter(|hop| hop.timing.is_some());
     let timed: Vec<&str> = timed.map(|hop| &*hop.path).collect();
     assert_eq!(timed, ["0.1"]);
+}
+
+async fn metadata_may_be_bytes(net: Net) {
+    let leaf = service().method(
+        &work::ONE,
+        |request: Request<One<_>>, (_,): (String,)| async move {
+            let metadata = request.metadata();
+            let bytes = metadata.iter_bin();
+            let bytes: Vec<_> = bytes
+                .map(|(key, value)| format!("{key}={value:?}"))
+                .collect();
+            let told = format!("{} {}", bytes.join(" "), told(&request));
+            Ok(request.respond(told).await?)
+        },
+    );
+    let leaf = net.serve(leaf).await;
+    let next = at(&leaf);
+    let root = service().method(&work::ONE, move |request: Request<One<_>>, (how,)| {
+        let next = next.clone();
+        async move {
+            let onward = request.forward(&next, work::one(String::new()));
+            let onward = match &*how {
+                "changed" => onward.metadata_bin("a", vec![9]).without("b"),
+                _ => onward,
+            };
+            Ok(onward.await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let client = client.caller().at(at(&root)).metadata("a", "text");
+    let client = client.metadata_bin("a", vec![0, 255]).metadata_bin("b", "");
+    let work = work::within(client);
+    let plain = work.one(String::new()).await;
+    assert_eq!(plain, Ok(r#"a=b"\0\xff" b=b"" a=text"#.into()));
+    let changed = work.one("changed".into()).await;
+    assert_eq!(changed, Ok(r#"a=b"\t" a=text"#.into()));
+}
+
+/// A server of an earlier version; how many requests came when its peer has left.
+async fn older_server() -> (Address, tokio::task::JoinHandle<usize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let server = Address::Tcp(listener.local_addr().expect("it is bound"));
+    let serving = tokio::spawn(async move {
+        let mut peer = Raw::accept(&listener, hello(77)).await;
+        let mut requests = 0;
+        while let Some(event) = peer.event().await {
+            requests += usize::from(matches!(event, Event::Message(Message::Request(_))));
+        }
+        requests
+    });
+    (server, serving)
+}
+
+#[tokio::test]
+async fn what_an_older_server_does_not_understand_is_not_sent_to_it() {
+    let net = Net::tcp();
+    let client = net.endpoint().await;
+    let (older, seen) = older_server().await;
+    let to = client.caller().at(older.clone());
+    for (client, what) in [
+        (
+            to.clone().metadata_bin("key", "value"),
+            "metadata whose values are bytes",
+        ),
+        (to.durable(DurableId::new(1, 2)), "a durable id"),
+    ] {
+        // Before there is a connection, and over it.
+        for _ in 0..2 {
+            let asked = client.call(&work::ONE, (String::new(),)).await;
+            let Err(CallError::Failed(failure)) = asked else {
+                panic!("{asked:?}");
+            };
+            assert_eq!(
+                (failure.code(), failure.server()),
+                (Code::Mismatch, Some(&older))
+            );
+            let text = format!("{older} does not understand {what}");
+            assert!(failure.to_string().contains(&text), "{failure}");
+        }
+    }
+    drop(client);
+    assert_eq!(seen.await.ok(), Some(0));
+}
+
+#[tokio::test]
+async fn what_an_older_server_does_not_understand_is_not_handed_on_to_it() {
+    let net = Net::tcp();
+    let (older, seen) = older_server().await;
+    let next = older.clone();
+    let root = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+        let next = next.clone();
+        async move {
+            request.reply("before".into()).await?;
+            Ok(request.forward(&next, work::many(String::new())).await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = net.endpoint().await;
+    let to = client.caller().at(at(&root));
+    for client in [
+        to.clone().metadata_bin("key", "value"),
+        to.durable(DurableId::new(1, 2)),
+    ] {
+        let mut call = client.call(&work::MANY, (String::new(),));
+        let (answers, statuses) = sorted(&mut call).await;
+        assert_eq!(answers, ["before"]);
+        let [status] = &statuses[..] else {
+            panic!("{statuses:?}");
+        };
+        assert_eq!(
+            (status.code(), status.server()),
+            (Code::Mismatch, Some(&older))
+        );
+        assert!(status.message().contains("does not understand"), "{status}");
+    }
+    drop((client, root));
+    assert_eq!(seen.await.ok(), Some(0));
+}
+
+/// Says the name under which it was asked.
+fn named() -> Service {
+    service().method(
+        &work::MANY,
+        |request: Request<Many<_>>, (how,): (String,)| async move {
+            let id = request.durable_id().expect("it has a name");
+            let lease = (id.lease, id.acknowledged);
+            assert_eq!(lease, (7, 3), "it travels down the tree");
+            let told = format!("{how} {:?}", id.key());
+            Ok(request.respond(told).await?)
+        },
+    )
+}
+
+/// Whoever asks again gives the same names to all that its request leads to, whenever handlers yield.
+async fn names_of_work_outlive_who_asks_for_it(net: Net) {
+    let leaf = net.serve(named()).await;
+    let next = at(&leaf);
+    let root = service().method(
+        &work::MANY,
+        move |request: Request<Many<_>>, (how,): (String,)| {
+            let next = next.clone();
+            async move {
+                let pause = || async {
+                    if how == "slow" {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                let id = request.durable_id().expect("it has a name");
+                request.reply(format!("root {:?}", id.key())).await?;
+                pause().await;
+                let onward = request.delegate(&next, work::many("first".into()));
+                onward.await?;
+                pause().await;
+                let mut called = work::within(request.call().at(&next)).many("called".into());
+                while let Some(answer) = called.next().await {
+                    request.reply(answer?).await?;
+                }
+                pause().await;
+                let onward = request.delegate(&next, work::many("last".into()));
+                onward.await?;
+                pause().await;
+                Ok(())
+            }
+        },
+    );
+    let root = net.serve(root).await;
+    let mut id = DurableId::new(1, 2);
+    (id.lease, id.acknowledged) = (7, 3);
+    let mut told = Vec::new();
+    for how in ["quick", "slow"] {
+        let life = net.endpoint().await;
+        let client = life.caller().at(at(&root)).durable(id);
+        let mut call = client.call(&work::MANY, (how.into(),));
+        let (answers, statuses) = sorted(&mut call).await;
+        assert!(statuses.is_empty(), "{statuses:?}");
+        told.push(answers);
+    }
+    assert_eq!(told[0], told[1]);
+    let keys = told[0]
+        .iter()
+        .map(|told| told.split_once(' ').expect("a name").1);
+    assert_eq!(keys.collect::<BTreeSet<_>>().len(), 4, "{told:?}");
+    let root = format!("root {:?}", id.key());
+    assert!(told[0].contains(&root), "{told:?}");
+}
+
+#[tokio::test]
+async fn requests_of_a_call_have_names_of_their_own_and_attempts_one() {
+    let net = Net::tcp();
+    let (first, second) = (net.serve(named()).await, net.serve(named()).await);
+    let client = net.endpoint().await;
+    let mut id = DurableId::new(1, 2);
+    (id.lease, id.acknowledged) = (7, 3);
+    let caller = client.caller().durable(id);
+    let mut names = BTreeSet::new();
+    let mut call = caller.begin();
+    for _ in 0..2 {
+        let payload = Bytes::from_static(b"\x01x"); // postcard's form of "x"
+        let sent = call.send(at(&first), work::MANY.definition(), payload);
+        sent.await.expect("there is a server");
+    }
+    call.close();
+    while let Some(answer) = call.next().await {
+        names.insert(answer.expect("an answer").payload);
+    }
+    assert_eq!(names.len(), 2);
+    let servers = [at(&first), at(&second)];
+    let mut told = BTreeSet::new();
+    let mut multicast = caller.multicast(servers, work::many("x".into()));
+    while let Some(delivery) = multicast.next().await {
+        told.insert(delivery.answer.expect("an answer"));
+    }
+    assert_eq!(told.len(), 2);
+
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let names = Arc::clone(&seen);
+    let fails = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let names = Arc::clone(&names);
+        async move {
+            let mut names = names.lock().expect("nobody panics");
+            names.push(request.durable_id().expect("it has a name").key());
+            Err(wallaby::Status::unavailable("not now"))
+        }
+    });
+    let fails = net.serve(fails).await;
+    let soon = Duration::from_millis(1);
+    let retry = wallaby::Retry::idempotent(3)
+        .backoff(soon, soon)
+        .on(Code::Unavailable);
+    let next = at(&fails);
+    // On behalf of a request, whose next call has another name.
+    let root = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let (next, retry) = (next.clone(), retry.clone());
+        async move {
+            let client = request.call().at(&next).retry(retry);
+            for _ in 0..2 {
+                let failed = client.call(&work::ONE, (String::new(),)).await;
+                assert!(failed.is_err());
+            }
+            Ok(request.respond(String::new()).await?)
+        }
+    });
+    let root = net.serve(root).await;
+    let client = client.caller().at(at(&root)).durable(id);
+    client
+        .call(&work::ONE, (String::new(),))
+        .await
+        .expect("an answer");
+    let seen = seen.lock().expect("nobody panics");
+    let (one, other) = (id.child(0).key(), id.child(1).key());
+    assert_eq!(*seen, [one, one, one, other, other, other]);
 }

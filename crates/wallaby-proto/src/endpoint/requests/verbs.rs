@@ -22,7 +22,7 @@ use crate::wire::{
     Budgets, Child, Continuation, HandledBy, Message, Metadata, MethodRef, ReplyTo, Request,
     TraceRecord,
 };
-use crate::{Address, Code, RequestId, Status};
+use crate::{Address, Code, DurableId, RequestId, Status};
 
 /// A message that a handler sends.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct DelegateOptions {
     pub traced: bool,
     /// What goes along with it alone.
     pub continuation: Option<Continuation>,
+    /// In place of the durable id that follows from its request's.
+    pub durable: Option<DurableId>,
 }
 
 /// Work that is handed to another server.
@@ -86,6 +88,22 @@ enum Checked {
     Onward(Destination, Bytes),
 }
 
+impl Destination {
+    /// What is handed on by a request with a durable id has one that follows from it.
+    #[inline]
+    fn inherit_name(&mut self, handler: &mut Handler) {
+        if handler.durable().is_some() {
+            self.set_name(handler.name_next());
+        }
+    }
+
+    #[cold]
+    fn set_name(&mut self, name: Option<DurableId>) {
+        let own = self.own.get_or_insert_default();
+        own.options.durable = own.options.durable.or(name);
+    }
+}
+
 impl Own {
     /// It takes the place of what the delegation would have inherited.
     #[cold]
@@ -94,6 +112,7 @@ impl Own {
             metadata,
             traced,
             continuation,
+            durable,
             ..
         } = &self.options;
         request.traced |= traced;
@@ -103,6 +122,9 @@ impl Own {
         if let Some(continuation) = continuation {
             let bytes = Some(continuation.bytes().clone());
             request.options.get_or_insert_default().continuation = bytes;
+        }
+        if durable.is_some() {
+            request.options.get_or_insert_default().durable = *durable;
         }
         if request
             .options
@@ -397,8 +419,9 @@ impl<P: Probe> Endpoint<P> {
                 let afforded = handler.server.afford_answer(payload.len());
                 afforded.map(|()| handler.server.reply(payload))
             }
-            Checked::Onward(to, payload) => {
+            Checked::Onward(mut to, payload) => {
                 let afforded = handler.server.afford_request();
+                to.inherit_name(handler);
                 afforded.map(|()| handler.server.delegate(to, payload))
             }
         };
@@ -425,7 +448,10 @@ impl<P: Probe> Endpoint<P> {
         let record = self.record(handler);
         let released = match sending {
             Checked::Answer(payload) => handler.server.respond(payload, record),
-            Checked::Onward(to, payload) => handler.server.forward(to, payload, record),
+            Checked::Onward(mut to, payload) => {
+                to.inherit_name(handler);
+                handler.server.forward(to, payload, record)
+            }
         };
         self.leave(handler, released);
         Ok(())
@@ -524,13 +550,14 @@ impl<P: Probe> Endpoint<P> {
         let refused = refused.map(|why| Box::new(Status::from(why)));
         let body = followed && refused.is_none();
         let body = body.then(|| self.begin_onward(key, handler.deadline));
-        let to = Destination {
+        let mut to = Destination {
             server,
             method: Arc::clone(method),
             body,
             refused,
             own: None,
         };
+        to.inherit_name(&mut handler);
         // Nothing was held back: it is the first. One that may be sent again is released at once.
         let released = handler.server.delegate(to, payload);
         if let Some(released) = released.or_else(|| handler.server.flush()) {

@@ -134,6 +134,22 @@ impl Layout<'_> {
                 19 => self.take(len, "continuation"),
                 21 => drop(self.varint("body")),
                 14 | 23 => {}
+                27 => {
+                    self.take(8, "durable: client");
+                    for number in ["sequence", "lease", "acknowledged"] {
+                        self.varint(&format!("durable: {number}"));
+                    }
+                    if self.position < field_end {
+                        self.take(16, "durable: branch");
+                    }
+                }
+                25 => {
+                    while self.position < field_end {
+                        self.text("metadata key");
+                        let len = self.varint("length of metadata bytes") as usize;
+                        self.take(len, "metadata bytes");
+                    }
+                }
                 tag => panic!("optional field {tag}"),
             }
             assert_eq!(self.position, field_end, "field {tag} ends where it says");

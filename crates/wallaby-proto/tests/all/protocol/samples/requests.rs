@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::RequestId;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{
     Budgets, Link, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
+use wallaby_proto::{DurableId, RequestId};
 
 use super::{
     SEQUENCE, Sample, alice, bob, call, carol, folded, ipv4, ipv6, link, manifest, path, record,
@@ -54,6 +54,8 @@ fn every_option() -> Options {
         .insert("traceparent", "00-4bf9-00f0-01")
         .expect("small");
     metadata.insert("user", "").expect("small");
+    let bytes = Bytes::from_static(&[0xff, 0]);
+    metadata.insert_bin("ticket", bytes).expect("small");
     Options {
         ping: Some(PingSettings {
             period: Duration::from_micros(100_032),
@@ -76,7 +78,14 @@ fn every_option() -> Options {
         continuation: Some(Bytes::from_static(b"stack")),
         body: Some(9),
         repeatable: false,
+        durable: Some(durable().child(2)),
     }
+}
+
+fn durable() -> DurableId {
+    let mut id = DurableId::new(0x00d0_00d0_00d0_00d0, 42);
+    (id.lease, id.acknowledged) = (3, 40);
+    id
 }
 
 fn sealed() -> Request {
@@ -194,6 +203,18 @@ pub(super) fn requests() -> Vec<Sample> {
             direct,
             Request {
                 options: Some(Box::new(every_option())),
+                ..request(&[0])
+            },
+        ),
+        sample(
+            "request-direct-durable",
+            "The first initial request of a call whose work has a name.",
+            direct,
+            Request {
+                options: Some(Box::new(Options {
+                    durable: Some(durable()),
+                    ..Options::default()
+                })),
                 ..request(&[0])
             },
         ),

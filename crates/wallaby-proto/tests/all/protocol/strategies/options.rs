@@ -4,8 +4,8 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use wallaby_proto::NodeId;
 use wallaby_proto::wire::{Budgets, HandledBy, Metadata, Options, PingSettings, TraceRecord};
+use wallaby_proto::{DurableId, NodeId};
 
 use super::{address, duration, number, request_id};
 
@@ -42,10 +42,15 @@ pub(super) fn handled_by() -> impl Strategy<Value = HandledBy> {
 }
 
 fn metadata() -> impl Strategy<Value = Metadata> {
-    vec(("[a-z-]{1,20}", "\\PC{0,30}"), 0..8).prop_map(|pairs| {
+    let texts = vec(("[a-z-]{1,20}", "\\PC{0,30}"), 0..8);
+    let binary = vec(("[a-z-]{1,20}", vec(any::<u8>(), 0..30)), 0..4);
+    (texts, binary).prop_map(|(texts, binary)| {
         let mut metadata = Metadata::default();
-        for (key, value) in pairs {
+        for (key, value) in texts {
             metadata.insert(key, value).expect("small pairs");
+        }
+        for (key, value) in binary {
+            metadata.insert_bin(key, value).expect("small pairs");
         }
         metadata
     })
@@ -59,6 +64,15 @@ fn budgets() -> impl Strategy<Value = Budgets> {
             bytes,
             depth,
         }
+    })
+}
+
+fn durable() -> impl Strategy<Value = DurableId> {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (numbers, option::of(number())).prop_map(|((client, sequence, lease, acknowledged), index)| {
+        let mut id = DurableId::new(client, sequence);
+        (id.lease, id.acknowledged) = (lease, acknowledged);
+        index.map_or(id, |index| id.child(index))
     })
 }
 
@@ -84,6 +98,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         bytes(64),
         bytes(300),
         (option::of(any::<u64>()), any::<bool>(), any::<bool>()),
+        option::of(durable()),
     )
         .prop_map(
             |(
@@ -92,6 +107,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 seal,
                 continuation,
                 (body, repeatable, undelivered),
+                durable,
             )| {
                 let first = Options {
                     ping,
@@ -110,6 +126,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                     body,
                     repeatable,
                     undelivered,
+                    durable,
                     ..first
                 })
             },

@@ -23,7 +23,7 @@ pub(crate) fn dies_with_us(program: &Path) -> Command {
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
         command.pre_exec(move || {
-            wallaby_bench::process::die_with_parent(parent)
+            wallaby_program::child::die_with(parent)
                 .map_err(|_| std::io::ErrorKind::NotConnected.into())
         });
     }

@@ -44,7 +44,7 @@ pub(crate) fn run(bytes: &[u8]) {
         },
         stall: choices.once_in(2).then_some(PERIOD * 3),
         retries: choices.below(3),
-        partial: choices.once_in(4),
+        tolerant: choices.once_in(4),
     };
     let id = call(alice(), 1 + u64::from(choices.byte()));
     let mut client = Client {
@@ -210,7 +210,7 @@ impl Client {
                 }
                 Action::Lost(failure) => {
                     drop(failure.to_string());
-                    assert!(self.settings.partial, "{failure}");
+                    assert!(self.settings.tolerant, "{failure}");
                     self.end_without_the_lost();
                 }
                 Action::Ping { .. } | Action::Frozen => {}

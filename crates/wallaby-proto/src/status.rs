@@ -1,10 +1,12 @@
 //! An error that a handler or the framework reports in place of an answer.
 
+use std::sync::Arc;
 use std::{fmt, io};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::address::Address;
+use crate::call::watch::Failure as Loss;
 use crate::id::RequestId;
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
@@ -123,6 +125,7 @@ pub struct Status {
     message: String,
     request: Option<RequestId>,
     server: Option<Address>,
+    loss: Option<Arc<Loss>>,
 }
 
 impl Status {
@@ -137,6 +140,7 @@ impl Status {
             message,
             request: None,
             server: None,
+            loss: None,
         }
     }
 
@@ -158,6 +162,23 @@ impl Status {
     /// The server that reports, or the one that could not be reached; `None` where it has no address.
     pub fn server(&self) -> Option<&Address> {
         self.server.as_ref()
+    }
+
+    /// What is lost of a branch, in place of its answers: told by this endpoint, in a call that goes on without it
+    /// ([`CallOptions::tolerant`](crate::endpoint::CallOptions::tolerant)). The branch may have been executed.
+    pub(crate) fn lost(loss: Arc<Loss>) -> Self {
+        Self {
+            loss: Some(Arc::clone(&loss)),
+            ..Self::new(Code::Unavailable, loss.to_string())
+                .at(loss.request)
+                .by(loss.server.address.as_ref())
+        }
+    }
+
+    /// What was lost, if this status stands for what is missing of a branch of a call that goes on without it: nobody has sent it,
+    /// and the branch may have been executed.
+    pub fn loss(&self) -> Option<&Loss> {
+        self.loss.as_deref()
     }
 
     /// Says at which request this happened.
@@ -207,6 +228,7 @@ impl Status {
             message,
             request: None,
             server,
+            loss: None,
         })
     }
 }
@@ -280,6 +302,9 @@ impl From<io::Error> for Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)?;
+        if self.loss.is_some() {
+            return Ok(()); // it has said where
+        }
         match (&self.request, &self.server) {
             (Some(request), Some(server)) => write!(f, " (request {request} at {server})"),
             (Some(request), None) => write!(f, " (request {request})"),

@@ -52,6 +52,8 @@ pub enum Broken {
     ManifestForgotten,
     /// An initiator that finds a server gone does not tell its calls.
     NeverGone,
+    /// A call goes on without what is lost of it, and does not say so.
+    LossUntold,
 }
 
 impl Broken {

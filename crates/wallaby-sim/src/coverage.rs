@@ -136,6 +136,7 @@ points! {
     // Outcomes.
     OutcomeComplete: "outcome: complete",
     OutcomeStatuses: "outcome: complete, with statuses",
+    LossTolerated: "outcome: gone on without what was lost",
     OutcomeDeadline: "outcome: deadline",
     OutcomeAborted: "outcome: aborted",
     OutcomeFailed: "outcome: failed",

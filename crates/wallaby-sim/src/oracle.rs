@@ -117,6 +117,8 @@ struct Record {
     sum: Sum,
     /// Work of it was refused or failed.
     statuses: u64,
+    /// What it has gone on without, as its application was told.
+    losses: u64,
     /// Pongs have told of it.
     ponged: bool,
     /// What its responses say.
@@ -171,6 +173,7 @@ impl Oracle {
             delivered: BTreeSet::new(),
             sum: Sum::default(),
             statuses: 0,
+            losses: 0,
             ponged: false,
             payloads: BTreeMap::new(),
             trail: Trail::default(),
@@ -300,7 +303,9 @@ impl Oracle {
         };
         let twice = !record.started.insert(id);
         record.trail.started(id, life, now);
-        let complete = matches!(record.outcome, Some(Outcome::Complete { .. }));
+        // What it has gone on without may start all the same.
+        let complete =
+            matches!(record.outcome, Some(Outcome::Complete { .. })) && record.losses == 0;
         let released = record.released.get(&id).copied();
         if twice {
             self.violate(now, Rule::TwiceRun, format!("request {id} of {call}"));
@@ -525,6 +530,25 @@ impl Oracle {
         }
     }
 
+    /// A call goes on without a branch, and its application is told why: it must be as lost as if the call had failed.
+    pub(crate) fn lost(
+        &mut self,
+        now: Duration,
+        loss: &Failure,
+        hanging: Vec<(u32, Duration)>,
+        plan: &Plan,
+    ) {
+        self.failed(now, loss, hanging, plan);
+        let Some(record) = self.calls.get_mut(&loss.call) else {
+            return;
+        };
+        record.losses += 1;
+        if !plan.calls[record.index].tolerant {
+            let what = format!("{}: {loss}: the call does not go on without", loss.call);
+            self.violate(now, Rule::WrongFailure, what);
+        }
+    }
+
     /// An initial request certainly was not sent, says its initiator.
     pub(crate) fn not_sent(
         &mut self,
@@ -566,7 +590,8 @@ impl Oracle {
     /// A server gives up a request of a call that lives, as its initiator or the next server seems to be gone: not where
     /// nothing goes wrong.
     pub(crate) fn gave_up(&mut self, now: Duration, call: CallId, plan: &Plan, what: &str) {
-        let lives = |record: &Record| record.outcome.is_none();
+        // Nobody asks any more about what it has gone on without.
+        let lives = |record: &Record| record.outcome.is_none() && record.losses == 0;
         // A small table may have forgotten the only request that knew where this one is.
         let roomy = plan.nodes.iter().all(NodePlan::is_roomy);
         if plan.faults.is_empty() && roomy && self.calls.get(&call).is_some_and(lives) {
@@ -617,7 +642,8 @@ impl Oracle {
             return;
         };
         let (all, arrived, ponged) = (record.sum.is_all(), record.arrived.len(), record.ponged);
-        if says && !all {
+        // What is missing of what was lost nobody knows: then the call has statuses.
+        if says && !all && record.losses == 0 {
             self.violate(
                 now,
                 Rule::EarlyCompletion,
@@ -652,8 +678,8 @@ impl Oracle {
                 matches!(place, Place::Response(..)) && !record.delivered.contains(*place)
             });
             let missing = missing.copied();
-            let hidden = record.statuses > 0 && !statuses;
-            if let Some(place) = missing {
+            let hidden = record.statuses + record.losses > 0 && !statuses;
+            if let Some(place) = missing.filter(|_| record.losses == 0) {
                 self.violate(
                     now,
                     Rule::EarlyCompletion,
@@ -684,6 +710,9 @@ impl Oracle {
             return;
         }
         let terms = Terms::of(plan, record.node, &plan.calls[record.index], now);
+        if record.losses > 0 {
+            return; // some of it was told before
+        }
         let mut late = None;
         for lost in record.trail.lost(&self.lives) {
             let Some(verdict) = record.detection.verdict(lost, &terms) else {

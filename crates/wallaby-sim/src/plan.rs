@@ -64,6 +64,8 @@ pub struct CallPlan {
     pub(crate) timeout: Duration,
     /// How long a handler may make no progress.
     pub(crate) stall: Option<Duration>,
+    /// Whether it goes on without what is lost.
+    pub(crate) tolerant: bool,
     /// How often its initial requests may be sent again.
     pub(crate) retries: u32,
     /// How long the application leaves an answer lying before it takes it.
@@ -187,6 +189,7 @@ impl Plan {
             faults,
             links,
         };
+        plan.add_tolerance(&mut next(10));
         let mut random = next(5);
         if random.one_in(8) {
             plan.add_scene(&mut random);
@@ -206,6 +209,16 @@ impl Plan {
             plan.add_queues(&mut random);
         }
         plan
+    }
+
+    /// Some calls go on without what is lost of them. Their applications take at once what they are told, so that each loss is
+    /// judged when it is found.
+    fn add_tolerance(&mut self, random: &mut Random) {
+        for call in &mut self.calls {
+            if random.one_in(6) && call.retries == 0 {
+                (call.tolerant, call.appetite) = (true, Duration::ZERO);
+            }
+        }
     }
 
     /// Some servers run few handlers at a time.
@@ -267,6 +280,7 @@ impl Plan {
             ping_period: 50 * MS,
             timeout: 250 * MS * random.between(1, 2) as u32,
             stall: None,
+            tolerant: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -298,6 +312,7 @@ impl Plan {
             ping_period: 250 * MS,
             timeout: 1250 * MS,
             stall: None,
+            tolerant: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -347,6 +362,7 @@ impl Plan {
             ping_period: 50 * MS,
             timeout: 250 * MS,
             stall: None,
+            tolerant: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -638,6 +654,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
                 stall: random
                     .one_in(3)
                     .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
+                tolerant: false,
                 retries: match reruns.below(24) {
                     again @ 1..=3 => again as u32,
                     _ => 0,
@@ -819,6 +836,9 @@ impl fmt::Display for Plan {
             )?;
             if let Some(stall) = call.stall {
                 writeln!(f, "  fails if a handler makes no progress for {stall:?}")?;
+            }
+            if call.tolerant {
+                writeln!(f, "  goes on without what is lost")?;
             }
             if call.retries > 0 {
                 let retries = call.retries;

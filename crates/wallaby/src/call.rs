@@ -244,7 +244,7 @@ impl CallShared {
     }
 
     /// What it has gone on without.
-    pub(crate) fn losses(&self) -> Vec<Loss> {
+    pub(crate) fn losses(&self) -> Vec<Arc<Loss>> {
         (self.endpoint).ask(|core| core.endpoint.losses(self.key).to_vec())
     }
 }

@@ -202,6 +202,18 @@ impl Caller {
         self
     }
 
+    /// Lets calls go on without what is lost of them, as when a server dies: a status says so in place of that branch's answers
+    /// ([`Status::loss`](crate::Status::loss) has the facts), and the others' answers come. The call is complete, with statuses,
+    /// when nothing else is missing. Without, a call fails as soon as something is lost, as its answers can't be whole any more.
+    ///
+    /// Nothing of such a call is sent again ([`resend`](Self::resend)), and with [`fail_fast`](Self::fail_fast) the first loss ends
+    /// it all the same.
+    #[must_use]
+    pub fn tolerant(mut self) -> Self {
+        self.change().tolerant = true;
+        self
+    }
+
     /// The first status ends a call and aborts the rest of its tree.
     #[must_use]
     pub fn fail_fast(mut self) -> Self {
@@ -305,12 +317,6 @@ impl Caller {
         }
     }
 
-    /// What is lost of a call ends it only when nothing else is missing.
-    pub(crate) fn partial(mut self) -> Self {
-        self.change().partial = true;
-        self
-    }
-
     /// Longest payload of a message.
     pub(crate) fn message_limit(&self) -> u64 {
         self.endpoint.config.limits.message
@@ -400,6 +406,13 @@ impl Client {
     #[must_use]
     pub fn traced(mut self) -> Self {
         self.caller = self.caller.traced();
+        self
+    }
+
+    /// As [`Client::tolerant`].
+    #[must_use]
+    pub fn tolerant(mut self) -> Self {
+        self.caller = self.caller.tolerant();
         self
     }
 

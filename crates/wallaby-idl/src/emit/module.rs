@@ -337,6 +337,15 @@ impl Module<'_> {
                 },
             ),
             (
+                "tolerant",
+                quote! {
+                    /// Goes on without what is lost: a status says so in place of that branch's answers.
+                    #visibility fn tolerant(self) -> Self {
+                        within(self.client.tolerant())
+                    }
+                },
+            ),
+            (
                 "in_order",
                 quote! {
                     /// Delivers the answers of each server in the order in which it sent them.

@@ -133,6 +133,10 @@ pub mod http_file {
         pub fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        pub fn tolerant(self) -> Self {
+            within(self.client.tolerant())
+        }
         /// Delivers the answers of each server in the order in which it sent them.
         pub fn in_order(self) -> Self {
             within(self.client.in_order())

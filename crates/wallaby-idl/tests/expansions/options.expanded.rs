@@ -84,6 +84,10 @@ mod blob_store {
         pub(super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        pub(super) fn tolerant(self) -> Self {
+            within(self.client.tolerant())
+        }
         /// Delivers the answers of each server in the order in which it sent them.
         pub(super) fn in_order(self) -> Self {
             within(self.client.in_order())
@@ -206,6 +210,10 @@ pub(super) mod near {
         /// Ends a call at its first status.
         pub(in super::super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
+        }
+        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        pub(in super::super) fn tolerant(self) -> Self {
+            within(self.client.tolerant())
         }
         /// Delivers the answers of each server in the order in which it sent them.
         pub(in super::super) fn in_order(self) -> Self {

@@ -126,6 +126,10 @@ pub mod store {
         pub fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
+        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        pub fn tolerant(self) -> Self {
+            within(self.client.tolerant())
+        }
         /// Delivers the answers of each server in the order in which it sent them.
         pub fn in_order(self) -> Self {
             within(self.client.in_order())
@@ -346,6 +350,10 @@ mod blobs {
         /// Ends a call at its first status.
         pub(super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
+        }
+        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        pub(super) fn tolerant(self) -> Self {
+            within(self.client.tolerant())
         }
         /// Delivers the answers of each server in the order in which it sent them.
         pub(super) fn in_order(self) -> Self {

@@ -654,17 +654,35 @@ pub fn undelivered(request: &Request, status: &Status) -> Response {
         .map(|options| options.trace.clone())
         .unwrap_or_default();
     Response {
-        call: request.call,
-        distance: 0,
-        token: Some(request.token),
-        request: request.id,
         index: request.base,
-        last: true,
         manifest: request.manifest,
+        options: Some(Box::new(Options {
+            trace,
+            undelivered: true,
+            ..Options::default()
+        })),
+        ..undelivered_initial(request.call, request.token, request.id, status)
+    }
+}
+
+/// The same of an initial request, by its initiator.
+pub fn undelivered_initial(
+    call: CallId,
+    token: Token,
+    request: RequestId,
+    status: &Status,
+) -> Response {
+    Response {
+        call,
+        distance: 0,
+        token: Some(token),
+        request,
+        index: 0,
+        last: true,
+        manifest: None,
         status: true,
         compressed: false,
         options: Some(Box::new(Options {
-            trace,
             undelivered: true,
             ..Options::default()
         })),

@@ -158,6 +158,7 @@ impl<P: Probe> Endpoint<P> {
                     status: response.status,
                     payload,
                     from,
+                    loss: None,
                 };
                 self.keep_answer(sequence, answer);
                 if response.status && fail_fast {
@@ -170,12 +171,18 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// An answer waits for the application.
-    fn keep_answer(&mut self, sequence: u64, answer: Answer) {
+    pub(super) fn keep_answer(&mut self, sequence: u64, answer: Answer) {
         if let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.taken) {
             match &mut call.order {
                 None => {
                     call.answers.push(answer);
                     self.untaken += 1;
+                }
+                Some(order) if answer.loss.is_some() => {
+                    let held = order.give_up(answer.request.path);
+                    self.untaken += 1 + held.len();
+                    call.answers.push(answer);
+                    held.into_iter().for_each(|held| call.answers.push(held));
                 }
                 Some(order) => {
                     let path = answer.request.path;

@@ -193,7 +193,7 @@ mod tests {
             traced: None,
             resending: None,
             order: None,
-            partial: None,
+            tolerant: None,
             answers: Line::default(),
             outcome: None,
             told: false,

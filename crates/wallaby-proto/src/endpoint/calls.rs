@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::call::allowance::Allowance;
 use crate::call::initiator::Initiator;
+use crate::call::server::undelivered_initial;
 use crate::call::taken::Answers;
 use crate::call::watch::{Failure as Loss, Watch};
 use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{
     Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
-use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Token};
+use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Status, Token};
 use bytes::Bytes;
 
 use super::bodies::OutBody;
@@ -58,8 +59,11 @@ pub struct CallOptions {
     pub resend: Option<Resend>,
     /// Whether the answers of each branch are told in the order in which they were sent.
     pub in_order: bool,
-    /// Whether what is lost ends it only when nothing else is missing.
-    pub partial: bool,
+    /// Whether it goes on without what is lost of it: a status takes the place of what is missing of that branch
+    /// ([`Status::loss`](crate::Status::loss)), nothing of it is sent again, and it is complete, with statuses, when nothing
+    /// else is missing. With `fail_fast` a loss is the end all the same. Of several initial requests each may fail to reach its
+    /// server; if the only one does, the call fails.
+    pub tolerant: bool,
 }
 
 /// One call.
@@ -96,7 +100,7 @@ pub(super) struct Call {
     /// Of one whose answers are told in order.
     pub(super) order: Option<Box<Order>>,
     /// Of one that goes on without what is lost.
-    pub(super) partial: Option<Box<Partial>>,
+    pub(super) tolerant: Option<Box<Tolerance>>,
     /// Answers that the application has not taken, and how the call ended.
     pub(super) answers: Line<Answer>,
     pub(super) outcome: Option<Outcome>,
@@ -120,10 +124,10 @@ pub(super) struct Traced {
 
 /// What is known of a call that goes on without what is lost.
 #[derive(Debug, Default)]
-pub(super) struct Partial {
+pub(super) struct Tolerance {
     /// Where the servers of its line are, behind the first.
     pub(super) line: Vec<Address>,
-    pub(super) losses: Vec<Loss>,
+    pub(super) losses: Vec<Arc<Loss>>,
 }
 
 /// An initial request.
@@ -137,7 +141,7 @@ pub(super) struct Root {
     pub(super) mark: Mark,
     /// Who was there.
     pub(super) node: Option<NodeId>,
-    /// That has ended.
+    /// That has ended; without one, it certainly reaches nobody.
     pub(super) lost: bool,
 }
 
@@ -244,7 +248,7 @@ impl<P: Probe> Endpoint<P> {
             }),
             resending: (options.resend.clone()).map(|policy| Box::new(Resending::new(policy))),
             order: options.in_order.then(Box::default),
-            partial: options.partial.then(Box::default),
+            tolerant: (options.tolerant && !options.fail_fast).then(Box::default),
             answers: Line::default(),
             outcome: None,
             told: false,
@@ -552,24 +556,24 @@ impl<P: Probe> Endpoint<P> {
         Some(&mut self.calls.kept(key.0)?.initiator)
     }
 
-    /// What a call has gone on without ([`CallOptions::partial`]).
-    pub fn losses(&self, key: CallKey) -> &[Loss] {
-        let partial = self
+    /// What a call has gone on without ([`CallOptions::tolerant`]).
+    pub fn losses(&self, key: CallKey) -> &[Arc<Loss>] {
+        let tolerant = self
             .calls
             .peek(key.0)
-            .and_then(|call| call.partial.as_ref());
-        partial.map_or(&[], |partial| &partial.losses)
+            .and_then(|call| call.tolerant.as_ref());
+        tolerant.map_or(&[], |tolerant| &tolerant.losses)
     }
 
     /// A call that goes on without what is lost goes down a line: these are its servers, behind the first. Said before it is
     /// watched over.
     pub fn note_line(&mut self, key: CallKey, servers: &[Address]) {
-        let partial = self
+        let tolerant = self
             .calls
             .kept(key.0)
-            .and_then(|call| call.partial.as_mut());
-        if let Some(partial) = partial {
-            partial.line = servers.to_vec();
+            .and_then(|call| call.tolerant.as_mut());
+        if let Some(tolerant) = tolerant {
+            tolerant.line = servers.to_vec();
         }
     }
 
@@ -579,13 +583,14 @@ impl<P: Probe> Endpoint<P> {
         call.is_some_and(|call| call.roots.iter().any(|root| root.session.is_some()))
     }
 
-    /// Whether a connection has taken this initial request of a call. If not, [`Output::Sent`] tells when one is taken, or
+    /// Whether a connection has taken this initial request of a call, or the call goes on without. If not, [`Output::Sent`] tells when one is taken, or
     /// the call has ended.
     pub fn is_sent(&mut self, key: CallKey, request: RequestId) -> bool {
         let Some(call) = self.calls.kept(key.0) else {
             return true;
         };
-        let is_sent = call.root(request).is_none_or(|root| root.session.is_some());
+        let root = call.root(request);
+        let is_sent = root.is_none_or(|root| root.session.is_some() || root.lost);
         call.wants_sent |= !is_sent;
         is_sent
     }
@@ -655,15 +660,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// A call has come to its outcome; nothing changes that. What still runs somewhere is told to stop.
     pub(super) fn end_call(&mut self, sequence: u64, outcome: Result<(), Failure>) {
+        if outcome.is_ok() {
+            self.note_losses(sequence);
+        }
         let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
             return;
         };
-        let loss = call.partial.as_ref();
-        let loss = loss.and_then(|partial| partial.losses.first());
-        let outcome = match (outcome, loss) {
-            (Ok(()), Some(loss)) => Err(Failure::Lost(Box::new(loss.clone()))),
-            (outcome, _) => outcome,
-        };
+        let losses = call.tolerant.as_ref();
+        let losses = losses.map_or(0, |tolerant| tolerant.losses.len() as u64);
         match &outcome {
             Ok(()) => self.counters.calls_completed += 1,
             Err(Failure::Aborted { .. }) => self.counters.calls_aborted += 1,
@@ -676,10 +680,11 @@ impl<P: Probe> Endpoint<P> {
         if let Some(traced) = &mut call.traced {
             traced.ended = Some(self.raw);
         }
-        let failed = outcome.is_err();
+        // What was lost may run all the same.
+        let whole = outcome.is_ok() && losses == 0;
         call.outcome = Some(match outcome {
             Ok(()) => Outcome::Complete {
-                statuses: call.initiator.responses().1,
+                statuses: call.initiator.responses().1 + losses,
             },
             Err(failure) => Outcome::Failed(Box::new(failure)),
         });
@@ -695,7 +700,7 @@ impl<P: Probe> Endpoint<P> {
         if !self.bodies.is_empty() {
             self.break_bodies_of_call(sequence);
         }
-        if failed {
+        if !whole {
             self.credit_all(sequence);
         }
         if self
@@ -706,7 +711,7 @@ impl<P: Probe> Endpoint<P> {
             self.end_resending(sequence);
         }
         self.tell_of(sequence);
-        if !failed || !self.wind_down(sequence) {
+        if whole || !self.wind_down(sequence) {
             self.call_over(sequence);
         }
     }
@@ -812,10 +817,35 @@ impl<P: Probe> Endpoint<P> {
             self.probe
                 .notes(Note::Undelivered(call.initiator.call(), request));
         }
-        if self.try_elsewhere(sequence, request) {
+        if self.try_elsewhere(sequence, request) || self.tolerates(sequence, request, &error) {
             return;
         }
         self.end_call(sequence, Err(Failure::NotSent { request, error }));
+    }
+
+    /// One of several initial requests of a call that goes on without what is lost certainly reaches nobody: a status says so in
+    /// its name. Whether it is so.
+    #[cold]
+    fn tolerates(&mut self, sequence: u64, request: RequestId, error: &ConnectError) -> bool {
+        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
+            return false;
+        };
+        let is_only_one = call.initiator.is_closed() && call.roots.iter().count() < 2;
+        if call.tolerant.is_none() || is_only_one {
+            return false;
+        }
+        if let Some(root) = call.root(request) {
+            root.lost = true;
+        }
+        if std::mem::take(&mut call.wants_sent) {
+            self.outputs.push_back(Output::Sent(CallKey(sequence)));
+        }
+        let status = Status::new(error.code(), error.to_string()).by(Some(error.server()));
+        let (call, token) = (call.initiator.call(), call.token);
+        let response = undelivered_initial(call, token, request, &status);
+        self.probe.replaced(&response);
+        self.local.push_back(Message::Response(response));
+        true
     }
 
     /// A session does not take an initial request at all.

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
 use super::bodies::{InBody, OutBody};
 use super::conn::ConnId;
 use super::sockets::SocketId;
+use crate::call::watch::Failure as Loss;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
 use crate::{Address, RequestId, Status};
@@ -184,9 +186,16 @@ pub struct Answer {
     pub(super) payload: Bytes,
     /// The connection that it came over.
     pub(super) from: Option<ConnId>,
+    /// It stands for what is lost of a branch.
+    pub(super) loss: Option<Arc<Loss>>,
 }
 
 impl Answer {
+    /// What is lost of a branch, if this stands for it in a call that goes on without.
+    pub fn loss(&self) -> Option<&Loss> {
+        self.loss.as_deref()
+    }
+
     /// The payload.
     ///
     /// # Errors
@@ -195,6 +204,9 @@ impl Answer {
     pub fn payload(self) -> Result<Bytes, CallError> {
         if !self.status {
             return Ok(self.payload);
+        }
+        if let Some(loss) = self.loss {
+            return Err(CallError::Status(Status::lost(loss)));
         }
         match Status::from_payload(&self.payload) {
             Ok(status) => Err(CallError::Status(status.at(self.request))),

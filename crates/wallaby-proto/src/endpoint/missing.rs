@@ -3,21 +3,62 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::Endpoint;
 use super::calls::{Call, Root};
+use super::event::{Answer, CallKey};
 use super::probe::Probe;
 use crate::RequestId;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
-use crate::call::watch::Location;
+use crate::call::watch::{Failure as Loss, Location};
 use crate::error::Failure;
 
 impl<P: Probe> Endpoint<P> {
     /// A call fails because something of it was lost: with the names of all that is missing.
-    pub(super) fn lose_call(&mut self, sequence: u64, mut loss: Box<crate::call::watch::Failure>) {
+    pub(super) fn lose_call(&mut self, sequence: u64, mut loss: Box<Loss>) {
         if let Some(call) = self.calls.get(sequence) {
-            call.fill_in(&mut loss, self.now);
+            call.fill_in(&mut loss);
+            loss.missing = call.missing(self.now);
         }
         self.end_call(sequence, Err(Failure::Lost(loss)));
+    }
+
+    /// A call may be complete because its watch has just given up what was missing.
+    pub(super) fn note_losses(&mut self, sequence: u64) {
+        let call = self.calls.get_mut(sequence).filter(|call| !call.ended);
+        let call = call.filter(|call| call.tolerant.is_some());
+        let watch = call.and_then(|call| call.watch.as_mut());
+        let losses = watch.map(|watch| watch.take_lost()).unwrap_or_default();
+        for loss in losses {
+            self.note_loss(sequence, *loss);
+        }
+    }
+
+    /// Something is lost of a call that goes on without it: the application learns that in place of what is missing. Each loss
+    /// names only itself, as there may be as many as branches.
+    #[cold]
+    pub(super) fn note_loss(&mut self, sequence: u64, mut loss: Loss) {
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        call.fill_in(&mut loss);
+        let view = call.initiator.branch_view(&loss.request.path);
+        let Some(tolerance) = &mut call.tolerant else {
+            return;
+        };
+        let loss = Arc::new(loss);
+        tolerance.losses.push(Arc::clone(&loss));
+        let answer = Answer {
+            call: CallKey(sequence),
+            request: loss.request,
+            index: view.map_or(0, |view| view.received),
+            status: true,
+            payload: Bytes::new(),
+            from: None,
+            loss: Some(loss),
+        };
+        self.keep_answer(sequence, answer);
     }
 }
 
@@ -34,12 +75,11 @@ impl Call {
     }
 
     /// What an endpoint knows of a loss besides what its watch does.
-    pub(super) fn fill_in(&self, loss: &mut crate::call::watch::Failure, now: Duration) {
+    fn fill_in(&self, loss: &mut Loss) {
         loss.method = self.method_of(loss.request);
         if !loss.server.is_known() {
             loss.server = self.server_of(loss.request);
         }
-        loss.missing = self.missing(now);
     }
 
     fn missing_branch(&self, request: RequestId, now: Duration) -> MissingBranch {

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::event::Answer;
 use crate::Path;
 
+/// No answer has this number.
+const GIVEN_UP: u32 = u32::MAX;
+
 /// What comes next of each branch of a call whose answers are told in order.
 #[derive(Debug, Default)]
 pub(super) struct Order {
@@ -20,12 +23,26 @@ impl Order {
     pub(super) fn arrive(&mut self, answer: Answer) -> Option<Answer> {
         let path = answer.request.path;
         let told = self.told.entry(path).or_default();
+        if *told == GIVEN_UP {
+            return Some(answer);
+        }
         if answer.index != *told {
             self.held.insert((path, answer.index), answer);
             return None;
         }
         *told = told.saturating_add(1);
         Some(answer)
+    }
+
+    /// Something of this branch is lost: what has come of it waits no longer, and neither does what comes.
+    #[cold]
+    pub(super) fn give_up(&mut self, path: Path) -> Vec<Answer> {
+        self.told.insert(path, GIVEN_UP);
+        let held = self.held.range((path, 0)..=(path, u32::MAX));
+        let held: Vec<u32> = held.map(|((_, index), _)| *index).collect();
+        let held = held.into_iter();
+        held.filter_map(|index| self.held.remove(&(path, index)))
+            .collect()
     }
 
     /// The answer behind the one of this branch that was told last, if it has come before.
@@ -63,6 +80,7 @@ mod tests {
             status: false,
             payload: Bytes::new(),
             from: None,
+            loss: None,
         };
         let mut order = Order::default();
         let mut told = Vec::new();
@@ -89,5 +107,13 @@ mod tests {
         assert!(of(first).map(|told| told.1).eq(0..4));
         assert!(of(second).map(|told| told.1).eq(0..3));
         assert!(order.held.is_empty());
+        // One is lost: what came behind it is told, and then whatever comes.
+        assert!(order.arrive(answer(first, 6)).is_none());
+        assert!(order.arrive(answer(first, 5)).is_none());
+        assert!(order.arrive(answer(second, 5)).is_none());
+        let held = order.give_up(first.path);
+        assert!(held.iter().map(|held| held.index).eq([5, 6]));
+        let late = order.arrive(answer(first, 8));
+        assert!(late.is_some() && order.next(first.path).is_none());
     }
 }

@@ -123,7 +123,7 @@ impl<P: Probe> Endpoint<P> {
             ping,
             stall: call.stall_limit(self.config.stall_limit),
             retries: call.resending().map_or(0, |resending| resending.times()),
-            partial: call.partial.is_some(),
+            tolerant: call.tolerant.is_some(),
         };
         let servers = call.roots.iter().map(|root| Location {
             address: Some(root.server.clone()),
@@ -132,11 +132,11 @@ impl<P: Probe> Endpoint<P> {
         let servers: Vec<Location> = servers.collect();
         self.probe.notes(Note::Watched);
         let mut watch = Watch::new(&mut call.initiator, settings, servers, now);
-        if let Some(partial) = &call.partial {
+        if let Some(tolerant) = &call.tolerant {
             let (id, token) = (call.initiator.call(), call.token);
             let next = |path: &Path| Some(path.child(0, id, token));
             let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
-            for (path, server) in places.zip(&partial.line) {
+            for (path, server) in places.zip(&tolerant.line) {
                 let at = Location {
                     address: Some(server.clone()),
                     node: None,
@@ -215,16 +215,7 @@ impl<P: Probe> Endpoint<P> {
                     attempt,
                     failure,
                 }) => self.begin_again(sequence, request, attempt, failure),
-                Some(Action::Lost(mut loss)) => {
-                    if let Some(call) = self.calls.get_mut(sequence) {
-                        call.fill_in(&mut loss, self.now);
-                    }
-                    if let Some(call) = self.calls.get_mut(sequence)
-                        && let Some(partial) = &mut call.partial
-                    {
-                        partial.losses.push(*loss);
-                    }
-                }
+                Some(Action::Lost(loss)) => self.note_loss(sequence, *loss),
                 None => break,
             }
         }
@@ -232,24 +223,27 @@ impl<P: Probe> Endpoint<P> {
             if call.initiator.has_adopted() {
                 self.tell_of(sequence);
             }
-            self.end_without_losses(sequence);
+            if self.end_without_losses(sequence) {
+                return self.follow_watch(sequence); // what still runs is to be stopped
+            }
         }
         let call = self.calls.get(sequence);
         let due = call.and_then(|call| call.watch.as_ref()?.next_timeout());
         self.watch_at(sequence, due);
     }
 
-    /// Of a call that goes on without what is lost perhaps nothing else is missing.
-    fn end_without_losses(&mut self, sequence: u64) {
+    /// Of a call that goes on without what is lost perhaps nothing else is missing. Whether it has ended so.
+    fn end_without_losses(&mut self, sequence: u64) -> bool {
         let call = self.calls.get(sequence).filter(|call| !call.ended);
         let is_over = call.is_some_and(|call| {
-            let partial = call.partial.as_ref();
-            partial.is_some_and(|partial| !partial.losses.is_empty())
+            let tolerant = call.tolerant.as_ref();
+            tolerant.is_some_and(|tolerant| !tolerant.losses.is_empty())
                 && call.initiator.is_complete()
         });
         if is_over {
             self.end_call(sequence, Ok(()));
         }
+        is_over
     }
 
     /// An answer was shown to the initiator.

@@ -102,6 +102,7 @@ impl Node {
         let plan = &context.plan.calls[index];
         let mut options = CallOptions::default();
         (options.deadline, options.stall_limit) = (Some(plan.deadline), plan.stall);
+        options.tolerant = plan.tolerant;
         options.ping = Some(PingSettings {
             period: plan.ping_period,
             timeout: plan.timeout,
@@ -233,13 +234,27 @@ impl Node {
             match self.endpoint.next_answer(key) {
                 Next::Pending => return,
                 Next::Trace(_) => {}
-                Next::Answer(answer) => deliver(id, answer, context),
+                Next::Answer(answer) => self.deliver(id, answer, context),
                 Next::Ended(outcome) => {
                     let outcome = self.judge(key, outcome, context);
                     self.settle(key, outcome, context);
                 }
             }
         }
+    }
+
+    /// An answer, or the word that a branch is lost.
+    fn deliver(&self, id: CallId, answer: Answer, context: &mut Context<'_>) {
+        let Some(loss) = answer.loss() else {
+            return deliver(id, answer, context);
+        };
+        if context.is(Broken::LossUntold) {
+            return;
+        }
+        note!(context, self.index, "{loss}");
+        context.hit(Point::LossTolerated);
+        let (now, plan, hanging) = (context.now(), context.plan, self.hanging(context));
+        context.oracle.lost(now, loss, hanging, plan);
     }
 
     /// How a call ended, as the oracle calls it.

@@ -2,7 +2,7 @@
 //!
 //! | never (the design's list) | broken so |
 //! |---|---|
-//! | COMPLETE before all responses are in | `CountsAlone`, `ManifestTwice` |
+//! | COMPLETE before all responses are in | `CountsAlone`, `ManifestTwice`, `LossUntold` |
 //! | a handler run twice for one request | `ResendAfterReset` |
 //! | a response delivered twice, to another call, to another life | `ResponseTwice`, `AnyCall`, `AnyLife` |
 //! | a call that neither completes nor fails | `NoWatch` |
@@ -151,6 +151,11 @@ fn silence_that_is_excused_until_an_acknowledgement_comes() {
 #[test]
 fn a_manifest_that_is_lost_with_the_message_that_took_it_along() {
     check(Broken::ManifestForgotten, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn what_a_call_has_gone_on_without_and_does_not_tell() {
+    check(Broken::LossUntold, &[Rule::EarlyCompletion]);
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Caller {
         let Some((first, rest)) = servers.split_first() else {
             return Ok(self.nothing());
         };
-        let client = self.clone().partial().at(first);
+        let client = self.clone().tolerant().at(first);
         let Target {
             definition: method,
             payload,

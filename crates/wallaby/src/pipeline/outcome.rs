@@ -199,6 +199,11 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             return;
         }
         if let Err(CallError::Status(status)) = &answer
+            && status.loss().is_some()
+        {
+            return; // how it ended with that server is known at the end
+        }
+        if let Err(CallError::Status(status)) = &answer
             && self
                 .places
                 .is_undelivered(position, path, self.call.shared())
@@ -281,11 +286,10 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
                     continue;
                 }
                 (_, Told::Whole) => self.whole(position),
-                (Some(failure), Told::Open) => {
-                    let loss = losses[position].take();
-                    TargetOutcome::Unknown(loss.unwrap_or_else(|| failure.clone()))
+                (_, Told::Open) => {
+                    let known = losses[position].take().or_else(|| failure.clone());
+                    TargetOutcome::Unknown(known.unwrap_or(Failure::NoAnswer))
                 }
-                (None, Told::Open) => TargetOutcome::Unknown(Failure::NoAnswer),
             };
             self.settle(position, outcome);
             self.note_kept(position);
@@ -301,7 +305,8 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         call.look_at_tree(|tree| {
             for loss in all {
                 if let Ok(position) = places.above(&loss.request.path, tree) {
-                    losses[position].get_or_insert(Failure::Lost(Box::new(loss)));
+                    losses[position]
+                        .get_or_insert_with(|| Failure::Lost(Box::new((*loss).clone())));
                 }
             }
         });

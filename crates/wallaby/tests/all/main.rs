@@ -46,6 +46,7 @@ mod shm;
 mod statuses;
 mod strangers;
 mod streaming;
+mod tolerant;
 mod trace;
 mod transports;
 mod travel;

@@ -243,7 +243,7 @@ impl Watch {
                 | FailureKind::ResponseLost { .. }
                 | FailureKind::Stalled { .. }
         );
-        if let Some(position) = position.filter(|_| lost && self.settings.partial) {
+        if let Some(position) = position.filter(|_| lost && self.settings.tolerant) {
             return self.go_on_without(initiator, position, failure, now);
         }
         // A status has told the application how a branch ended, for reasons that need not come again.

@@ -74,7 +74,7 @@ pub struct WatchSettings {
     pub retries: u32,
     /// What is lost does not end the call: it goes on without it, and tells of it by [`Action::Lost`]. Nothing is sent again
     /// then.
-    pub partial: bool,
+    pub tolerant: bool,
 }
 
 /// What the driver does next.
@@ -282,6 +282,18 @@ impl Watch {
             self.actions = VecDeque::new(); // a ping is rare, and a watched call lasts
         }
         next
+    }
+
+    /// What is lost of a call that goes on all the same, out of turn: before it is said to be complete.
+    pub fn take_lost(&mut self) -> Vec<Box<Failure>> {
+        let mut lost = Vec::new();
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Lost(failure) => lost.push(failure),
+                action => self.actions.push_back(action),
+            }
+        }
+        lost
     }
 
     /// When [`Self::handle_timeout`] has something to do.

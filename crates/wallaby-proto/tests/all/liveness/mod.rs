@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
 //! | `rates` | how much the client half asks because servers say so |
-//! | `partial` | the client half of calls that go on without what is lost |
+//! | `tolerant` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
 //! | `claims` | the server half towards who only says that it is the initiator |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
@@ -21,7 +21,6 @@ mod judging;
 mod limits;
 mod names;
 mod onward;
-mod partial;
 mod random;
 mod rates;
 mod recalling;
@@ -31,5 +30,6 @@ mod roo;
 mod shares;
 mod shelf;
 mod stopping;
+mod tolerant;
 mod waiting;
 mod world;

@@ -15,7 +15,7 @@ fn desk() -> Desk {
             period: Duration::from_millis(PERIOD),
             timeout: Duration::from_millis(TIMEOUT),
         },
-        partial: true,
+        tolerant: true,
         ..WatchSettings::default()
     })
 }
@@ -36,7 +36,7 @@ fn a_loss_that_a_server_repeats_is_told_once() {
         },
         stall: Some(Duration::from_millis(200)),
         retries: 0,
-        partial: true,
+        tolerant: true,
     });
     let stalled = || Progress {
         idle: Some(Duration::from_secs(9)),

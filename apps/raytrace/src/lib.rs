@@ -10,7 +10,7 @@
 //! | [`ray`], [`triangle`], [`hierarchy`] | what a ray hits, with the same result however triangles are put into boxes |
 //! | [`search`], [`part`], [`world`] | a scene in parts, and the way of a ray through them |
 //! | [`path`], [`material`], [`light`], [`chance`] | light: how it is scattered, where it comes from |
-//! | [`camera`], [`picture`], [`file`] | how it is seen |
+//! | [`camera`], [`picture`], [`mod@file`] | how it is seen |
 //! | [`scene`] | files, a generated scene, the stage around them |
 //! | [`server`], [`hops`], [`steps`], [`hosting`] | what a server offers |
 //! | [`client`], [`render`], [`nearest`], [`lost`] | who asks, for pictures and for single rays; what went wrong |

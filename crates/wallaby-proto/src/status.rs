@@ -233,7 +233,7 @@ impl Status {
     }
 }
 
-/// A constructor for each code that handlers report.
+/// A constructor for each code.
 macro_rules! constructors {
     ($($name:ident => $code:ident,)*) => {
         impl Status {
@@ -264,6 +264,9 @@ constructors! {
     unavailable => Unavailable,
     data_loss => DataLoss,
     unauthenticated => Unauthenticated,
+    unanswered => Unanswered,
+    panicked => Panicked,
+    mismatch => Mismatch,
 }
 
 /// So that handlers can use `?` on what reads and writes. Errors that say nothing of the caller's request are

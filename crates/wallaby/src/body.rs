@@ -97,7 +97,8 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    pub(crate) fn code(&self) -> Code {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
         match self {
             Self::Broken(_) | Self::Source(_) | Self::Call(_) => Code::Aborted,
             Self::Lost(_) => Code::Unavailable,

@@ -6,7 +6,7 @@
 use std::io;
 
 use thiserror::Error;
-use wallaby_proto::{Address, AddressError};
+use wallaby_proto::{Address, AddressError, Code, Status};
 
 pub use wallaby_proto::error::{
     AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
@@ -67,6 +67,21 @@ pub enum BindError {
     Serve(#[from] ServeError),
 }
 
+impl BindError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Address(_) | Self::Transport { .. } => Code::InvalidArgument,
+            Self::Resolve { .. } => Code::NotFound,
+            Self::Listen { r#source, .. } => kind(r#source),
+            Self::NoTransport { .. } => Code::Unimplemented,
+            Self::Random(_) => Code::Internal,
+            Self::NoClusterKey | Self::NoRuntime => Code::FailedPrecondition,
+            Self::Serve(error) => error.code(),
+        }
+    }
+}
+
 /// Why a service was not registered.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -88,6 +103,17 @@ pub enum ServeError {
     Closed,
 }
 
+impl ServeError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Taken { .. } => Code::AlreadyExists,
+            Self::Reserved { .. } => Code::InvalidArgument,
+            Self::Closed => Code::Cancelled,
+        }
+    }
+}
+
 /// An endpoint was not done when it had to close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{running} handlers ran and {waiting} requests waited when time was up")]
@@ -96,6 +122,18 @@ pub struct Undrained {
     pub running: usize,
     /// Requests that waited for a handler.
     pub waiting: usize,
+}
+
+impl Undrained {
+    /// What kind of error it is: always [`Code::DeadlineExceeded`].
+    pub fn code(&self) -> Code {
+        Code::DeadlineExceeded
+    }
+}
+
+/// What kind of error this is of the system's.
+fn kind(error: &io::Error) -> Code {
+    Status::from(io::Error::from(error.kind())).code()
 }
 
 /// What the system says of a dial.

@@ -120,7 +120,7 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
 
 /// A handler waits for an application that takes nothing, and that then gives the call up.
 async fn a_reply_that_waits_ends_with_the_call(net: Net) {
-    let payload = Watched(Arc::new(vec![0; 100_000]));
+    let payload = Watched(Arc::new(vec![0; 60_000]));
     let sent = payload.clone();
     let server = service().method(&heap::MANY, move |request: Request<Many<_>, _>, (what,)| {
         let payload = sent.clone();

@@ -11,7 +11,7 @@ use crate::common::{Net, at, client, failure, heap, patience, service, status, u
 use bytes::Bytes;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
-use wallaby::{Address, CallError, Code, Endpoint, Failure, One, Request, Service};
+use wallaby::{Address, CallError, Code, Endpoint, Failure, One, Request, SendError, Service};
 
 /// What a proxy does to datagrams, per mille.
 #[derive(Clone, Copy, Default)]
@@ -409,11 +409,15 @@ async fn messages_have_up_to_64_kib() {
         let echo = service().method(
             &heap::ONE,
             |request: Request<One<_>, _>, (what,): (Bytes,)| async move {
-                let what = if what == "more" {
-                    Bytes::from(vec![7; 65_537])
-                } else {
-                    what
-                };
+                if what == "more" {
+                    let sent = request.respond(Bytes::from(vec![7; 65_537])).await;
+                    let limit = match &sent {
+                        Err(SendError::TooLarge { limit, .. }) => *limit,
+                        _ => 0,
+                    };
+                    assert_eq!(limit, 65_536, "{sent:?}");
+                    return Ok(sent?);
+                }
                 Ok(request.respond(what).await?)
             },
         );

@@ -10,6 +10,7 @@ use crate::call::allowance::Exhausted;
 use crate::call::records::{Frozen, Output as Standing, Sent, Ticket};
 use crate::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
 use crate::connection::{Mark, MethodDefinition};
+use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
 use crate::endpoint::bodies::OutBody;
 use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
@@ -464,6 +465,23 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// How long an answer to the initiator may be: less if only datagrams lead there.
+    fn longest_answer(&self, handler: &Handler) -> u64 {
+        let most = self.config.limits.message;
+        match &handler.reply_to {
+            ReplyTo::Peer if self.is_session(handler.from) => most.min(MAX_MESSAGE as u64),
+            ReplyTo::At(address) => {
+                let known = self.claiming(handler.call().initiator);
+                let by_stream = known.iter().any(|id| !self.is_session(*id));
+                match by_stream {
+                    true => most,
+                    false => self.config.longest_to(address),
+                }
+            }
+            ReplyTo::Peer | ReplyTo::Relay => most,
+        }
+    }
+
     fn check(&mut self, handler: &Handler, sending: Sending) -> Result<Checked, SendError> {
         if handler.server.has_ended() {
             let why = if handler.exhausted {
@@ -474,12 +492,17 @@ impl<P: Probe> Endpoint<P> {
             return Err(SendError::Ended(why.into()));
         }
         let (Sending::Answer(payload) | Sending::Onward(_, payload)) = &sending;
-        let (size, mut limit) = (payload.len() as u64, self.config.limits.message);
-        if let Sending::Onward(to, _) = &sending {
-            limit = self.config.longest_to(&to.server);
-        }
+        let size = payload.len() as u64;
+        let limit = match &sending {
+            Sending::Answer(_) if size <= MAX_MESSAGE as u64 => self.config.limits.message,
+            Sending::Answer(_) => self.longest_answer(handler),
+            Sending::Onward(to, _) => self.config.longest_to(&to.server),
+        };
         if size > limit {
             let peer = match &sending {
+                Sending::Answer(_) if limit < self.config.limits.message => {
+                    "the initiator by udp: (tcp:, unix: and shm: carry larger ones)".to_owned()
+                }
                 Sending::Answer(_) => "the initiator".to_owned(),
                 Sending::Onward(to, _) => to.server.to_string(),
             };

@@ -22,6 +22,7 @@ const LAYERS: &[&str] = &[
     "wallaby",
     "wallaby-onc",
     "wallaby-tls",
+    "wallaby-chain",
     "wallaby-fuzz",
     "wallaby-program",
     "wallaby-bench",

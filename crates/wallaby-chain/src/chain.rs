@@ -1,0 +1,247 @@
+//! How a chain is made: by a client, or by a handler that answers with one.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thiserror::Error;
+use wallaby::codec::{Codec, CodecError, Format, Postcard, Raw};
+use wallaby::{
+    Address, Answer, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
+    RawRequest, Request, Status, Target,
+};
+
+use crate::stack::{Function, Level, Link, MARK, Stack};
+use crate::state::State;
+use crate::step::Hop;
+
+/// A chain that has not begun: its first link, and what is done with answers. It comes to a `T`.
+#[derive(Debug, Clone)]
+#[must_use = "a chain begins when it is called or forwarded"]
+pub struct Chain<T, C = Postcard> {
+    server: Address,
+    method: Arc<MethodDefinition>,
+    payload: Result<Bytes, CodecError>,
+    /// The levels that are its own, the outermost first.
+    levels: Vec<Level>,
+    types: PhantomData<fn() -> (T, C)>,
+}
+
+/// A chain whose functions say how it goes on. What it comes to is a `T`, written by [`Postcard`]: the caller promises that, since no
+/// compiler sees the functions.
+///
+/// See the example of the [crate].
+pub fn start<T>(first: Hop) -> Chain<T>
+where
+    Postcard: Codec<T>,
+{
+    start_by(first)
+}
+
+/// The same if what it comes to is written by another codec.
+pub fn start_by<T, C: Codec<T>>(first: Hop) -> Chain<T, C> {
+    let mut stack = Stack::default();
+    stack.push(first.function, first.state);
+    Chain {
+        server: first.server,
+        method: first.method,
+        payload: first.payload,
+        levels: stack.levels,
+        types: PhantomData,
+    }
+}
+
+/// A chain without code: the answer of this method is the argument of the next one ([`Chain::then`]), and the last answer is the
+/// chain's. The compiler checks that they fit.
+///
+/// ```
+/// # use wallaby::{Address, Endpoint};
+/// #[wallaby::service]
+/// trait Shelf { async fn fetch(id: u32) -> String; }
+///
+/// #[wallaby::service]
+/// trait Words { async fn count(text: String) -> u64; }
+///
+/// # async fn example(endpoint: Endpoint, a: Address, b: Address) -> Result<(), Box<dyn std::error::Error>> {
+/// let chain = wallaby_chain::pipe(&a, &shelf::FETCH, (7,)).then(&b, &words::COUNT);
+/// let words: u64 = chain.call(endpoint.caller())?.await?;
+/// # Ok(())
+/// # }
+/// # fn main() {}
+/// ```
+///
+/// ```compile_fail
+/// # use wallaby::Address;
+/// #[wallaby::service]
+/// trait Shelf { async fn fetch(id: u32) -> String; }
+///
+/// # fn example(a: Address) {
+/// // What `fetch` answers is no `u32`.
+/// let chain = wallaby_chain::pipe(&a, &shelf::FETCH, (7,)).then(&a, &shelf::FETCH);
+/// # }
+/// # fn main() {}
+/// ```
+pub fn pipe<Args, A, C>(
+    server: impl Into<Address>,
+    method: &'static Method<Args, A, C>,
+    arguments: Args,
+) -> Chain<A::Item, C>
+where
+    A: Answer,
+    C: Codec<Args> + Codec<A::Item>,
+{
+    start_by(Hop::to(server, method, arguments))
+}
+
+/// A codec by which the arguments of a method that takes one value look like that value: then an answer can be passed on as it is.
+pub trait Passes: Format {}
+
+impl Passes for Postcard {}
+
+impl Passes for Raw {}
+
+impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
+    /// What it comes to is the argument of this method, whose answer it then comes to.
+    pub fn then<A>(
+        mut self,
+        server: impl Into<Address>,
+        method: &'static Method<(T,), A, C>,
+    ) -> Chain<A::Item, C>
+    where
+        A: Answer,
+        C: Codec<(T,)> + Codec<A::Item> + Passes,
+    {
+        let link = Link::new(server.into(), method.definition());
+        match self.levels.first_mut() {
+            Some(Level::Run {
+                function: Function::Pipe(links),
+                ..
+            }) => links.push(link),
+            _ => {
+                let function = Function::Pipe(vec![link]);
+                let state = State::new();
+                self.levels.insert(0, Level::Run { function, state });
+            }
+        }
+        Chain {
+            server: self.server,
+            method: self.method,
+            payload: self.payload,
+            levels: self.levels,
+            types: PhantomData,
+        }
+    }
+
+    /// Exceptions of all that is said of the chain until here go to the server `at`, where the function of this name
+    /// ([`Chains::catching`](crate::Chains::catching)) is asked how it goes on. For chains that a handler starts, `at` is its own
+    /// server. Without it, and of what that function returns as an error, who started the chain outside of this one is asked, at last
+    /// the caller: it gets a status.
+    pub fn catch(mut self, at: impl Into<Address>, function: &str, state: State) -> Self {
+        let (at, function) = (at.into(), function.to_owned());
+        let catch = Level::Catch {
+            at,
+            function,
+            state,
+        };
+        self.levels.insert(0, catch);
+        self
+    }
+
+    /// Makes the call. It has the options of `caller`: deadline, metadata, trace, budgets. How it ends, and what its failures
+    /// tell, is as for any call.
+    ///
+    /// # Errors
+    ///
+    /// If the chain is too large to travel, or the first arguments cannot be encoded.
+    pub fn call(self, caller: Caller) -> Result<Call<One<T>, Chained<C>>, ChainError> {
+        let (payload, continuation) = self.encoded(true)?;
+        let client = caller.at(self.server).continuation(continuation);
+        Ok(client.call_target(Target::raw(self.method, payload)))
+    }
+
+    /// Answers a request with what the chain comes to. If the request is itself a link of a chain, that one goes on then, at the
+    /// server where this one ends; the handler need not know.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call). The request ends with a status then.
+    pub fn forward<A: Answer<Item = T>>(
+        self,
+        request: Request<A, C>,
+    ) -> Result<Delegation<RawRequest>, ChainError> {
+        match self.encoded(false) {
+            Ok((payload, continuation)) => {
+                let onward = request
+                    .into_raw()
+                    .forward(self.server, &self.method, payload);
+                Ok(onward.continuation(continuation))
+            }
+            Err(error) => {
+                request.fail(&Status::from(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    fn encoded(&self, marked: bool) -> Result<(Bytes, Bytes), ChainError> {
+        let payload = self.payload.clone()?;
+        let mut stack = Stack {
+            marked,
+            hops: 1,
+            levels: self.levels.clone(),
+            ..Stack::default()
+        };
+        stack.path.push(&self.server);
+        let bytes = stack.to_bytes();
+        let bytes = bytes.map_err(|error| CodecError::new("chain", error.to_string()))?;
+        match Continuation::new(bytes.clone()) {
+            Ok(_) => Ok((payload, bytes)),
+            Err(error) => Err(ChainError::TooLarge(error.to_string())),
+        }
+    }
+}
+
+/// Why a chain cannot begin.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChainError {
+    /// The first arguments cannot be encoded.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// Its functions and states are too much to travel with a request.
+    #[error("the chain's functions and states are {0}")]
+    TooLarge(String),
+}
+
+impl From<ChainError> for Status {
+    fn from(error: ChainError) -> Self {
+        let code = match error {
+            ChainError::Codec(_) => Code::Internal,
+            ChainError::TooLarge(_) => Code::ResourceExhausted,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// The codec of what a chain comes to: as `C`, and in front of it a mark that only the end of a chain sets. So the answer of a server that
+/// knows no chains, and has answered the caller in place of passing its answer on, is an error and not a wrong answer.
+#[derive(Debug)]
+pub struct Chained<C>(PhantomData<fn() -> C>);
+
+impl<C: Format> Format for Chained<C> {
+    const NAME: &'static str = C::NAME;
+}
+
+impl<T, C: Codec<T>> Codec<T> for Chained<C> {
+    fn encode(value: &T) -> Result<Bytes, CodecError> {
+        Ok([&MARK[..], &C::encode(value)?].concat().into())
+    }
+
+    fn decode(payload: Bytes) -> Result<T, CodecError> {
+        if !payload.starts_with(&MARK) {
+            let why = "it is the answer of a link, not of the chain: is a `Chains` at that server?";
+            return Err(CodecError::new("chain", why));
+        }
+        C::decode(payload.slice(MARK.len()..))
+    }
+}

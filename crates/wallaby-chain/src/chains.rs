@@ -1,0 +1,379 @@
+//! The server's side: an interceptor around every method, which has chains go on.
+
+use std::fmt;
+use std::future::ready;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use wallaby::codec::{Codec, Postcard};
+use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
+use wallaby::{Builder, HandlerFuture, RawRequest, SendError, Service, Status};
+
+use crate::engine::{Engine, MERGE, Place, RAISE};
+use crate::exception::Exception;
+use crate::gather::{Arrival, Gathers};
+use crate::stack::{Level, Stack};
+use crate::state::{Answer, State};
+use crate::step::Step;
+
+/// What chains may use up at a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Hops of a chain, sub-chains included. Default 2,000.
+    pub hops: u32,
+    /// Bytes of all that travels with a request of a chain besides its arguments: functions, states, the path. Default, and at most,
+    /// 16 KiB.
+    pub bytes: usize,
+    /// Levels of the stack: functions that wait for the end of a chain inside theirs. Default 64.
+    pub levels: usize,
+    /// Branches of a split. Default 64.
+    pub branches: usize,
+    /// Splits of which some branches have arrived here to be merged, and some not. Default 1,024.
+    pub merges: usize,
+    /// Bytes of the answers that these keep, all together. Default 64 MiB.
+    pub merge_bytes: usize,
+    /// How long a branch that has arrived waits for the others. Default one minute.
+    pub merge_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            hops: 2000,
+            bytes: 16 << 10,
+            levels: 64,
+            branches: 64,
+            merges: 1024,
+            merge_bytes: 64 << 20,
+            merge_wait: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn check_size(&self, size: usize) -> Result<(), Status> {
+        if size <= self.bytes {
+            return Ok(());
+        }
+        let most = self.bytes;
+        let message =
+            format!("a chain with {size} bytes of functions and state: at most {most} are allowed");
+        Err(Status::resource_exhausted(message))
+    }
+
+    pub(crate) fn check_levels(&self, levels: usize) -> Result<(), Status> {
+        if levels <= self.levels {
+            return Ok(());
+        }
+        let most = self.levels;
+        let message = format!("{levels} chains inside each other: at most {most} are allowed");
+        Err(Status::resource_exhausted(message))
+    }
+}
+
+type Policy = dyn Fn(&Incoming) -> bool + Send + Sync;
+
+/// Makes an endpoint's methods links of chains, as they are, and has functions for chains. See the example of the [crate].
+#[must_use = "chains run where this is added to an endpoint"]
+#[derive(Default)]
+pub struct Chains {
+    engine: Engine,
+    policy: Option<Box<Policy>>,
+}
+
+impl Chains {
+    /// Without functions: pipes run, since these have no code.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A chaining function: it gets the state that was sent along and the answer of a link that ran here, and says how the chain goes
+    /// on. An error is an exception of the chain. One of the same name is replaced. Functions run where answers are sent, so they
+    /// must not block.
+    pub fn function(
+        mut self,
+        name: &str,
+        function: impl Fn(State, Answer) -> Result<Step, Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.engine
+            .functions
+            .insert(name.to_owned(), Arc::new(function));
+        self
+    }
+
+    /// A function that gets what all branches of a split have come to, in their order ([`Merge`](crate::Merge)).
+    pub fn merging(
+        mut self,
+        name: &str,
+        function: impl Fn(State, Vec<Answer>) -> Result<Step, Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.engine
+            .merging
+            .insert(name.to_owned(), Arc::new(function));
+        self
+    }
+
+    /// A function that catches exceptions of chains ([`Chain::catch`](crate::Chain::catch)) and says how they go on instead.
+    pub fn catching(
+        mut self,
+        name: &str,
+        function: impl Fn(State, Exception) -> Result<Step, Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.engine
+            .catching
+            .insert(name.to_owned(), Arc::new(function));
+        self
+    }
+
+    /// What chains may use up here.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.engine.limits = limits;
+        self
+    }
+
+    /// Who may bring chains here: requests of chains for which this is false are refused, others are not asked about. It sees who has
+    /// sent the request, as far as that is proven ([`RequestInfo::identity`](wallaby::RequestInfo::identity)): the client for the first
+    /// link, the server before for others. All may if nothing is said.
+    pub fn allow(mut self, policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static) -> Self {
+        self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
+    /// before.
+    pub fn add_to(self, builder: Builder) -> Builder {
+        let never = |_: RawRequest| ready(Err(Status::invalid_argument("it is for chains")));
+        let own = Service::new("wallaby-chain.Chains")
+            .raw(Arc::clone(MERGE.definition()), never)
+            .raw(Arc::clone(RAISE.definition()), never);
+        builder.serve(own).interceptor(Admitting {
+            engine: Arc::new(self.engine),
+            policy: self.policy,
+            gathers: Arc::default(),
+        })
+    }
+}
+
+impl fmt::Debug for Chains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chains")
+            .field("functions", &self.engine.functions.keys())
+            .field("merging", &self.engine.merging.keys())
+            .field("catching", &self.engine.catching.keys())
+            .field("limits", &self.engine.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Looks at requests before they are handled.
+struct Admitting {
+    engine: Arc<Engine>,
+    policy: Option<Box<Policy>>,
+    gathers: Arc<Gathers>,
+}
+
+impl Interceptor for Admitting {
+    fn admit(&self, request: &Incoming) -> Admission {
+        let stack = request.continuation().map_or(Ok(None), |bytes| {
+            let stack = Stack::read(&bytes)?;
+            if let Some(stack) = &stack {
+                self.engine.limits.check_size(bytes.len())?;
+                self.engine.limits.check_levels(stack.levels.len())?;
+            }
+            Ok(stack)
+        });
+        match stack {
+            Ok(Some(stack)) => self.admit_chain(request, stack),
+            // The handler of our own methods refuses what is no chain.
+            Ok(None) => Admission::Run,
+            Err(status) => Admission::Refuse(status),
+        }
+    }
+}
+
+impl Admitting {
+    fn admit_chain(&self, request: &Incoming, stack: Stack) -> Admission {
+        let place = Place {
+            call: request.call_id(),
+            request: request.id(),
+        };
+        let refuse = |stack: &Stack, status: &Status| {
+            Admission::Refuse(place.exception(stack, status).to_status())
+        };
+        if let Some(allows) = &self.policy
+            && !allows(request)
+        {
+            let message = format!("{} may not bring chains here", request.identity());
+            return refuse(&stack, &Status::permission_denied(message));
+        }
+        if request.method() == MERGE.name() {
+            return self.merge(request, stack, place).unwrap_or_else(|refused| {
+                let (stack, status) = *refused;
+                refuse(&stack, &status)
+            });
+        }
+        if request.method() == RAISE.name() {
+            return match Postcard::decode(request.payload()) {
+                Ok(exception) => replay(self.engine.catch(stack, exception, place)),
+                Err(error) => refuse(&stack, &Status::invalid_argument(error.to_string())),
+            };
+        }
+        if let Err(status) = self.engine.check(&stack) {
+            let exception = place.exception(&stack, &status);
+            return replay(self.engine.raise(stack, &exception));
+        }
+        Admission::around(Link {
+            engine: Arc::clone(&self.engine),
+            phase: Mutex::new(Phase::Waits),
+            stack,
+            place,
+        })
+    }
+
+    /// A branch ends here.
+    fn merge(
+        &self,
+        request: &Incoming,
+        mut stack: Stack,
+        place: Place,
+    ) -> Result<Admission, Box<(Stack, Status)>> {
+        let Some(Level::Merge(merging)) = stack.levels.pop() else {
+            let status = Status::invalid_argument("a branch that does not end here");
+            return Err(Box::new((stack, status)));
+        };
+        let payload = request.payload();
+        let what = match merging.raised {
+            false => Ok(Ok(Answer(payload))),
+            true => Postcard::decode(payload).map(Err),
+        };
+        let arrival = what
+            .map_err(|error| Status::invalid_argument(error.to_string()))
+            .and_then(|what| {
+                let limits = &self.engine.limits;
+                self.gathers
+                    .arrive(place.call, &merging, (what, stack.hops), limits)
+            });
+        match arrival {
+            Ok(Arrival::Early(waiting)) => {
+                request.shorten_deadline(self.engine.limits.merge_wait);
+                Ok(Admission::wait(async move {
+                    match waiting.all().await {
+                        Ok(()) => Admission::Replay(Vec::new()),
+                        Err(status) => {
+                            Admission::Refuse(place.exception(&stack, &status).to_status())
+                        }
+                    }
+                }))
+            }
+            Ok(Arrival::Last(results, hops)) => {
+                stack.branch.pop();
+                stack.hops = hops;
+                Ok(replay(self.engine.merge(stack, *merging, results, place)))
+            }
+            Err(status) => Err(Box::new((stack, status))),
+        }
+    }
+}
+
+/// This is sent, and no handler runs.
+fn replay(mut intents: Vec<Intent>) -> Admission {
+    match intents.pop() {
+        Some(Intent::Status(status)) if intents.is_empty() => Admission::Refuse(*status),
+        last => {
+            intents.extend(last);
+            Admission::Replay(intents)
+        }
+    }
+}
+
+/// A request whose answer goes to a function.
+struct Link {
+    engine: Arc<Engine>,
+    phase: Mutex<Phase>,
+    stack: Stack,
+    place: Place,
+}
+
+/// How far a link is.
+enum Phase {
+    /// It has not answered.
+    Waits,
+    /// It has answered, and may do so again, which would be wrong.
+    Holds(Intent),
+    /// The chain has gone on.
+    Over,
+}
+
+impl Link {
+    /// What is sent because of this.
+    fn next(&self, intent: Option<Intent>, method: &str) -> Result<Vec<Intent>, SendError> {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *phase, Phase::Over);
+        let intent = match (before, intent) {
+            (_, Some(Intent::Status(status))) => return Ok(self.raise(&status)),
+            (Phase::Over, None) => return Ok(Vec::new()),
+            (Phase::Over, Some(_)) => {
+                return Err(SendError::Refused("its chain has gone on".into()));
+            }
+            (Phase::Holds(_), Some(_)) => {
+                let message =
+                    format!("a link of a chain answers once, {method} has answered again");
+                return Ok(self.raise(&Status::failed_precondition(message)));
+            }
+            (Phase::Waits, None) => {
+                let message = format!("{method} has ended without an answer");
+                return Ok(self.raise(&Status::new(wallaby::Code::Unanswered, message)));
+            }
+            (Phase::Waits, Some(intent)) if !intent.is_last() => {
+                *phase = Phase::Holds(intent);
+                return Ok(Vec::new());
+            }
+            (Phase::Waits, Some(intent)) | (Phase::Holds(intent), None) => intent,
+        };
+        drop(phase);
+        Ok(match intent {
+            Intent::Answer { payload, .. } => {
+                self.engine.go_on(self.stack.clone(), payload, self.place)
+            }
+            Intent::Delegation { to, .. } => {
+                self.engine.hand_on(self.stack.clone(), to, self.place)
+            }
+            other => vec![other],
+        })
+    }
+
+    fn raise(&self, status: &Status) -> Vec<Intent> {
+        let exception = self.place.exception(&self.stack, status);
+        self.engine.raise(self.stack.clone(), &exception)
+    }
+}
+
+impl Exchange for Link {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let intents = match self.next(Some(intent), exit.method()) {
+            Ok(intents) => intents,
+            Err(error) => return Box::pin(ready(Err(error))),
+        };
+        let exit = exit.clone();
+        Box::pin(async move {
+            for intent in intents {
+                exit.send(intent).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn closing(&self, exit: &Exit) -> HandlerFuture {
+        let intents = self.next(None, exit.method());
+        let exit = exit.clone();
+        Box::pin(async move {
+            for intent in intents? {
+                match intent {
+                    Intent::Status(status) => return Err(*status),
+                    intent => exit.send(intent).await?,
+                }
+            }
+            Ok(())
+        })
+    }
+}

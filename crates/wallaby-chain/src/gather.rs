@@ -1,0 +1,229 @@
+//! What branches have come to, until all of a split have.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use wallaby::{CallId, Status};
+
+use crate::chains::Limits;
+use crate::exception::Exception;
+use crate::stack::Merging;
+use crate::state::Answer;
+
+/// What a branch has come to.
+pub(crate) type Arrived = Result<Answer, Exception>;
+
+/// Splits whose branches end here.
+#[derive(Default)]
+pub(crate) struct Gathers(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    open: HashMap<Key, Gather>,
+    /// Of all answers that are kept.
+    bytes: usize,
+}
+
+/// A split of a call.
+type Key = (CallId, String);
+
+struct Gather {
+    arrived: Vec<Option<Arrived>>,
+    bytes: usize,
+    hops: u32,
+    /// Those that have arrived before wait until all have.
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+/// What becomes of a branch that has arrived.
+pub(crate) enum Arrival {
+    /// It is the last one: here are all, in the order of their numbers, and how many hops the longest has made.
+    Last(Vec<Arrived>, u32),
+    /// Others are still on their way.
+    Early(Waiting),
+}
+
+/// A branch that waits for the others. If it does not any more before they are there, nobody does.
+pub(crate) struct Waiting {
+    gathers: Arc<Gathers>,
+    key: Key,
+    all: oneshot::Receiver<()>,
+}
+
+impl Gathers {
+    /// # Errors
+    ///
+    /// If that is more than the limits allow, or not as the other branches say.
+    pub(crate) fn arrive(
+        self: &Arc<Self>,
+        call: CallId,
+        merging: &Merging,
+        (what, hops): (Arrived, u32),
+        limits: &Limits,
+    ) -> Result<Arrival, Status> {
+        let Merging { number, of, .. } = *merging;
+        let index = (number as usize).wrapping_sub(1);
+        let key = (call, merging.split.clone());
+        let size = what.as_ref().map_or(0, |answer| answer.bytes().len());
+        let mut guard = self.lock();
+        let table = &mut *guard;
+        table.check(&key, of as usize, size, limits)?;
+        let mut gather = table.open.remove(&key).unwrap_or_else(|| Gather {
+            arrived: vec![None; of as usize],
+            bytes: 0,
+            hops: 0,
+            waiting: Vec::new(),
+        });
+        let Some(slot @ None) = gather.arrived.get_mut(index) else {
+            table.open.insert(key, gather);
+            let message =
+                format!("branch {number} of {of}: it has arrived before, or there is none");
+            return Err(Status::invalid_argument(message));
+        };
+        *slot = Some(what);
+        gather.hops = gather.hops.max(hops);
+        if gather.arrived.iter().any(Option::is_none) {
+            let (told, all) = oneshot::channel();
+            gather.waiting.push(told);
+            gather.bytes += size;
+            table.bytes += size;
+            table.open.insert(key.clone(), gather);
+            return Ok(Arrival::Early(Waiting {
+                gathers: Arc::clone(self),
+                key,
+                all,
+            }));
+        }
+        table.bytes -= gather.bytes;
+        drop(guard);
+        for told in gather.waiting {
+            let _ = told.send(());
+        }
+        let results = gather.arrived.into_iter().flatten().collect();
+        Ok(Arrival::Last(results, gather.hops))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Whether there is room for one that arrives.
+    fn check(&self, key: &Key, of: usize, size: usize, limits: &Limits) -> Result<(), Status> {
+        let full = |message| Err(Status::resource_exhausted(message));
+        if of > limits.branches {
+            let most = limits.branches;
+            return full(format!("{of} branches: this server merges at most {most}"));
+        }
+        if size > limits.merge_bytes.saturating_sub(self.bytes) {
+            let most = limits.merge_bytes;
+            return full(format!("this server keeps at most {most} bytes for merges"));
+        }
+        if self.open.len() >= limits.merges && !self.open.contains_key(key) {
+            let most = limits.merges;
+            return full(format!("this server has at most {most} merges at once"));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Gather> {
+        let gather = self.open.remove(key)?;
+        self.bytes -= gather.bytes;
+        Some(gather)
+    }
+}
+
+impl Waiting {
+    /// Waits until all are there.
+    ///
+    /// # Errors
+    ///
+    /// If another one does not wait any more.
+    pub(crate) async fn all(mut self) -> Result<(), Status> {
+        let all = (&mut self.all).await;
+        all.map_err(|_| {
+            Status::aborted("the merge was given up: another branch did not come in time")
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let given_up = self.gathers.lock().remove(&self.key);
+        drop(given_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wallaby::{Code, NodeId};
+
+    use super::*;
+    use crate::state::State;
+
+    fn arrive(gathers: &Arc<Gathers>, number: u32, of: u32) -> Result<Arrival, Status> {
+        let call = CallId {
+            initiator: NodeId::new(7).expect("not zero"),
+            sequence: 1,
+        };
+        let merging = Merging {
+            at: "mem://a".parse().expect("an address"),
+            function: "f".into(),
+            state: State::new(),
+            split: "0".into(),
+            number,
+            of,
+            raised: false,
+        };
+        let answer = Answer(vec![number as u8].into());
+        gathers.arrive(call, &merging, (Ok(answer), number), &Limits::default())
+    }
+
+    fn early(arrival: Result<Arrival, Status>) -> Waiting {
+        match arrival {
+            Ok(Arrival::Early(waiting)) => waiting,
+            Ok(Arrival::Last(..)) => panic!("it is the last one"),
+            Err(status) => panic!("{status}"),
+        }
+    }
+
+    /// Peers may say what they like of their branches.
+    #[test]
+    fn a_branch_arrives_once_and_is_one_of_those_that_there_are() {
+        let gathers = Arc::default();
+        let second = early(arrive(&gathers, 2, 3));
+        for (number, of) in [(2, 3), (0, 3), (4, 3), (4, 5), (u32::MAX, 3), (1, u32::MAX)] {
+            let Err(status) = arrive(&gathers, number, of) else {
+                panic!("branch {number} of {of} is none");
+            };
+            let codes = [Code::InvalidArgument, Code::ResourceExhausted];
+            assert!(codes.contains(&status.code()), "{status}");
+        }
+        let third = early(arrive(&gathers, 3, 3));
+        assert_eq!(gathers.lock().bytes, 2);
+        let Ok(Arrival::Last(all, hops)) = arrive(&gathers, 1, 3) else {
+            panic!("all are there");
+        };
+        let all: Vec<u8> = all
+            .iter()
+            .flatten()
+            .flat_map(|one| one.bytes().to_vec())
+            .collect();
+        assert_eq!((all, hops), (vec![1, 2, 3], 3));
+        assert_eq!(gathers.lock().bytes, 0);
+        assert!(gathers.lock().open.is_empty());
+        drop((second, third));
+    }
+
+    #[tokio::test]
+    async fn if_one_does_not_wait_any_more_nobody_does() {
+        let gathers = Arc::default();
+        let (first, second) = (early(arrive(&gathers, 1, 3)), early(arrive(&gathers, 2, 3)));
+        drop(first);
+        assert_eq!(gathers.lock().bytes, 0);
+        let given_up = second.all().await.expect_err("it is given up");
+        assert_eq!(given_up.code(), Code::Aborted);
+    }
+}

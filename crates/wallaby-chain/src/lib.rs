@@ -1,0 +1,85 @@
+//! RPC Chains on Wallaby: the caller brings the glue, and services stay as they are.
+//!
+//! A client that needs A, then B with what A has answered, then C, sends one message. A says what it says to anybody; a function, or a
+//! list that came along, says where that goes next; C answers the client. A, B and C know nothing of each other, nor of chains: any
+//! method of any endpoint that has [`Chains`] is a link.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`pipe`], [`start`], [`Chain`] | a chain, by a client or by a handler that answers with one |
+//! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
+//! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
+//! | [`State`], [`Answer`], [`Exception`] | what they are given |
+//!
+//! ```
+//! use wallaby::{Endpoint, Status};
+//! use wallaby_chain::{Chains, Hop, State, Step};
+//!
+//! #[wallaby::service(package = "example")]
+//! trait Mail { async fn fetch(id: u32) -> String; }
+//!
+//! #[wallaby::service(package = "example")]
+//! trait Ads { async fn pick(topic: String) -> String; }
+//!
+//! struct Box1;
+//! struct Agency;
+//!
+//! #[wallaby::serve]
+//! impl Mail for Box1 {
+//!     async fn fetch(&self, id: u32) -> String { format!("mail {id} about hops") }
+//! }
+//!
+//! #[wallaby::serve]
+//! impl Ads for Agency {
+//!     async fn pick(&self, topic: String) -> String { format!("buy {topic}") }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let ads = Endpoint::builder().serve(ads::service(Agency)).listen("tcp://127.0.0.1:0");
+//! // The last function: the mail and the advertisement, in one.
+//! let chains = Chains::new().function("join", |state, answer| {
+//!     Step::end(&format!("{}; {}", state.get::<String>("mail")?, answer.read::<String>()?))
+//! });
+//! let ads = chains.add_to(ads).bind().await?;
+//! let place = ads.address().expect("it listens").clone();
+//!
+//! let mail = Endpoint::builder().serve(mail::service(Box1)).listen("tcp://127.0.0.1:0");
+//! let chains = Chains::new().function("advertise", move |state, answer| {
+//!     let text: String = answer.read()?;
+//!     let topic = text.rsplit(' ').next().unwrap_or_default().to_owned();
+//!     let state = state.with("mail", &text)?;
+//!     Ok(Hop::to(&place, &ads::PICK, (topic,)).then("join", state).into())
+//! });
+//! let mail = chains.add_to(mail).bind().await?;
+//!
+//! let client = Endpoint::bind("tcp://127.0.0.1:0").await?;
+//! let first = Hop::to(mail.address().expect("it listens"), &mail::FETCH, (7,));
+//! let chain = wallaby_chain::start::<String>(first.then("advertise", State::new()));
+//! let page = chain.call(client.caller())?.await?;
+//! assert_eq!(page, "mail 7 about hops; buy hops");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `docs/chains.md` in the repository says what holds and what is not there yet.
+
+mod chain;
+mod chains;
+mod engine;
+mod exception;
+mod gather;
+mod stack;
+mod state;
+mod step;
+
+pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
+pub use chains::{Chains, Limits};
+pub use exception::{Exception, HostPath, hosts};
+pub use state::{Answer, State};
+pub use step::{Hop, Merge, Step};
+
+/// The program of the page about chains compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/chains.md")]
+struct ChainsPage;

@@ -1,0 +1,235 @@
+//! What travels with a chain's requests: the stack of what is to be done with answers, and where the chain has been.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use wallaby::{Address, MethodDefinition, Status};
+
+use crate::exception::{Exception, HostPath};
+use crate::state::State;
+
+/// The first bytes of a chain's continuation; others are not ours.
+const MAGIC: &[u8] = b"wchn";
+
+/// The version of what follows. Servers refuse newer ones.
+const VERSION: u8 = 1;
+
+/// What stands before the last answer of a chain, so that nobody takes the answer of a link for it.
+pub(crate) const MARK: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x01, 0x9e];
+
+/// What is to be done with the answer of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stack {
+    /// Who has made the call expects [`MARK`] before the last answer.
+    pub(crate) marked: bool,
+    /// How many hops led here.
+    pub(crate) hops: u32,
+    pub(crate) path: HostPath,
+    /// The number of each branch that it is in, the outermost first.
+    pub(crate) branch: Vec<u32>,
+    /// The innermost last: the answer goes to that one.
+    pub(crate) levels: Vec<Level>,
+}
+
+/// One level of a stack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Level {
+    /// This function says how it goes on.
+    Run { function: Function, state: State },
+    /// Answers pass; of exceptions this function is asked, at this host.
+    Catch {
+        at: Address,
+        function: String,
+        state: State,
+    },
+    /// A branch ends here.
+    Merge(Box<Merging>),
+}
+
+/// Where a branch ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Merging {
+    pub(crate) at: Address,
+    pub(crate) function: String,
+    pub(crate) state: State,
+    /// Which split of the call: the request that was split.
+    pub(crate) split: String,
+    /// Which branch, from 1.
+    pub(crate) number: u32,
+    /// How many branches there are.
+    pub(crate) of: u32,
+    /// The payload is the exception with which the branch has ended.
+    pub(crate) raised: bool,
+}
+
+/// What runs on an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Function {
+    /// No code: the answer goes to these, one after the other.
+    Pipe(Vec<Link>),
+    /// Code that servers have by this name.
+    Native(String),
+    /// Code that the client brings, by its hash. This version runs none.
+    WebAssembly([u8; 32]),
+}
+
+/// A method of a server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(crate) server: Address,
+    method: String,
+    codec: String,
+    arguments: u64,
+    answer: u64,
+}
+
+impl Link {
+    pub(crate) fn new(server: Address, method: &MethodDefinition) -> Self {
+        Self {
+            server,
+            method: method.name().to_string(),
+            codec: method.codec().to_owned(),
+            arguments: method.arguments(),
+            answer: method.answer(),
+        }
+    }
+
+    pub(crate) fn definition(&self) -> Result<Arc<MethodDefinition>, Status> {
+        let Self { method, codec, .. } = self;
+        let definition = MethodDefinition::new(method, codec, self.arguments, self.answer);
+        let illegal = || Status::invalid_argument(format!("{method:?} is no name of a method"));
+        definition.map(Arc::new).ok_or_else(illegal)
+    }
+}
+
+impl Stack {
+    /// What the last answer passes unchanged is not kept.
+    pub(crate) fn push(&mut self, function: Function, state: State) {
+        if !matches!(&function, Function::Pipe(links) if links.is_empty()) {
+            self.levels.push(Level::Run { function, state });
+        }
+    }
+
+    /// Which chain it is, for people: the number of the call, and those of the branches.
+    pub(crate) fn name(&self, call: u64) -> String {
+        let numbers = self.branch.iter().map(|number| format!(".{number}"));
+        format!("{call}{}", numbers.collect::<String>())
+    }
+
+    /// An exception at this place.
+    pub(crate) fn exception(&self, call: u64, status: &Status) -> Exception {
+        Exception::new(status, self.name(call), self.path.clone())
+    }
+
+    /// Its bytes.
+    pub(crate) fn to_bytes(&self) -> Result<Bytes, postcard::Error> {
+        let mut start = BytesMut::with_capacity(256);
+        start.put_slice(MAGIC);
+        start.put_u8(VERSION);
+        Ok(postcard::to_extend(self, Extend(start))?.0.freeze())
+    }
+
+    /// Reads the bytes of a continuation; `None` if it is of something else than a chain.
+    ///
+    /// # Errors
+    ///
+    /// If this server cannot read it.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<Self>, Status> {
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return Ok(None);
+        };
+        let malformed = |what: &dyn fmt::Display| {
+            Status::invalid_argument(format!("a chain that cannot be read: {what}"))
+        };
+        let Some((version, rest)) = rest.split_first() else {
+            return Err(malformed(&"it ends before its version"));
+        };
+        if *version != VERSION {
+            let message =
+                format!("a chain of version {version}: this server knows version {VERSION}");
+            return Err(Status::unimplemented(message));
+        }
+        match postcard::take_from_bytes::<Self>(rest) {
+            Ok((stack, [])) if stack.path.is_legal() => Ok(Some(stack)),
+            Ok((_, [])) => Err(malformed(&"its path is too long")),
+            Ok((_, more)) => Err(malformed(&format!("{} bytes behind it", more.len()))),
+            Err(error) => Err(malformed(&error)),
+        }
+    }
+}
+
+/// `BytesMut` as postcard's output.
+struct Extend(BytesMut);
+
+impl std::iter::Extend<u8> for Extend {
+    fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
+        self.0.extend(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack() -> Stack {
+        let at: Address = "mem://a".parse().expect("an address");
+        let mut path = HostPath::default();
+        path.push(&at);
+        let method = MethodDefinition::new("a.B/c", "raw", 1, 2).expect("a name");
+        Stack {
+            marked: true,
+            hops: 3,
+            path,
+            branch: vec![2],
+            levels: vec![
+                Level::Run {
+                    function: Function::WebAssembly([7; 32]),
+                    state: State::new(),
+                },
+                Level::Catch {
+                    at: at.clone(),
+                    function: "f".into(),
+                    state: State::new(),
+                },
+                Level::Run {
+                    function: Function::Pipe(vec![Link::new(at, &method)]),
+                    state: State::new(),
+                },
+            ],
+        }
+    }
+
+    /// Peers of other releases must read the same.
+    #[test]
+    fn its_bytes_do_not_change() {
+        let mut expected = b"wchn\x01\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
+        expected.extend(b"\0\x02");
+        expected.extend([7; 32]);
+        expected.extend(b"\0\x01\x07mem://a\x01f\0");
+        expected.extend(b"\0\0\x01\x07mem://a\x05a.B/c\x03raw\x01\x02\0");
+        let bytes = stack().to_bytes().expect("it can be written");
+        assert_eq!(
+            bytes.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        assert_eq!(Stack::read(&bytes), Ok(Some(stack())));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_so() {
+        let bytes = stack().to_bytes().expect("it can be written");
+        for length in 0..MAGIC.len() {
+            assert_eq!(Stack::read(&bytes[..length]), Ok(None));
+        }
+        for length in MAGIC.len()..bytes.len() {
+            let error = Stack::read(&bytes[..length]).expect_err("it is cut");
+            assert_eq!(error.code(), wallaby::Code::InvalidArgument, "{error}");
+        }
+        let error = Stack::read(&[&bytes[..], b"x"].concat()).expect_err("too long");
+        assert!(error.message().ends_with("1 bytes behind it"), "{error}");
+        let error = Stack::read(b"wchn\x02").expect_err("newer");
+        assert_eq!(error.code(), wallaby::Code::Unimplemented);
+    }
+}

@@ -1,0 +1,133 @@
+//! What a function says: how its chain goes on.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wallaby::codec::{Codec, CodecError, Postcard};
+use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
+
+use crate::stack::Function;
+use crate::state::State;
+
+/// The next link of a chain, and what is done with its answer.
+#[derive(Debug, Clone)]
+#[must_use = "a hop does nothing until it is a step of a chain"]
+pub struct Hop {
+    pub(crate) server: Address,
+    pub(crate) method: Arc<MethodDefinition>,
+    pub(crate) payload: Result<Bytes, CodecError>,
+    pub(crate) function: Function,
+    pub(crate) state: State,
+}
+
+impl Hop {
+    /// This method of this server. Its answer is what the chain comes to, unless [`then`](Self::then) says something else.
+    pub fn to<Args, A, C>(
+        server: impl Into<Address>,
+        method: &'static Method<Args, A, C>,
+        arguments: Args,
+    ) -> Self
+    where
+        A: Answers,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        let payload = <C as Codec<Args>>::encode(&arguments);
+        Self::raw(server.into(), method.definition(), payload)
+    }
+
+    /// A method known only at run time, with arguments that are encoded already.
+    pub fn to_raw(
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
+        Self::raw(server.into(), method, Ok(payload.into()))
+    }
+
+    fn raw(
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Result<Bytes, CodecError>,
+    ) -> Self {
+        Self {
+            server,
+            method: Arc::clone(method),
+            payload,
+            function: Function::Pipe(Vec::new()),
+            state: State::new(),
+        }
+    }
+
+    /// The function of this name runs on the answer, at that server, with this state.
+    pub fn then(mut self, function: &str, state: State) -> Self {
+        self.function = Function::Native(function.to_owned());
+        self.state = state;
+        self
+    }
+}
+
+/// Where the branches of a split come together, and the function that gets all their results.
+#[derive(Debug, Clone)]
+pub struct Merge {
+    pub(crate) at: Address,
+    pub(crate) function: String,
+    pub(crate) state: State,
+}
+
+impl Merge {
+    /// At this server, by its function of this name ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that is
+    /// next.
+    pub fn at(server: impl Into<Address>, function: &str, state: State) -> Self {
+        Self {
+            at: server.into(),
+            function: function.to_owned(),
+            state,
+        }
+    }
+}
+
+/// How a chain goes on.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Step {
+    /// By this link.
+    Next(Box<Hop>),
+    /// By all of these at once, each a branch. What they come to is merged.
+    Split(Vec<Hop>, Box<Merge>),
+    /// It has come to this. If it is part of another chain, that one goes on.
+    End(Bytes),
+}
+
+impl Step {
+    /// By all of these at once, and then by what `merge` makes of their results.
+    pub fn split(branches: impl IntoIterator<Item = Hop>, merge: Merge) -> Self {
+        Self::Split(branches.into_iter().collect(), Box::new(merge))
+    }
+
+    /// The chain has come to this value, written by [`Postcard`].
+    ///
+    /// # Errors
+    ///
+    /// A status if the value cannot be written.
+    pub fn end<T: Serialize + DeserializeOwned + 'static>(value: &T) -> Result<Self, Status> {
+        Self::end_by::<T, Postcard>(value)
+    }
+
+    /// The same by another codec.
+    ///
+    /// # Errors
+    ///
+    /// As [`end`](Self::end).
+    pub fn end_by<T, C: Codec<T>>(value: &T) -> Result<Self, Status> {
+        let bytes = C::encode(value).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Self::End(bytes))
+    }
+}
+
+impl From<Hop> for Step {
+    fn from(hop: Hop) -> Self {
+        Self::Next(Box::new(hop))
+    }
+}

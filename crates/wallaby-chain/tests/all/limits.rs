@@ -1,0 +1,207 @@
+//! What chains may use up, and what of them cannot be read.
+
+use wallaby::{Address, Code, Status};
+use wallaby_chain::{Chain, ChainError, Chains, Hop, Limits, State, pipe, start};
+
+use crate::world::{Net, at, hosts, patience, status, words};
+
+/// Goes on at the same server for ever.
+fn turning(limits: Limits) -> Chains {
+    let turn = |state: State, answer: wallaby_chain::Answer| {
+        let _: u64 = answer.read()?;
+        let at: Address = state.get("at")?;
+        Ok(Hop::to(at, &words::LENGTH, ("x".to_owned(),))
+            .then("turn", state)
+            .into())
+    };
+    let grow = |mut state: State, _| {
+        let mut grown: Vec<u8> = state.get("grown")?;
+        grown.extend([7; 1000]);
+        state.set("grown", &grown)?;
+        let at: Address = state.get("at")?;
+        Ok(Hop::to(at, &words::LENGTH, ("x".to_owned(),))
+            .then("grow", state)
+            .into())
+    };
+    Chains::new()
+        .function("turn", turn)
+        .function("grow", grow)
+        .limits(limits)
+}
+
+fn turns(at: &Address, function: &str) -> Chain<u64> {
+    let state = State::new()
+        .with("at", at)
+        .and_then(|state| state.with("grown", &Vec::<u8>::new()))
+        .expect("it can be written");
+    start(Hop::to(at, &words::LENGTH, ("x".to_owned(),)).then(function, state))
+}
+
+#[tokio::test]
+async fn a_chain_without_end_ends_at_the_servers_limit() {
+    patience(async {
+        let net = Net::Unix;
+        let client = net.client().await;
+        for (limits, hops) in [
+            (
+                Limits {
+                    hops: 5,
+                    ..Limits::default()
+                },
+                5,
+            ),
+            (Limits::default(), 2000),
+        ] {
+            let server = net.serve(turning(limits)).await;
+            let chain = turns(&at(&server), "turn").call(client.caller());
+            let refused = status(chain.expect("it is small").await);
+            assert_eq!(refused.code(), Code::ResourceExhausted);
+            let text = format!("a chain of more than {hops} hops, the most that this server takes");
+            assert!(refused.message().starts_with(&text), "{refused}");
+            assert_eq!(server.metrics().requests_received, hops + 1);
+            assert_eq!(
+                hosts(&refused).len(),
+                if hops == 5 { 6 } else { 17 },
+                "{refused}"
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_state_that_grows_without_end_is_an_exception() {
+    patience(async {
+        let net = Net::Tcp;
+        let client = net.client().await;
+        for (limits, most) in [
+            (
+                Limits {
+                    bytes: 3000,
+                    ..Limits::default()
+                },
+                3000,
+            ),
+            (Limits::default(), 16_384),
+        ] {
+            let server = net.serve(turning(limits)).await;
+            let chain = turns(&at(&server), "grow").call(client.caller());
+            let refused = status(chain.expect("it is small").await);
+            assert_eq!(refused.code(), Code::ResourceExhausted);
+            let text = format!("bytes of functions and state: at most {most} are allowed");
+            assert!(refused.message().contains(&text), "{refused}");
+            assert!(hosts(&refused).len() >= 2, "{refused}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_chain_that_is_too_large_does_not_begin() {
+    let net = Net::Tcp;
+    let (server, client) = (net.serve(Chains::new()).await, net.client().await);
+    let state = State::new()
+        .with("much", &vec![0u8; 17_000])
+        .expect("bytes");
+    let first = Hop::to(at(&server), &words::REPEAT, (1,)).then("any", state);
+    let error = start::<String>(first)
+        .call(client.caller())
+        .expect_err("too large");
+    assert!(matches!(error, ChainError::TooLarge(_)));
+    assert!(
+        error.to_string().contains("at most 16384 are allowed"),
+        "{error}"
+    );
+    assert_eq!(Status::from(error).code(), Code::ResourceExhausted);
+    assert_eq!(server.metrics().requests_received, 0);
+}
+
+/// More chains inside each other than a server takes.
+#[tokio::test]
+async fn the_stack_has_a_limit() {
+    let net = Net::Tcp;
+    let shallow = Limits {
+        levels: 2,
+        ..Limits::default()
+    };
+    let (server, client) = (
+        net.serve(Chains::new().limits(shallow)).await,
+        net.client().await,
+    );
+    let mut chain = pipe(at(&server), &words::REPEAT, (1,));
+    for (levels, code) in [(1, None), (2, None), (3, Some(Code::ResourceExhausted))] {
+        chain = chain.catch(at(&server), "any", State::new());
+        let answer = chain
+            .clone()
+            .call(client.caller())
+            .expect("it is small")
+            .await;
+        assert_eq!(
+            answer.err().map(|error| error.code()),
+            code,
+            "{levels} levels"
+        );
+    }
+}
+
+/// Its bytes, and what a server that cannot run them says.
+#[tokio::test]
+async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
+    let net = Net::Tcp;
+    let (server, hanging) = net.serve_hanging(Chains::new()).await;
+    let client = net.client().await;
+    // Marked, no hops, no path, no branches, one level: a function of WebAssembly by its hash, without state.
+    let web_assembly = [b"wchn\x01\x01\0\0\0\0\x01\0\x02", &[0xab; 32][..], b"\0"].concat();
+    for (bytes, code, text) in [
+        (
+            web_assembly,
+            Code::Unimplemented,
+            "function abababab.. is WebAssembly: this server runs pipes and functions that are registered by name",
+        ),
+        (
+            b"wchn\x02".to_vec(),
+            Code::Unimplemented,
+            "a chain of version 2: this server knows version 1",
+        ),
+        (
+            b"wchn\x01\x01".to_vec(),
+            Code::InvalidArgument,
+            "a chain that cannot be read: ",
+        ),
+    ] {
+        let client = client.caller().at(at(&server)).continuation(bytes);
+        let refused = status(client.call(&words::HANG, (String::new(),)).await);
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.message().starts_with(text), "{refused}");
+    }
+    assert_eq!(hanging.available_permits(), 0);
+}
+
+/// Merges and exceptions are asked for by chains alone.
+#[tokio::test]
+async fn a_servers_own_methods_are_for_chains() {
+    let net = Net::Tcp;
+    let (server, client) = (net.serve(Chains::new()).await, net.client().await);
+    for method in ["merge", "raise"] {
+        let name = format!("wallaby-chain.Chains/{method}");
+        let method = wallaby::MethodDefinition::new(&name, "raw", 0, 0).expect("a name");
+        let method = std::sync::Arc::new(method);
+        for (continuation, code) in [
+            (None, Code::InvalidArgument),
+            (Some(&b"wchn\x01\x01\0\0\0\0\0"[..]), Code::InvalidArgument),
+        ] {
+            let mut to = client.caller().at(at(&server));
+            if let Some(bytes) = continuation {
+                to = to.continuation(bytes);
+            }
+            let mut call = to.call_raw(&method, "x".into());
+            let refused = status(
+                call.next()
+                    .await
+                    .expect("a status")
+                    .map(|answer| answer.payload),
+            );
+            assert_eq!(refused.code(), code, "{name}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Chains as those who use them see them: real endpoints, over TCP and unix sockets.
+
+#[allow(dead_code, reason = "another program uses the rest")]
+#[path = "../../../wallaby/tests/common/process.rs"]
+mod process;
+mod world;
+
+mod composition;
+mod exceptions;
+mod functions;
+mod limits;
+mod lost;
+mod pipes;
+mod policy;
+mod splits;

@@ -1,0 +1,269 @@
+//! Chains that are split and merged.
+
+use std::time::Duration;
+
+use wallaby::codec::Postcard;
+use wallaby::{Address, Call, Code, Endpoint, One, Status};
+use wallaby_chain::{Chain, Chained, Chains, Hop, Limits, Merge, State, Step, start};
+
+use crate::world::{Net, at, hosts, patience, status, texts, until, words};
+
+/// Each word of what was said goes to the next server, side by side; `@` in a word splits it again. At the merge host they are
+/// joined.
+fn splitting() -> Chains {
+    Chains::new()
+        .function("split", |state, answer| {
+            split(&state, &answer.read::<String>()?, ' ')
+        })
+        .function("again", |state, answer| {
+            split(&state, &answer.read::<String>()?, '@')
+        })
+        .merging("join", |state, answers| {
+            let words: Result<Vec<String>, Status> =
+                answers.iter().map(wallaby_chain::Answer::read).collect();
+            let joined = words?.join("+");
+            match state.get::<bool>("ends")? {
+                true => Step::end(&format!("({joined})")),
+                false => {
+                    Ok(Hop::to(state.get::<Address>("merge")?, &words::SHOUT, (joined,)).into())
+                }
+            }
+        })
+        .catching("caught", |_, exception| {
+            Step::end(&format!("{}: {}", exception.chain(), exception.message()))
+        })
+}
+
+fn split(state: &State, text: &str, by: char) -> Result<Step, Status> {
+    let (next, merge): (Address, Address) = (state.get("next")?, state.get("merge")?);
+    let branch = |word: &str| {
+        let words = (word.to_owned(),);
+        match word {
+            "deny" => Hop::to(&next, &words::DENY, words),
+            "hang" => Hop::to(&next, &words::HANG, words),
+            _ if word.contains('@') => {
+                Hop::to(&next, &words::SHOUT, words).then("again", state.clone())
+            }
+            _ => Hop::to(&next, &words::SHOUT, words),
+        }
+    };
+    let branches: Vec<Hop> = text.split(by).map(branch).collect();
+    Ok(Step::split(
+        branches,
+        Merge::at(&merge, "join", state.clone()),
+    ))
+}
+
+struct Three {
+    first: Endpoint,
+    next: Endpoint,
+    merge: Endpoint,
+    client: Endpoint,
+}
+
+impl Three {
+    async fn new(net: Net, limits: Limits) -> Self {
+        Self {
+            first: net.serve(splitting()).await,
+            next: net.serve(splitting()).await,
+            merge: net.serve(splitting().limits(limits)).await,
+            client: net.client().await,
+        }
+    }
+
+    fn chain(&self, text: &str, ends: bool) -> Chain<String> {
+        let state = State::new()
+            .with("next", &at(&self.next))
+            .and_then(|state| state.with("merge", &at(&self.merge)))
+            .and_then(|state| state.with("ends", &ends))
+            .expect("it can be written");
+        let first = Hop::to(at(&self.first), &words::SHOUT, (text.to_owned(),));
+        start(first.then("split", state))
+    }
+
+    fn call(&self, text: &str) -> Call<One<String>, Chained<Postcard>> {
+        let chain = self.chain(text, true);
+        chain.call(self.client.caller()).expect("it is small")
+    }
+
+    /// The merge host has room again, soon. On a slow machine a branch may be late once more.
+    async fn eventually(&self, text: &str, expected: &str) {
+        let passes = [
+            Code::ResourceExhausted,
+            Code::DeadlineExceeded,
+            Code::Aborted,
+        ];
+        loop {
+            match self.call(text).await {
+                Err(error) if passes.contains(&error.code()) => {}
+                answer => return assert_eq!(answer, Ok(expected.into())),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn branches_run_side_by_side_and_are_merged_in_their_order() {
+    patience(async {
+        for net in [Net::Tcp, Net::Unix] {
+            let three = Three::new(net, Limits::default()).await;
+            for _ in 0..20 {
+                let mut call = three.call("a b c");
+                assert_eq!(
+                    call.answer().await,
+                    Ok("(a!+b!+c!!)".into()),
+                    "over {net:?}"
+                );
+                assert!(call.next().await.is_none(), "one answer, and no status");
+            }
+            // One message to the first, three to the next one, three to the merge host, and one answer.
+            assert_eq!(three.merge.metrics().requests_received, 60);
+            assert_eq!(three.client.metrics().statuses_received, 0);
+            // What was merged may go on.
+            let chain = three.chain("a b", false);
+            let answer = chain
+                .call(three.client.caller())
+                .expect("it is small")
+                .await;
+            assert_eq!(answer, Ok("a!+b!!!".into()));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_branch_may_be_split_again() {
+    patience(async {
+        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let answer = three.call("a b@c d").await;
+        assert_eq!(answer, Ok("(a!+(b!+c!!)+d!!)".into()));
+    })
+    .await;
+}
+
+/// Which branch it was shows in its number, and the call ends though others hang.
+#[tokio::test]
+async fn an_exception_of_a_branch_is_the_callers() {
+    patience(async {
+        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let status = status(three.call("a b deny hang x").await);
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert!(
+            status
+                .message()
+                .starts_with("deny is not for you [chain 1.3: "),
+            "{status}"
+        );
+        assert_eq!(hosts(&status), texts([&at(&three.first), &at(&three.next)]));
+        until(|| three.next.load() == (0, 0) && three.merge.load() == (0, 0)).await;
+    })
+    .await;
+}
+
+/// Who catches it is asked once, whatever becomes of how many branches.
+#[tokio::test]
+async fn exceptions_of_branches_are_caught_once() {
+    patience(async {
+        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let chain = three.chain("a deny deny x", true);
+        let chain = chain.catch(at(&three.first), "caught", State::new());
+        let mut call = chain.call(three.client.caller()).expect("it is small");
+        assert_eq!(call.answer().await, Ok("1.2: deny is not for you".into()));
+        assert!(call.next().await.is_none(), "one answer, and no status");
+    })
+    .await;
+}
+
+/// A server that has room for one merge has it again when the call is given up.
+#[tokio::test]
+async fn what_was_merged_in_part_is_dropped_with_its_call() {
+    patience(async {
+        let limits = Limits {
+            merges: 1,
+            ..Limits::default()
+        };
+        let three = Three::new(Net::Tcp, limits).await;
+        let call = three.call("a hang x");
+        until(|| three.merge.metrics().requests_received == 2).await;
+        let refused = status(three.call("a b").await);
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(
+            refused
+                .message()
+                .starts_with("this server has at most 1 merges at once"),
+            "{refused}"
+        );
+        assert_eq!(hosts(&refused).len(), 3);
+        call.stop().await;
+        three.eventually("a b", "(a!+b!!)").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_branch_that_does_not_come_in_time_ends_the_merge() {
+    patience(async {
+        let merge_wait = Duration::from_millis(100);
+        let limits = Limits {
+            merge_wait,
+            merges: 1,
+            ..Limits::default()
+        };
+        let three = Three::new(Net::Tcp, limits).await;
+        let late = status(three.call("a hang x").await);
+        assert!(
+            [Code::DeadlineExceeded, Code::Aborted].contains(&late.code()),
+            "{late}"
+        );
+        assert_eq!(late.server(), Some(&at(&three.merge)));
+        three.eventually("a b", "(a!+b!!)").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn splits_and_what_merges_keep_have_limits() {
+    patience(async {
+        let few = Limits {
+            branches: 2,
+            ..Limits::default()
+        };
+        let three = Three::new(Net::Tcp, few).await;
+        assert_eq!(three.call("a b").await, Ok("(a!+b!!)".into()));
+        let refused = status(three.call("a b c").await);
+        assert!(
+            refused
+                .message()
+                .starts_with("3 branches: this server merges at most 2"),
+            "{refused}"
+        );
+        let many = vec!["x"; 65].join(" ");
+        let refused = status(three.call(&many).await);
+        let text = "a split into 65 branches: at least 1 and at most 64 are allowed";
+        assert!(refused.message().starts_with(text), "{refused}");
+        let small = Limits {
+            merge_bytes: 100,
+            ..Limits::default()
+        };
+        let three = Three::new(Net::Tcp, small).await;
+        let long = "x".repeat(90);
+        assert_eq!(
+            three.call(&format!("{long} b")).await,
+            Ok(format!("({long}!+b!!)"))
+        );
+        let mut call = three.call(&format!("{long} {long}"));
+        let refused = status(call.answer().await);
+        assert!(
+            refused
+                .message()
+                .starts_with("this server keeps at most 100 bytes for merges"),
+            "{refused}"
+        );
+        // What it has kept for that one it keeps no more.
+        call.stop().await;
+        three
+            .eventually(&format!("{long} b"), &format!("({long}!+b!!)"))
+            .await;
+    })
+    .await;
+}

@@ -14,7 +14,8 @@ use crate::wire::DecodeError;
 /// It is not the [`CallId`](crate::CallId), which names one life's call and is new each time. It travels beside it. What a request
 /// leads to gets names that follow from its own ([`child`](Self::child)): asked for again, a handler that does the same gives the same
 /// names to what it delegates, wherever it runs then. What is done about a name that is known already is the business of whoever
-/// keeps a record of what was done.
+/// keeps a record of what was done: by its [`key`](Self::key), since lease and what is acknowledged change from one time to the next. `client`
+/// is what the sender says; a record for clients that do not trust each other also keeps who that has proven to be.
 ///
 /// ```
 /// use wallaby_proto::DurableId;
@@ -23,7 +24,7 @@ use crate::wire::DecodeError;
 /// assert_eq!(transfer.child(0), DurableId::new(17, 4).child(0));
 /// assert_ne!(transfer.child(0).key(), transfer.child(1).key());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableId {
     /// Who asks: a number that all lives of one initiator have in common.
     pub client: u64,

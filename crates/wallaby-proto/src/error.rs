@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::Violation;
 use crate::call::missing::Missing;
-use crate::call::watch::{Failure as Loss, FailureKind};
+use crate::call::watch::Loss;
 use crate::connection::{ConnectionError, Dials, Held};
 use crate::datagram::MAX_MESSAGE;
 use crate::{Address, Code, NodeId, RequestId, Status};
@@ -426,13 +426,7 @@ impl Failure {
     pub fn is_loss(&self) -> bool {
         match self {
             Self::NotSent { .. } | Self::Refused { .. } => true,
-            Self::Lost(loss) => matches!(
-                loss.kind,
-                FailureKind::Silent { .. }
-                    | FailureKind::ResponseLost { .. }
-                    | FailureKind::Stalled { .. }
-                    | FailureKind::Undelivered
-            ),
+            Self::Lost(loss) => loss.may_pass(),
             Self::Attempts(failed) => failed.last.failure().is_some_and(Self::is_loss),
             _ => false,
         }
@@ -531,7 +525,7 @@ impl Failure {
                 let known = loss.server.address.as_ref();
                 known.or_else(|| loss.missing.server())
             }
-            Self::Deadline { missing, .. } => missing.server(),
+            Self::Deadline { missing, .. } | Self::Aborted { missing } => missing.server(),
             Self::Attempts(failed) => failed.last.server(),
             _ => None,
         }

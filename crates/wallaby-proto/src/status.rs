@@ -6,7 +6,7 @@ use std::{fmt, io};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::address::Address;
-use crate::call::watch::Failure as Loss;
+use crate::call::watch::Loss;
 use crate::id::RequestId;
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;

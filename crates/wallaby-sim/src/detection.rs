@@ -81,7 +81,7 @@ struct Excuse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) path: Path,
-    pub(crate) what: Loss,
+    pub(crate) what: Cause,
     /// Since when no server can show life for its sake.
     pub(crate) since: Duration,
     /// How many requests led to it.
@@ -91,7 +91,7 @@ pub(crate) struct Lost {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub(crate) enum Cause {
     /// Its handler's life ended.
     Handler(RequestId),
     /// It left its sender and was never taken.
@@ -266,7 +266,7 @@ impl Detection {
     /// Until when the initiator has to tell what was lost, if it knows of that branch.
     pub(crate) fn verdict(&self, lost: Lost, terms: &Terms) -> Option<Verdict> {
         let branch = self.branches.get(&lost.path)?;
-        if lost.what == Loss::End && branch.ended {
+        if lost.what == Cause::End && branch.ended {
             return None; // a pong has told
         }
         let since = lost
@@ -290,7 +290,7 @@ impl Detection {
                 .is_some_and(|(named, at)| named >= hop && at <= opened)
         };
         let limit = match (lost.what, terms.gone()) {
-            (Loss::Handler(request), Some(gone)) if met(request.hop) => gone.min(terms.timeout),
+            (Cause::Handler(request), Some(gone)) if met(request.hop) => gone.min(terms.timeout),
             _ => terms.timeout,
         };
         let due = from + limit + terms.stood(from);
@@ -410,10 +410,10 @@ impl fmt::Display for Verdict {
             ..
         } = self;
         match lost.what {
-            Loss::Handler(request) => write!(f, "the server of {request} died")?,
-            Loss::Request(request) => write!(f, "{request} was sent, never to be taken,")?,
-            Loss::Response => f.write_str("a response was lost with its server")?,
-            Loss::End => f.write_str("an end was lost with its server")?,
+            Cause::Handler(request) => write!(f, "the server of {request} died")?,
+            Cause::Request(request) => write!(f, "{request} was sent, never to be taken,")?,
+            Cause::Response => f.write_str("a response was lost with its server")?,
+            Cause::End => f.write_str("an end was lost with its server")?,
         }
         write!(
             f,
@@ -521,7 +521,7 @@ mod tests {
     fn due(detection: &Detection, hop: u32, since: u64, terms: &Terms) -> Option<Duration> {
         let lost = Lost {
             path: request(hop).path,
-            what: Loss::Handler(request(hop)),
+            what: Cause::Handler(request(hop)),
             since: at(since),
             depth: hop,
             above: None,

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::missing::Missing;
-use wallaby_proto::call::watch::{Failure, FailureKind, Location};
+use wallaby_proto::call::watch::{FailureKind, Location, Loss};
 use wallaby_proto::wire::{Message, Pong, Response};
 use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 
 use crate::coverage::{Coverage, Point};
-use crate::detection::{Detection, Loss, Terms};
+use crate::detection::{Cause, Detection, Terms};
 use crate::plan::{NodePlan, Plan};
 use crate::rerun::Reruns;
 use crate::trail::{Flight, Item, Lives, Trail};
@@ -506,7 +506,7 @@ impl Oracle {
     pub(crate) fn failed(
         &mut self,
         now: Duration,
-        failure: &Failure,
+        failure: &Loss,
         hanging: Vec<(u32, Duration)>,
         plan: &Plan,
     ) {
@@ -534,7 +534,7 @@ impl Oracle {
     pub(crate) fn lost(
         &mut self,
         now: Duration,
-        loss: &Failure,
+        loss: &Loss,
         hanging: Vec<(u32, Duration)>,
         plan: &Plan,
     ) {
@@ -560,7 +560,7 @@ impl Oracle {
         let Some(record) = self.calls.get(&call) else {
             return;
         };
-        let failure = Failure {
+        let failure = Loss {
             call,
             kind: FailureKind::Undelivered,
             request,
@@ -721,9 +721,9 @@ impl Oracle {
             };
             if failed {
                 coverage.hit(match lost.what {
-                    Loss::Handler(_) => Point::LossOfHandler,
-                    Loss::Request(_) => Point::LossOfRequest,
-                    Loss::Response | Loss::End => Point::LossOfAnswer,
+                    Cause::Handler(_) => Point::LossOfHandler,
+                    Cause::Request(_) => Point::LossOfRequest,
+                    Cause::Response | Cause::End => Point::LossOfAnswer,
                 });
                 if terms.prompt.is_some() {
                     coverage.hit(Point::LossPrompt);

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use wallaby_proto::call::watch::{Executed, Failure, FailureKind};
+use wallaby_proto::call::watch::{Executed, FailureKind, Loss};
 use wallaby_proto::{NodeId, Path, RequestId};
 
-use crate::detection::{Loss, Lost};
+use crate::detection::{Cause, Lost};
 use crate::oracle::Place;
 use crate::plan::{CallPlan, Fault, NodePlan, Plan, Reach};
 
@@ -245,7 +245,7 @@ impl Trail {
     }
 
     /// Whether a branch is said to be silent although somebody has told how it ended.
-    pub(crate) fn is_known_to_have_ended(&self, failure: &Failure) -> bool {
+    pub(crate) fn is_known_to_have_ended(&self, failure: &Loss) -> bool {
         let is_silent = matches!(failure.kind, FailureKind::Silent { .. });
         is_silent && self.told_of.contains(&failure.request.path)
     }
@@ -289,7 +289,7 @@ impl Trail {
     pub(crate) fn failed(
         &mut self,
         now: Duration,
-        failure: &Failure,
+        failure: &Loss,
         hanging: Vec<(u32, Duration)>,
         planned: &CallPlan,
         lives: &Lives,
@@ -366,7 +366,7 @@ impl Trail {
     }
 
     /// What a failure says about execution must be what was seen.
-    fn wrong_about_execution(&self, failure: &Failure, now: Duration) -> Option<String> {
+    fn wrong_about_execution(&self, failure: &Loss, now: Duration) -> Option<String> {
         let sent =
             |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
         let words = match failure.executed {
@@ -540,10 +540,10 @@ impl Trail {
 
     fn lose(&self, item: Item, taken: bool, since: Duration) -> Lost {
         let (path, what) = match item {
-            Item::Request(id) if taken => (id.path, Loss::Handler(id)),
-            Item::Request(id) => (id.path, Loss::Request(id)),
-            Item::Answer(Place::Response(path, _)) => (path, Loss::Response),
-            Item::Answer(Place::End(path)) => (path, Loss::End),
+            Item::Request(id) if taken => (id.path, Cause::Handler(id)),
+            Item::Request(id) => (id.path, Cause::Request(id)),
+            Item::Answer(Place::Response(path, _)) => (path, Cause::Response),
+            Item::Answer(Place::End(path)) => (path, Cause::End),
         };
         let first = Item::Request(RequestId { path, hop: 0 });
         let above = self.letters.get(&first).and_then(|letter| letter.from);

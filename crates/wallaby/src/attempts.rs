@@ -20,7 +20,7 @@ use crate::client::{Client, Outgoing};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
 use crate::hedge::Hedge;
 use crate::metrics::Meters;
-use crate::retry::Retry;
+use crate::retry::{self, Retry};
 use crate::timer::{self, Instant, Sleep};
 
 /// How a client makes calls again.
@@ -293,8 +293,7 @@ impl Attempts {
                 retry.each.is_some() && in_time
             }
             (Some(retry), error) => retry.retries(error),
-            (None, CallError::Failed(failure)) => self.racing.len() > 1 && failure.is_loss(),
-            (None, _) => false,
+            (None, error) => self.racing.len() > 1 && retry::is_loss(error),
         }
     }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::watch::Failure as Loss;
+use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended};
 use wallaby_proto::trace::Trace;

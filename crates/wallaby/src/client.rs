@@ -206,7 +206,10 @@ impl Caller {
     /// ([`Status::loss`](crate::Status::loss) has the facts), and the others' answers come. The call is complete, with statuses,
     /// when nothing else is missing. Without, a call fails as soon as something is lost, as its answers can't be whole any more.
     ///
-    /// Nothing of such a call is sent again ([`resend`](Self::resend)), and with [`fail_fast`](Self::fail_fast) the first loss ends
+    /// Who hangs is not lost, and takes the call to its deadline: against that give each delegation one of its own
+    /// ([`Delegation::deadline`](crate::Delegation::deadline)).
+    ///
+    /// Nothing of such a call is sent again ([`Client::resend`]), and with [`fail_fast`](Self::fail_fast) the first loss ends
     /// it all the same.
     #[must_use]
     pub fn tolerant(mut self) -> Self {
@@ -409,7 +412,7 @@ impl Client {
         self
     }
 
-    /// As [`Client::tolerant`].
+    /// As [`Caller::tolerant`].
     #[must_use]
     pub fn tolerant(mut self) -> Self {
         self.caller = self.caller.tolerant();

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
+//! | [`Client::deadline`], [`Call::abort`], [`Client::tolerant`] | how long a call may last, giving it up, going on without what is lost |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |
 //! | [`Streaming`], [`Body`] | items, or bytes, that follow a request while it is handled |
@@ -91,7 +92,7 @@ pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
-pub use wallaby_proto::call::watch::{Executed, Failure as Loss, FailureKind, Location, Step};
+pub use wallaby_proto::call::watch::{Executed, FailureKind, Location, Loss, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::executor::{ExecutorConfig, Schedule};
 pub use wallaby_proto::items::ItemError;

@@ -79,11 +79,11 @@ impl Retry {
 
     /// Whether an error that came in place of the first answer is retried.
     pub(crate) fn retries(&self, error: &CallError) -> bool {
-        match error {
+        let by_code = match error {
             CallError::Status(status) => self.codes.contains(&status.code()),
-            CallError::Failed(failure) => failure.is_loss(),
             _ => false,
-        }
+        };
+        by_code || is_loss(error)
     }
 
     /// How long to wait after so many failed attempts; `random` is drawn from all numbers.
@@ -94,6 +94,16 @@ impl Retry {
             .map_or(self.longest, |most| most.min(self.longest));
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(((u128::from(most) * u128::from(random)) >> 64) as u64)
+    }
+}
+
+/// Whether something was lost on the way, so that another attempt may fare better: also of a call that goes on without it
+/// ([`crate::Client::tolerant`]).
+pub(crate) fn is_loss(error: &CallError) -> bool {
+    match error {
+        CallError::Status(status) => status.loss().is_some_and(|loss| loss.may_pass()),
+        CallError::Failed(failure) => failure.is_loss(),
+        _ => false,
     }
 }
 

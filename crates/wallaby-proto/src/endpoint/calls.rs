@@ -8,7 +8,7 @@ use crate::call::allowance::Allowance;
 use crate::call::initiator::Initiator;
 use crate::call::server::undelivered_initial;
 use crate::call::taken::Answers;
-use crate::call::watch::{Failure as Loss, Watch};
+use crate::call::watch::{Loss, Watch};
 use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{
     Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
@@ -912,7 +912,7 @@ impl Call {
     }
 }
 
-fn cost_of(payload: usize) -> u64 {
+pub(super) fn cost_of(payload: usize) -> u64 {
     payload as u64 + MESSAGE_COST
 }
 

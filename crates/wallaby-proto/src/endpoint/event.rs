@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use super::bodies::{InBody, OutBody};
 use super::conn::ConnId;
 use super::sockets::SocketId;
-use crate::call::watch::Failure as Loss;
+use crate::call::watch::Loss;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
 use crate::{Address, RequestId, Status};

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Endpoint;
-use super::calls::{Call, Root};
+use super::calls::{Call, Root, cost_of};
 use super::event::{Answer, CallKey};
 use super::probe::Probe;
 use crate::RequestId;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
-use crate::call::watch::{Failure as Loss, Location};
+use crate::call::watch::{Location, Loss};
 use crate::error::Failure;
 
 impl<P: Probe> Endpoint<P> {
@@ -49,6 +49,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let loss = Arc::new(loss);
         tolerance.losses.push(Arc::clone(&loss));
+        call.own += cost_of(0); // as an answer of this endpoint's
         let answer = Answer {
             call: CallKey(sequence),
             request: loss.request,

@@ -584,7 +584,7 @@ fn stopped() -> Status {
 
 #[cold]
 pub(super) fn too_late() -> Status {
-    let why = "the call's deadline passed before the request was done";
+    let why = "the deadline passed before the request was done";
     Status::new(Code::DeadlineExceeded, why)
 }
 

@@ -11,7 +11,7 @@ use super::conn::{ConnId, Parcel, Towards};
 use super::event::Outcome;
 use super::probe::Probe;
 use super::{Alarm, Endpoint};
-use crate::call::watch::{Failure as Loss, FailureKind, Location};
+use crate::call::watch::{FailureKind, Location, Loss};
 use crate::connection::MethodDefinition;
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
 use crate::wire::{Message, Request};

@@ -167,9 +167,11 @@ impl Exit {
         }
         let runtime = handling.endpoint.runtime.clone();
         runtime.spawn(async move {
-            let sent = until_stopped(&handling, caught(sending)).await;
-            if let Some(Err(panic)) = sent {
-                handling.fail_now(&handling.panicked(&*panic));
+            // The handler was told that it is sent: what prevents that ends the request.
+            match until_stopped(&handling, caught(sending)).await {
+                Some(Err(panic)) => handling.fail_now(&handling.panicked(&*panic)),
+                Some(Ok(Err(error))) => handling.fail_now(&Status::from(error)),
+                Some(Ok(Ok(()))) | None => {}
             }
             drop(turn);
         });
@@ -192,16 +194,18 @@ impl Exit {
         let _turn = around.turn.lock().await;
         let mut status = failed;
         for further in (0..=self.further).rev() {
-            if let Some(status) = status.take() {
-                let sent = self.at(further).send(Intent::from(status.clone())).await;
-                sent.map_err(|_| status)?;
+            if let Some(sent) = &status
+                && let Ok(()) = self.at(further).send(Intent::from(sent.clone())).await
+            {
+                status = None;
             }
+            // Whoever does not take a status: those further out still learn of it, and of the end.
             if let Some(next) = further.checked_sub(1) {
-                let exit = self.at(next);
-                status = around.exchanges[next].closing(&exit).await.err();
+                let closed = around.exchanges[next].closing(&self.at(next)).await;
+                status = closed.err().or(status);
             }
         }
-        Ok(())
+        status.map_or(Ok(()), Err)
     }
 }
 

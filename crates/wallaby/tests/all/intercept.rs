@@ -917,6 +917,75 @@ async fn hostile_interceptors_break_nothing_but_their_own_requests(net: Net) {
     assert!(matches!(late, Err(SendError::Ended(_))), "{late:?}");
 }
 
+/// Takes no status; what it is sent otherwise it refuses when it has waited.
+struct Refuses;
+
+impl Exchange for Refuses {
+    fn sending(&self, _: Intent, _: &Exit) -> SendFuture {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            Err(SendError::Refused("not by me".into()))
+        })
+    }
+}
+
+/// Notes that it closes.
+struct NotesItsEnd(Log);
+
+impl Exchange for NotesItsEnd {
+    fn closing(&self, _: &Exit) -> HandlerFuture {
+        log(&self.0, "closed");
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_refuses_reaches_those_further_out() {
+    patience(async {
+        let seen = Log::default();
+        let further_out = Arc::clone(&seen);
+        let server = service()
+            .method(
+                &work::ONE,
+                |_: Request<One<String>>, (_,): (String,)| async {
+                    Err(Status::not_found("nothing"))
+                },
+            )
+            .interceptor(|_: &Incoming| Admission::around(Refuses))
+            .interceptor(move |_: &Incoming| {
+                Admission::around(NotesItsEnd(Arc::clone(&further_out)))
+            });
+        let server = Net::mem().serve(server).await;
+        let refused = status(work::at(&client(), at(&server)).one("x".into()).await);
+        assert_eq!(refused.code(), Code::NotFound);
+        assert_eq!(lines(&seen), ["closed"]);
+    })
+    .await;
+}
+
+/// The handler was told that it is sent.
+#[tokio::test]
+async fn what_is_refused_after_a_try_form_ends_the_request() {
+    patience(async {
+        let server = service()
+            .method(
+                &work::MANY,
+                |request: Request<Many<_>>, (what,)| async move {
+                    let what: String = what;
+                    request.try_reply(what)?;
+                    request.cancelled().await;
+                    Ok(())
+                },
+            )
+            .interceptor(|_: &Incoming| Admission::around(Refuses));
+        let (server, client) = (Net::mem().serve(server).await, client());
+        let mut call = work::at(&client, at(&server)).many("x".into());
+        let refused = status(call.next().await.expect("a status"));
+        assert_eq!(refused.code(), Code::Unavailable);
+    })
+    .await;
+}
+
 // A split and its merge, as chains make them.
 
 /// Has two requests come of an answer; who merges them answers.

@@ -1,9 +1,10 @@
 //! Calls that go on without what is lost of them: a status in its place, and never plainly complete.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::{Gate, Net, all, at, client, failure, patience, service, status, until, work};
-use wallaby::{Client, Code, Endpoint, Failure, FailureKind, Many, Outcome, Request};
+use wallaby::{Client, Code, Endpoint, Failure, FailureKind, Many, One, Outcome, Request, Retry};
 
 const PERIOD: Duration = Duration::from_millis(20);
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -157,6 +158,48 @@ async fn one_of_several_initial_requests_may_not_be_delivered() {
         let alone = work::at(&client, nobody).tolerant().one(String::new());
         let failed = failure(alone.await);
         assert!(matches!(failed, Failure::NotSent { .. }), "{failed}");
+    })
+    .await;
+}
+
+/// A loss is one for retries, too: the front end hands the first attempt to who has gone, the second to who lives.
+#[tokio::test]
+async fn a_loss_is_made_again() {
+    patience(async {
+        let net = Net::mem();
+        let gate = Gate::new();
+        let dying = gate.clone();
+        let waits = || {
+            let dying = dying.clone();
+            service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                let gate = dying.clone();
+                async move {
+                    gate.pass().await;
+                    Ok(request.respond(what).await?)
+                }
+            })
+        };
+        let (dead, alive) = (net.serve(waits()).await, net.serve(waits()).await);
+        let shards = [at(&dead), at(&alive)];
+        let attempt = AtomicUsize::new(0);
+        let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let shard = shards[attempt.fetch_add(1, Ordering::Relaxed).min(1)].clone();
+            async move {
+                let what: String = what;
+                Ok(request.forward(shard, work::one(what)).await?)
+            }
+        });
+        let front = net.serve(front).await;
+        let client = net.bind(Endpoint::builder().ping(PERIOD, TIMEOUT)).await;
+        let caller = Client::new(&client, at(&front)).tolerant();
+        let call = work::within(caller.retry(Retry::idempotent(2))).one("x".into());
+        let dies = async {
+            until(|| dead.load() == (1, 0)).await;
+            dead.close();
+            gate.open(2); // the handler of who has gone may take one
+        };
+        let (answer, ()) = tokio::join!(call, dies);
+        assert_eq!(answer, Ok("x".into()));
     })
     .await;
 }

@@ -236,7 +236,7 @@ fn invalid(id: RequestId, attempt: u32) -> Admission {
 #[cold]
 #[inline(never)]
 fn late() -> Admission {
-    let text = "the call's deadline passed before the request arrived";
+    let text = "the deadline passed before the request arrived";
     Admission::Refused(Status::new(Code::DeadlineExceeded, text))
 }
 

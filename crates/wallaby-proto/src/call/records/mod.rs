@@ -195,7 +195,7 @@ pub enum Frozen {
     #[error("the call was aborted")]
     Aborted,
     /// Its call's deadline has passed.
-    #[error("the call's deadline passed before the request was sent")]
+    #[error("the deadline passed before the request was sent")]
     Late,
 }
 

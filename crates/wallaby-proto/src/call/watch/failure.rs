@@ -14,7 +14,7 @@ use crate::id::{CallId, RequestId};
 /// The end of a call that cannot be completed; never taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", self.describe())]
-pub struct Failure {
+pub struct Loss {
     /// The call.
     pub call: CallId,
     /// What went wrong.
@@ -102,7 +102,18 @@ impl fmt::Display for Executed {
     }
 }
 
-impl Failure {
+impl Loss {
+    /// Whether another call may fare better: nothing was heard of a server, or of what it has sent.
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self.kind,
+            FailureKind::Silent { .. }
+                | FailureKind::ResponseLost { .. }
+                | FailureKind::Stalled { .. }
+                | FailureKind::Undelivered
+        )
+    }
+
     fn describe(&self) -> String {
         let at = Some(&self.server);
         let named = named(self.request, self.method.as_deref(), at);

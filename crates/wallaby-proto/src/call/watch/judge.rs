@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::initiator::{Initiator, Violation};
 use crate::call::missing::Missing;
-use crate::call::watch::failure::{Executed, Failure, FailureKind, Step};
+use crate::call::watch::failure::{Executed, FailureKind, Loss, Step};
 use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
 use crate::id::RequestId;
@@ -261,7 +261,7 @@ impl Watch {
         &mut self,
         initiator: &mut Initiator,
         position: u32,
-        mut failure: Box<Failure>,
+        mut failure: Box<Loss>,
         now: Duration,
     ) {
         let request = failure.request;
@@ -287,7 +287,7 @@ impl Watch {
         &mut self,
         initiator: &mut Initiator,
         position: u32,
-        failure: Box<Failure>,
+        failure: Box<Loss>,
         now: Duration,
     ) {
         let root = self.roots.of(initiator, position);
@@ -395,7 +395,7 @@ impl Watch {
         position: Option<u32>,
         request: RequestId,
         kind: FailureKind,
-    ) -> Failure {
+    ) -> Loss {
         let located = |position: u32, hop: u32| {
             let line = self.lines.get(position as usize)?;
             let known = line.hops.iter().rev().find(|known| known.hop == hop)?;
@@ -411,7 +411,7 @@ impl Watch {
             (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,
             (_, false) => Executed::Unknown,
         };
-        Failure {
+        Loss {
             call: initiator.call(),
             kind,
             request,

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-pub use self::failure::{Executed, Failure, FailureKind, Step};
+pub use self::failure::{Executed, FailureKind, Loss, Step};
 use self::hints::{Ended, Hints};
 use self::line::Line;
 use self::located::Located;
@@ -95,13 +95,13 @@ pub enum Action {
         /// Which attempt it is now.
         attempt: u32,
         /// Why.
-        failure: Box<Failure>,
+        failure: Box<Loss>,
     },
     /// Something of a call that goes on all the same is lost. If [`Initiator::is_complete`] now, nothing else is missing: then
     /// the driver ends the call, and stops what may still run ([`Watch::abort`]).
-    Lost(Box<Failure>),
+    Lost(Box<Loss>),
     /// The call has failed; what still runs is being stopped.
-    Failed(Box<Failure>),
+    Failed(Box<Loss>),
     /// After an abort or a failure: no new request of the call can be sent, as far as its servers are known.
     Frozen,
     /// After an abort or a failure: nothing of the call runs any more, as far as its servers can be reached. Nothing
@@ -285,7 +285,7 @@ impl Watch {
     }
 
     /// What is lost of a call that goes on all the same, out of turn: before it is said to be complete.
-    pub fn take_lost(&mut self) -> Vec<Box<Failure>> {
+    pub fn take_lost(&mut self) -> Vec<Box<Loss>> {
         let mut lost = Vec::new();
         for action in std::mem::take(&mut self.actions) {
             match action {

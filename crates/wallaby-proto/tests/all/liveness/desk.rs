@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::watch::{Action, Failure, Location, Source, Watch, WatchSettings};
+use wallaby_proto::call::watch::{Action, Location, Loss, Source, Watch, WatchSettings};
 use wallaby_proto::wire::{Budgets, Child, End, Ping, PingSettings, Pong, Progress, Response};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
@@ -15,7 +15,7 @@ pub(crate) struct Desk {
     pub(crate) initiator: Initiator,
     pub(crate) watch: Watch,
     pub(crate) now: u64,
-    pub(crate) failure: Option<Box<Failure>>,
+    pub(crate) failure: Option<Box<Loss>>,
 }
 
 /// How a call is watched, if a test does not say otherwise.

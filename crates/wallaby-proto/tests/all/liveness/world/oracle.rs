@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wallaby_proto::call::watch::{Failure, FailureKind};
+use wallaby_proto::call::watch::{FailureKind, Loss};
 use wallaby_proto::{CallId, NodeId, Path, RequestId};
 
 /// A request in one of its attempts.
@@ -152,7 +152,7 @@ impl Oracle {
         );
     }
 
-    pub(crate) fn failed(&mut self, call: CallId, failure: &Failure) {
+    pub(crate) fn failed(&mut self, call: CallId, failure: &Loss) {
         self.count(match failure.kind {
             FailureKind::Silent { .. } => "failed: silent",
             FailureKind::ResponseLost { .. } => "failed: response lost",

@@ -71,12 +71,15 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
         self.raw.trace()
     }
 
-    /// Gives the call up: its servers are told to stop.
+    /// Gives the call up: its servers are told to stop. A handler learns it by
+    /// [`RequestInfo::cancelled`](crate::RequestInfo::cancelled); one that does not look there runs on.
     pub fn abort(self) {
         self.raw.abort();
     }
 
-    /// Gives the call up and waits until nothing of it runs any more, as far as its servers can be reached.
+    /// Gives the call up and waits until no request of it is open any more, as far as its servers can be reached: nothing is sent
+    /// or delegated for it from then on. Handlers that do not look at [`RequestInfo::cancelled`](crate::RequestInfo::cancelled)
+    /// may still run.
     pub async fn stop(self) {
         self.raw.abort();
         self.raw.settled().await;

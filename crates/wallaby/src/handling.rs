@@ -135,7 +135,7 @@ impl Handling {
             key,
             identity: core.identity(request.conn()),
             delegator: core.endpoint.delegator(key),
-            method: Arc::clone(&served.definition),
+            method: Arc::clone(request.named().unwrap_or(&served.definition)),
             inner: OnceLock::new(),
             call: request.call(),
             id: request.id(),
@@ -628,13 +628,13 @@ impl Handling {
 
     // Who decides about it before it runs.
 
-    /// The next interceptor to be asked, the outermost first.
-    pub(crate) fn next_interceptor(&self) -> Option<Arc<dyn Interceptor>> {
+    /// The next interceptor to be asked, the outermost first, and whether it is still to be asked if this method concerns it.
+    pub(crate) fn next_interceptor(&self) -> Option<(Arc<dyn Interceptor>, bool)> {
         let mut state = self.lock();
         let job = state.job.as_mut()?;
         job.unasked = job.unasked.checked_sub(1)?;
-        let next = job.registered.interceptors.get(job.unasked);
-        next.map(Arc::clone)
+        let next = job.registered.interceptors.get(job.unasked)?;
+        Some((Arc::clone(next), job.registered.rest))
     }
 
     /// Somebody wants to wait before that is decided: from now on an abort and the deadline find the request.

@@ -99,6 +99,12 @@ pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::trace::{Hop, Timing, Trace};
 pub use wallaby_proto::wire::PingSettings;
 
+/// For crates of this repository.
+#[doc(hidden)]
+pub mod extension {
+    pub use crate::service::Reserved;
+}
+
 /// What generated code uses; not for others.
 #[doc(hidden)]
 pub mod __private {

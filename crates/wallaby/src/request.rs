@@ -57,6 +57,12 @@ impl RequestInfo {
         self.handling.method().name()
     }
 
+    /// What the caller says of the method: its name, its codec, and fingerprints of its types. So a gateway can hand the request on
+    /// whose methods it does not know.
+    pub fn definition(&self) -> &Arc<MethodDefinition> {
+        self.handling.method()
+    }
+
     /// The call that the request belongs to.
     pub fn call_id(&self) -> CallId {
         self.handling.call
@@ -272,6 +278,24 @@ impl RawRequest {
         payload: Bytes,
     ) -> Delegation<Self> {
         Delegation::of(self, Ok(onward(server.into(), method, payload)), true)
+    }
+
+    /// Hands the request on to another server as it came, and ends it here: its method, arguments, body and continuation.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn pass_on(mut self, server: impl Into<Address>) -> Delegation<Self> {
+        let (body, continuation) = (self.take_body(), self.continuation());
+        let (method, payload) = (Arc::clone(self.definition()), self.take_payload());
+        let mut onward = self.forward(server, &method, payload);
+        if let Some(body) = body {
+            onward = onward.body(body);
+        }
+        match continuation {
+            Some(continuation) => onward.continuation(continuation),
+            None => onward,
+        }
     }
 
     /// Sends the message that is held back because it might be the last one.

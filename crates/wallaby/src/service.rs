@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
@@ -46,6 +46,8 @@ pub struct Service {
     name: &'static str,
     pub(crate) methods: Vec<Registered>,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
+    /// Of Wallaby's own names, those of these services may be among the methods'.
+    pub(crate) reserved: Vec<Reserved>,
 }
 
 /// A method that an endpoint serves.
@@ -54,9 +56,35 @@ pub(crate) struct Registered {
     pub(crate) handler: Arc<dyn Handler>,
     /// Its initiators expect exactly one answer.
     pub(crate) one: bool,
+    /// It is for all methods that are not served by their names.
+    pub(crate) rest: bool,
     /// Who is asked about its requests, the last one first.
     pub(crate) interceptors: Box<[Arc<dyn Interceptor>]>,
 }
+
+/// The right to serve names of one of Wallaby's own services: for crates of this repository.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Reserved(&'static str);
+
+impl Reserved {
+    /// For the service with this name, as `wallaby.Chain`.
+    pub const fn new(service: &'static str) -> Self {
+        Self(service)
+    }
+
+    /// Whether this is a name of one of the service's methods.
+    pub(crate) fn has(&self, method: &str) -> bool {
+        let rest = method.strip_prefix(self.0);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+/// What all methods are called that are not served by their names.
+static REST: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
+    let definition = MethodDefinition::new("*", "", 0, 0);
+    Arc::new(definition.expect("it has a name"))
+});
 
 impl Service {
     /// A service without methods; `name` (`package.Service`) is for messages only.
@@ -65,6 +93,7 @@ impl Service {
             name,
             methods: Vec::new(),
             interceptors: Vec::new(),
+            reserved: Vec::new(),
         }
     }
 
@@ -147,6 +176,45 @@ impl Service {
         self.push(definition, handler, false)
     }
 
+    /// Handles requests of all methods that nobody serves by their names at the endpoint, whatever their service: for gateways and
+    /// proxies. Names that begin with `wallaby.` are Wallaby's own and excepted. [`RawRequest::method`](crate::RequestInfo::method)
+    /// says which one is called. Codec and types are what the caller says, and nobody has checked them:
+    /// [`RequestInfo::definition`](crate::RequestInfo::definition).
+    ///
+    /// An endpoint keeps at most 4,096 names a connection that its peer calls. Interceptors are asked about each request whose
+    /// method concerns them. Of several services of an endpoint only one can catch all: with another one, binding or
+    /// [`Endpoint::serve`](crate::Endpoint::serve) fails with [`ServeError::Taken`](crate::ServeError::Taken), and calls it `*`.
+    ///
+    /// ```
+    /// use wallaby::{Address, RawRequest, Service};
+    ///
+    /// fn gateway(behind: Address) -> Service {
+    ///     Service::new("gateway").catch_all(move |request: RawRequest| {
+    ///         let onward = request.pass_on(&behind);
+    ///         async move { Ok(onward.await?) }
+    ///     })
+    /// }
+    /// ```
+    #[must_use]
+    pub fn catch_all(mut self, handler: impl Handler) -> Self {
+        self.methods.push(Registered {
+            definition: Arc::clone(&REST),
+            handler: Arc::new(handler),
+            one: false,
+            rest: true,
+            interceptors: Box::default(),
+        });
+        self
+    }
+
+    /// Its methods may have names of this one of Wallaby's own services.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reserved(mut self, service: Reserved) -> Self {
+        self.reserved.push(service);
+        self
+    }
+
     /// Asks this interceptor about requests of all methods of the service, whenever they were added. Of several the one added
     /// last is asked first, and those of the endpoint before all of them.
     #[must_use]
@@ -160,6 +228,7 @@ impl Service {
             definition,
             handler: Arc::new(handler),
             one,
+            rest: false,
             interceptors: Box::default(),
         });
         self

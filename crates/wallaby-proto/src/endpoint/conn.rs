@@ -214,10 +214,19 @@ pub(super) struct Conn {
     /// The credit of its calls before this one was forgotten last.
     pub(super) over: Option<CallId>,
     /// What its method numbers mean here.
-    pub(super) methods: Vec<Result<usize, Refused>>,
+    pub(super) methods: Vec<Result<Meant, Refused>>,
     pub(super) queues: Option<Box<Queues>>,
     /// Bodies that are read or written over it.
     pub(super) followed: Option<Box<Followed>>,
+}
+
+/// A method that is served.
+#[derive(Debug, Clone)]
+pub(super) struct Meant {
+    /// Which of those served.
+    pub(super) served: usize,
+    /// As the peer has named it, where it is served only as one of the rest.
+    pub(super) named: Option<Arc<MethodDefinition>>,
 }
 
 /// A method that is not served so, and the status that says why.

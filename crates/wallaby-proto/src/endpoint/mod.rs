@@ -171,7 +171,7 @@ pub use crate::executor::Load;
 use self::bodies::Bodies;
 use self::call_table::Calls;
 use self::config::{Map, Seeded};
-use self::conn::{Conns, Parcel, Refused};
+use self::conn::{Conns, Meant, Parcel, Refused};
 use self::handler_table::Handlers;
 use self::sending::Full;
 use self::sockets::Sockets;
@@ -309,6 +309,12 @@ enum Alarm {
     Body(OutBody),
 }
 
+/// What all methods are called together that are not served by their names.
+const REST: &str = "*";
+
+/// How the names of methods begin that are Wallaby's own.
+const RESERVED: &str = "wallaby.";
+
 /// A method that is served.
 #[derive(Debug)]
 struct Served {
@@ -394,6 +400,8 @@ pub struct Endpoint<P = ()> {
     /// Methods that are served, by name.
     names: Map<Arc<str>, usize>,
     served: Vec<Served>,
+    /// Which of them is for all others.
+    rest: Option<usize>,
     handlers: Handlers,
     executor: Executor<RequestKey>,
     /// Of those that were put aside, or wait for their turn.
@@ -513,6 +521,7 @@ impl<P: Probe> Endpoint<P> {
             written_next: Duration::ZERO,
             names: Map::with_hasher(seeded),
             served: Vec::new(),
+            rest: None,
             handlers: Handlers::default(),
             executor,
             tickets: BTreeMap::new(),
@@ -845,6 +854,30 @@ impl<P: Probe> Endpoint<P> {
         self.serve_as(definition, false, Entry::Line)
     }
 
+    /// Serves all methods that are not served by their names, but for those whose names begin with `wallaby.`; returns its place among
+    /// those served. Which one a request calls tells [`method_of`](Self::method_of). Whoever serves them checks what callers say of
+    /// their types. `ahead` is as for [`serve_ahead`](Self::serve_ahead). `None` if the rest is served already.
+    pub fn serve_rest(&mut self, ahead: bool) -> Option<usize> {
+        if self.rest.is_some() {
+            return None;
+        }
+        let definition = Arc::new(MethodDefinition::new(REST, "", 0, 0)?);
+        let position = self.served.len();
+        self.rest = Some(position);
+        self.served.push(Served {
+            definition,
+            one: false,
+            entry: if ahead { Entry::Ahead } else { Entry::Placed },
+        });
+        self.look_up_again();
+        Some(position)
+    }
+
+    /// Whether what is not served by its name is [served](Self::serve_rest).
+    pub fn serves_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
     /// Whether a method of this name is served.
     pub fn serves(&self, name: &str) -> bool {
         self.names.contains_key(name)
@@ -856,7 +889,8 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// The status that refuses its requests.
     pub fn method(&self, caller: &MethodDefinition) -> Result<usize, Status> {
-        self.find_method(caller).map_err(|refused| refused.0.1)
+        let meant = self.find_method(caller).map_err(|refused| refused.0.1)?;
+        Ok(meant.served)
     }
 
     fn serve_as(
@@ -881,18 +915,28 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The method that a caller means.
-    fn find_method(&self, caller: &MethodDefinition) -> Result<usize, Refused> {
-        let position = self.names.get(caller.name()).copied();
+    fn find_method(&self, caller: &MethodDefinition) -> Result<Meant, Refused> {
+        let name = caller.name();
+        let position = self.names.get(name).copied();
         let served = position.and_then(|position| Some((position, self.served.get(position)?)));
         let Some((position, served)) = served else {
-            let message = format!("no method {} here", caller.name());
+            if let Some(rest) = self.rest.filter(|_| !name.starts_with(RESERVED)) {
+                return Ok(Meant {
+                    served: rest,
+                    named: Some(Arc::new(caller.clone())),
+                });
+            }
+            let message = format!("no method {name} here");
             return Err(Refused(Box::new((
                 caller.clone(),
                 Status::new(Code::Unimplemented, message),
             ))));
         };
         match served.definition.check(caller) {
-            Ok(()) => Ok(position),
+            Ok(()) => Ok(Meant {
+                served: position,
+                named: None,
+            }),
             Err(status) => Err(Refused(Box::new((caller.clone(), status)))),
         }
     }
@@ -906,7 +950,10 @@ impl<P: Probe> Endpoint<P> {
             let known = std::mem::take(&mut peer.methods)
                 .into_iter()
                 .map(|method| match method {
-                    Ok(position) => Ok(position),
+                    Ok(Meant {
+                        named: Some(named), ..
+                    }) => self.find_method(&named),
+                    Ok(meant) => Ok(meant),
                     Err(Refused(refused)) => self.find_method(&refused.0),
                 });
             let known = known.collect();

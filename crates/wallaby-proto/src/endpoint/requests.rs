@@ -10,7 +10,7 @@ use bytes::Bytes;
 pub use self::verbs::{DelegateOptions, Delegation, HandedOn, How};
 
 use super::bodies::{InBody, OutBody};
-use super::conn::{ConnId, Refused};
+use super::conn::{ConnId, Meant, Refused};
 use super::draining::shutting_down;
 use super::event::{Incoming, Output, RequestKey};
 use super::probe::Probe;
@@ -72,6 +72,8 @@ pub struct Handler {
     began: Option<Duration>,
     /// Which of the methods served it calls.
     served: usize,
+    /// As it was named, if it is one of the rest.
+    named: Option<Arc<MethodDefinition>>,
     /// What it was sent with, until its handler takes it.
     pub(super) payload: Bytes,
     /// How long the payload is whose credit is granted when it leaves the queue.
@@ -170,6 +172,11 @@ impl Handler {
         Some(durable.child(index))
     }
 
+    /// The method as its caller has named it, if it is [one of the rest](Endpoint::serve_rest).
+    pub fn named(&self) -> Option<&Arc<MethodDefinition>> {
+        self.named.as_ref()
+    }
+
     /// What it may still use up, if its call's budgets are stated or this endpoint has a maximum.
     pub fn budgets(&self) -> Option<Budgets> {
         self.server.allowance().map(|known| known.left())
@@ -219,7 +226,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         let owner = (from.session(), request.call.initiator);
-        let served = judged.as_ref().map_or(0, |served| *served);
+        let served = judged.as_ref().map_or(0, |meant| meant.served);
         let entry = self.served.get(served).map(|served| served.entry);
         let entry = entry.filter(|_| judged.is_ok());
         let placed = entry == Some(Entry::Placed) && self.executor.try_run(owner);
@@ -230,6 +237,12 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut handler = self.handler(from, request, payload, ticket, served);
         handler.owed = owed;
+        if let Ok(Meant {
+            named: Some(named), ..
+        }) = &judged
+        {
+            handler.named = Some(Arc::clone(named));
+        }
         if let (Some(number), Ok(_)) = (body, &judged) {
             handler.body = self.begin_read(from, number);
         }
@@ -249,7 +262,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         from: ConnId,
         request: &mut Request,
-    ) -> Option<(Option<Ticket>, Result<usize, Status>)> {
+    ) -> Option<(Option<Ticket>, Result<Meant, Status>)> {
         let MethodRef::Number(number) = request.method else {
             return None;
         };
@@ -257,8 +270,8 @@ impl<P: Probe> Endpoint<P> {
         let node = self.conns.get(from)?.node()?;
         let methods = &self.conns.get(from)?.methods;
         let served = methods.get(number as usize);
-        let served = served.and_then(|served| served.as_ref().ok().copied());
-        let line = served.is_some_and(|served| self.is_line(served));
+        let served = served.and_then(|served| served.as_ref().ok());
+        let line = served.is_some_and(|meant| self.is_line(meant.served));
         // Nothing goes down a line in a cluster's name that did not come from it.
         let sealed = self.config.require_seals || line && !self.config.cluster_keys.is_empty();
         if sealed && !self.takes(from, request) {
@@ -282,7 +295,7 @@ impl<P: Probe> Endpoint<P> {
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
             _ if self.draining && !line => Err(shutting_down()),
-            Some(Ok(served)) => Ok(*served),
+            Some(Ok(meant)) => Ok(meant.clone()),
             Some(Err(Refused(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
         };
@@ -315,6 +328,7 @@ impl<P: Probe> Endpoint<P> {
             arrived: self.raw,
             began: None,
             served,
+            named: None,
             payload,
             owed: None,
             body: None,
@@ -477,9 +491,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The method that a request calls.
-    pub fn method_of(&self, key: RequestKey) -> Option<&MethodDefinition> {
-        let served = self.handlers.get(key)?.served;
-        Some(&self.served.get(served)?.definition)
+    pub fn method_of(&self, key: RequestKey) -> Option<&Arc<MethodDefinition>> {
+        self.method_called(self.handlers.get(key)?)
+    }
+
+    fn method_called<'a>(&'a self, handler: &'a Handler) -> Option<&'a Arc<MethodDefinition>> {
+        let served = || Some(&self.served.get(handler.served)?.definition);
+        handler.named.as_ref().or_else(served)
     }
 
     /// Who sent a request; `None` if its connection has ended meanwhile.

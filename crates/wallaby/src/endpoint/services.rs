@@ -22,6 +22,7 @@ impl Inner {
                     definition,
                     handler: Arc::new(|_| ready(Err(Status::internal("it is for another method")))),
                     one: false,
+                    rest: false,
                     interceptors: Box::new([Arc::new(pipeline::Arriving)]),
                 }));
             }
@@ -37,7 +38,8 @@ impl Inner {
         };
         for (index, name) in names().enumerate() {
             let name = name.to_string();
-            if name.starts_with("wallaby.") {
+            let granted = || service.reserved.iter().any(|service| service.has(&name));
+            if name.starts_with("wallaby.") && !granted() {
                 return Err(ServeError::Reserved { name });
             }
             if names().take(index).any(|other| **other == *name) {
@@ -47,7 +49,9 @@ impl Inner {
         let methods: Vec<Registered> = (service.methods.into_iter())
             .map(|method| {
                 let all = (service.interceptors.iter()).chain(&self.config.interceptors);
-                let asked = all.filter(|interceptor| interceptor.concerns(&method.definition));
+                // Of the rest it is not known yet which methods these are.
+                let asked = all
+                    .filter(|interceptor| method.rest || interceptor.concerns(&method.definition));
                 Registered {
                     interceptors: asked.map(Arc::clone).collect(),
                     ..method
@@ -58,16 +62,21 @@ impl Inner {
             if core.endpoint.is_closed() {
                 return Err(ServeError::Closed);
             }
-            let taken = methods.iter().map(|method| method.definition.name());
-            if let Some(name) = taken.into_iter().find(|name| core.endpoint.serves(name)) {
-                let name = name.to_string();
+            let taken = methods.iter().find(|method| match method.rest {
+                true => core.endpoint.serves_rest(),
+                false => core.endpoint.serves(method.definition.name()),
+            });
+            if let Some(taken) = taken {
+                let name = taken.definition.name().to_string();
                 return Err(ServeError::Taken { name });
             }
             for method in methods {
                 let definition = Arc::clone(&method.definition);
-                let served = match method.interceptors.is_empty() {
-                    true => core.endpoint.serve(definition, method.one),
-                    false => core.endpoint.serve_ahead(definition, method.one),
+                let ahead = !method.interceptors.is_empty();
+                let served = match ahead {
+                    _ if method.rest => core.endpoint.serve_rest(ahead),
+                    false => core.endpoint.serve(definition, method.one),
+                    true => core.endpoint.serve_ahead(definition, method.one),
                 };
                 if served.is_some() {
                     core.served.push(Arc::new(method));

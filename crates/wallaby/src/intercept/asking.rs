@@ -56,8 +56,11 @@ impl Asking {
     /// Asks as long as nobody wants to wait, or it is decided.
     fn ask(&mut self) -> Option<Wait> {
         let incoming = Incoming::new(RequestInfo::new(&self.handling));
-        while let Some(interceptor) = self.handling.next_interceptor() {
-            let ask = AssertUnwindSafe(|| interceptor.admit(&incoming));
+        while let Some((interceptor, is_open)) = self.handling.next_interceptor() {
+            let ask = AssertUnwindSafe(|| match is_open {
+                true if !interceptor.concerns(self.handling.method()) => Admission::Run,
+                _ => interceptor.admit(&incoming),
+            });
             let decided = self.handling.span().in_scope(|| catch_unwind(ask));
             let decided = decided.unwrap_or_else(|panic| self.refuse_for(&*panic));
             if let ControlFlow::Break(next) = self.follow(decided) {

@@ -69,7 +69,8 @@ pub type SendFuture = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>
 /// let builder = Endpoint::builder().interceptor(Authentication);
 /// ```
 pub trait Interceptor: Send + Sync + 'static {
-    /// Whether it is asked about requests of this method: said once for each, when it is registered. The others cost nothing.
+    /// Whether it is asked about requests of this method: said once for each, when it is registered. The others cost nothing. Of
+    /// methods that a service [catches](crate::Service::catch_all), it is said for each request.
     fn concerns(&self, method: &MethodDefinition) -> bool {
         let _ = method;
         true

@@ -286,6 +286,23 @@ impl<D: Datagrams> Endpoint<D> {
         self.add_handler(method, false, Box::new(handler))
     }
 
+    /// Serves all methods that are not served by their names, for gateways and proxies: see
+    /// [`Service::catch_all`](crate::Service::catch_all).
+    ///
+    /// # Errors
+    ///
+    /// If the rest is served already.
+    pub fn serve_rest(
+        &mut self,
+        handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
+    ) -> Result<(), ServeError> {
+        if self.core.serve_rest(false).is_none() {
+            return Err(ServeError::Taken { name: "*".into() });
+        }
+        self.handlers.push(Box::new(handler));
+        Ok(())
+    }
+
     fn add_handler(
         &mut self,
         method: Arc<MethodDefinition>,

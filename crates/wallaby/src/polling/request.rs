@@ -45,6 +45,11 @@ impl<'a> RawRequest<'a> {
         method.map_or("", |method| method.name())
     }
 
+    /// What the caller says of the method: see [`crate::RequestInfo::definition`]. `None` if the request has ended.
+    pub fn definition(&self) -> Option<&Arc<MethodDefinition>> {
+        self.core.method_of(self.key)
+    }
+
     /// The call that it belongs to.
     pub fn call_id(&self) -> CallId {
         self.handler().call()

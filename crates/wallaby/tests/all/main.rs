@@ -12,6 +12,7 @@ mod below;
 mod blocking;
 mod bodies;
 mod budgets;
+mod catch_all;
 mod credit;
 mod deadlines;
 mod descriptors;

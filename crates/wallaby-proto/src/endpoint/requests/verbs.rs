@@ -1006,8 +1006,8 @@ impl<P: Probe> Endpoint<P> {
     /// Who handles a request, for an initiator that did not send it itself.
     #[cold]
     pub(in crate::endpoint) fn handled_by(&self, handler: &Handler) -> HandledBy {
-        let served = self.served.get(handler.served);
-        let method = served.map(|served| Arc::clone(served.definition.name()));
+        let called = self.method_called(handler);
+        let method = called.map(|called| Arc::clone(called.name()));
         HandledBy {
             node: self.node,
             server: self.address.clone(),
@@ -1018,13 +1018,13 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     #[inline(never)]
     fn make_record(&self, handler: &Handler) -> TraceRecord {
-        let served = self.served.get(handler.served);
+        let called = self.method_called(handler);
         let began = handler.began.unwrap_or(self.raw);
         TraceRecord {
             request: handler.server.id(),
             node: self.node,
             server: self.address.clone(),
-            method: served.map_or_else(String::new, |served| served.definition.name().to_string()),
+            method: called.map_or_else(String::new, |called| called.name().to_string()),
             arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
             queued_us: began.saturating_sub(handler.arrived).as_micros() as u64,
             ran_us: self.raw.saturating_sub(began).as_micros() as u64,

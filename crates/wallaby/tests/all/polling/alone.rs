@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey};
+use wallaby::polling::{CallOptions, Endpoint, Event, Request, RequestKey};
 use wallaby::{
-    Address, CallError, Code, ExecutorConfig, Failure, Many, Metadata, Schedule, SendError, Status,
+    Address, CallError, Code, ExecutorConfig, Failure, Many, Metadata, One, Schedule, SendError,
+    ServeError, Status,
 };
 
 use super::world::{Link, World};
@@ -90,6 +92,40 @@ fn typed_calls_are_answered() {
     }
     assert_eq!(words, ["to", "be", "or", "not"]);
     assert_eq!(client.sizes().calls, 0);
+}
+
+/// What nobody serves by its name is handed on as it came; what has a name, now or later, is not.
+#[test]
+fn a_gateway_hands_on_what_it_does_not_know() {
+    let (world, mut client, mut behind) = pair(1);
+    let mut gateway = world.bind(Endpoint::builder());
+    let answer = |from: &'static str| {
+        move |request: Request<'_, One<_>, _>, (what,): (String,)| {
+            Ok(request.respond(&format!("{from}: {what}"))?)
+        }
+    };
+    behind.serve(&work::ONE, answer("behind")).expect("free");
+    let to = behind.address();
+    let mut rest = || {
+        let to = to.clone();
+        gateway.serve_rest(move |request, payload| {
+            let method = request.definition().map(Arc::clone);
+            let method = method.ok_or_else(|| Status::internal("it has ended"))?;
+            Ok(request.forward(to.clone(), &method, payload)?)
+        })
+    };
+    assert_eq!(rest(), Ok(()));
+    let taken = ServeError::Taken { name: "*".into() };
+    assert_eq!(rest(), Err(taken));
+    let mut ask = |gateway: &mut Endpoint<Link>| {
+        let target = work::one("greet".into());
+        let sent = client.call(gateway.address(), target, &CallOptions::default());
+        sent.expect("it is sent");
+        outcome(&world, &mut [&mut client, gateway, &mut behind]).0
+    };
+    assert_eq!(ask(&mut gateway), [Ok("behind: greet".into())]);
+    gateway.serve(&work::ONE, answer("gateway")).expect("free");
+    assert_eq!(ask(&mut gateway), [Ok("gateway: greet".into())]);
 }
 
 #[test]

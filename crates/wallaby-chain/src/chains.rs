@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use wallaby::codec::{Codec, Postcard};
+use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
 use wallaby::{Builder, HandlerFuture, RawRequest, SendError, Service, Status};
 
@@ -15,6 +16,9 @@ use crate::gather::{Arrival, Gathers};
 use crate::stack::{Level, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
+
+/// What only servers that take part in chains serve, and nobody [catches](Service::catch_all).
+const NAME: &str = "wallaby.Chains";
 
 /// What chains may use up at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +147,8 @@ impl Chains {
     /// before.
     pub fn add_to(self, builder: Builder) -> Builder {
         let never = |_: RawRequest| ready(Err(Status::invalid_argument("it is for chains")));
-        let own = Service::new("wallaby-chain.Chains")
+        let own = Service::new(NAME)
+            .reserved(Reserved::new(NAME))
             .raw(Arc::clone(MERGE.definition()), never)
             .raw(Arc::clone(RAISE.definition()), never);
         builder.serve(own).interceptor(Admitting {

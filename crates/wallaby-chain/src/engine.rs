@@ -19,12 +19,10 @@ use crate::state::{Answer, State};
 use crate::step::{Hop, Merge, Step};
 
 /// A branch has come to this.
-pub(crate) static MERGE: Method<(Bytes,), Many<Bytes>, Raw> =
-    Method::new("wallaby-chain.Chains/merge");
+pub(crate) static MERGE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/merge");
 
 /// A chain that was started here has come to this exception.
-pub(crate) static RAISE: Method<(Bytes,), Many<Bytes>, Raw> =
-    Method::new("wallaby-chain.Chains/raise");
+pub(crate) static RAISE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/raise");
 
 /// A function that is registered here.
 pub(crate) type Native<Input> = Arc<dyn Fn(State, Input) -> Result<Step, Status> + Send + Sync>;

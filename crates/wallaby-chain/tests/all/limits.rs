@@ -183,7 +183,7 @@ async fn a_servers_own_methods_are_for_chains() {
     let net = Net::Tcp;
     let (server, client) = (net.serve(Chains::new()).await, net.client().await);
     for method in ["merge", "raise"] {
-        let name = format!("wallaby-chain.Chains/{method}");
+        let name = format!("wallaby.Chains/{method}");
         let method = wallaby::MethodDefinition::new(&name, "raw", 0, 0).expect("a name");
         let method = std::sync::Arc::new(method);
         for (continuation, code) in [

@@ -2,12 +2,13 @@
 //! their messages go and how long they work (DESIGN, "Who may answer").
 //!
 //! A seal is SipHash-2-4 with 128 bits, keyed, over what `docs/protocol.md` lists. SipHash is made for this: a keyed
-//! function of short inputs that nobody can predict without its 128-bit key, in a few hundred instructions. A function
-//! for long inputs as BLAKE3 would cost more here and promise no more than the key has.
+//! function of short inputs that nobody can predict without its 128-bit key, in a few hundred instructions and a few more
+//! for each byte of the payload. A function for long inputs as BLAKE3 would cost more here where payloads are short, and promise no
+//! more than the key has.
 //!
 //! What is sealed is what stands in this message, so each server seals anew what it delegates: the remaining time and the
 //! budgets have become less. A seal names who is to read it and the request's place in its call: shown again it is a
-//! duplicate there, and elsewhere it is wrong. It does not seal the payload, and does not hide anything: TLS does that.
+//! duplicate there, and elsewhere it is wrong. It does not hide anything: TLS does that.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -19,7 +20,7 @@ use thiserror::Error;
 use crate::address::Address;
 use crate::id::NodeId;
 use crate::varint;
-use crate::wire::{ReplyTo, Request};
+use crate::wire::{Options, ReplyTo, Request};
 
 /// Shortest secret of a cluster key, in bytes.
 pub const MIN_SECRET: usize = 16;
@@ -27,7 +28,7 @@ pub const MIN_SECRET: usize = 16;
 /// Longest secret of a cluster key, in bytes.
 pub const MAX_SECRET: usize = 32;
 
-const LABEL: &[u8] = b"wallaby cluster key 1";
+const LABEL: &[u8] = b"wallaby cluster key 2";
 
 /// A secret that the endpoints of a cluster share. It does not appear in logs.
 #[derive(Clone, PartialEq, Eq)]
@@ -48,7 +49,9 @@ pub enum SealError {
     #[error("the request is not sealed, and this server takes only what its cluster has sealed")]
     Missing,
     /// Its seal was made with another key, for another server, or for other contents.
-    #[error("the request's seal is wrong: another key, another server, or something was changed")]
+    #[error(
+        "the request's seal is wrong: another key, another server, something was changed, or its sender is older than this server"
+    )]
     Wrong,
 }
 
@@ -69,14 +72,26 @@ impl ClusterKey {
         Ok(Self(hasher.finish128().as_bytes()))
     }
 
-    /// Seals a request for the server with this node id; `own` is the address that the sender's handshake gave.
-    pub fn seal(&self, request: &mut Request, receiver: NodeId, own: Option<&Address>) {
-        let seal = self.mac(request, receiver, own).to_be_bytes();
+    /// Seals a request of this method for the server with this node id; `own` is the address that the sender's handshake gave.
+    pub fn seal(
+        &self,
+        request: &mut Request,
+        method: &str,
+        receiver: NodeId,
+        own: Option<&Address>,
+    ) {
+        let seal = self.mac(request, method, receiver, own).to_be_bytes();
         let options = request.options.get_or_insert_default();
         options.seal = Some(Bytes::copy_from_slice(&seal));
     }
 
-    fn mac(&self, request: &Request, receiver: NodeId, peer: Option<&Address>) -> u128 {
+    fn mac(
+        &self,
+        request: &Request,
+        method: &str,
+        receiver: NodeId,
+        peer: Option<&Address>,
+    ) -> u128 {
         let mut out = Vec::with_capacity(128);
         receiver.put(&mut out);
         request.call.initiator.put(&mut out);
@@ -104,13 +119,20 @@ impl ClusterKey {
             varint::put_duration(out, ping.period);
             varint::put_duration(out, ping.timeout);
         });
+        out.put_u8(u8::from(request.traced) | u8::from(request.compressed) << 1);
+        varint::put_bytes(&mut out, method.as_bytes());
+        options
+            .map_or_else(Options::default, Options::sealed)
+            .put(&mut out);
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&out);
+        hasher.write(&request.payload);
         u128::from_be_bytes(hasher.finish128().as_bytes())
     }
 }
 
-/// Whether one of these keys has sealed the request for `receiver`; `peer` is the address that its sender's handshake gave.
+/// Whether one of these keys has sealed the request of this method for `receiver`; `peer` is the address that its sender's handshake
+/// gave.
 ///
 /// # Errors
 ///
@@ -118,6 +140,7 @@ impl ClusterKey {
 pub fn verify(
     keys: &[ClusterKey],
     request: &Request,
+    method: &str,
     receiver: NodeId,
     peer: Option<&Address>,
 ) -> Result<(), SealError> {
@@ -128,7 +151,7 @@ pub fn verify(
     let shown = u128::from_be_bytes(shown);
     // All keys are tried, and all bits are compared at once: how long it takes says nothing about the right seal.
     let fits = keys.iter().fold(false, |fits, key| {
-        fits | (key.mac(request, receiver, peer) ^ shown == 0)
+        fits | (key.mac(request, method, receiver, peer) ^ shown == 0)
     });
     fits.then_some(()).ok_or(SealError::Wrong)
 }

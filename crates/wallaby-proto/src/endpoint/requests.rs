@@ -215,9 +215,9 @@ impl<P: Probe> Endpoint<P> {
     /// A request came: it is to be handled, or refused.
     pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
         self.counters.requests_received += 1;
-        let payload = std::mem::take(&mut request.payload);
         let body = request.body();
         let judged = self.judge(from, request);
+        let payload = std::mem::take(&mut request.payload);
         if let (Some(number), None | Some((_, Err(_)))) = (body, &judged) {
             self.stop_unread(from, number);
         }
@@ -347,15 +347,37 @@ impl<P: Probe> Endpoint<P> {
     /// answers may be a stranger's.
     #[cold]
     fn takes(&mut self, from: ConnId, request: &mut Request) -> bool {
-        let peer = self.conns.get(from).and_then(|peer| peer.hello());
-        let address = peer.and_then(|hello| hello.address.as_ref());
-        let Err(error) = verify(&self.config.cluster_keys, request, self.node, address) else {
+        let peer = self.conns.get(from);
+        let address = peer.and_then(|peer| peer.hello()?.address.as_ref());
+        let method = self.name_of(from, request.method);
+        let (keys, node) = (&self.config.cluster_keys, self.node);
+        let Err(error) = verify(keys, request, method, node, address) else {
             return true;
         };
         self.counters.unsealed_refused += 1;
         let status = self.own(Status::new(Code::PermissionDenied, error.to_string()));
         self.answer_stranger(from, request, &status);
         false
+    }
+
+    /// The name that a peer has given to a method.
+    fn name_of(&self, from: ConnId, method: MethodRef) -> &str {
+        let MethodRef::Number(number) = method else {
+            return "";
+        };
+        let meant = self.conns.get(from);
+        let meant = meant.and_then(|peer| peer.methods.get(number as usize));
+        match meant {
+            Some(Ok(Meant {
+                named: Some(named), ..
+            })) => named.name(),
+            Some(Ok(meant)) => {
+                let served = self.served.get(meant.served);
+                served.map_or("", |served| served.definition.name())
+            }
+            Some(Err(Refused(refused))) => refused.0.name(),
+            None => "",
+        }
     }
 
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.

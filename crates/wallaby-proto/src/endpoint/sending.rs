@@ -694,7 +694,7 @@ impl<P: Probe> Endpoint<P> {
             request.options.get_or_insert_default().age = Some(self.raw.saturating_sub(times.born));
         }
         if let Some(key) = self.config.cluster_keys.first() {
-            key.seal(request, hello.node, self.address.as_ref());
+            key.seal(request, method.name(), hello.node, self.address.as_ref());
         }
         let raw = self.raw;
         self.probe.leaves(id, Leaving::Request(request));

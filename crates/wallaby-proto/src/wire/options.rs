@@ -443,7 +443,7 @@ impl Options {
     }
 
     /// Appends the length of all fields and the fields.
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let mut fields = Vec::new();
         if let Some(ping) = self.ping {
             put_field(&mut fields, tag::PING, |field| {
@@ -508,6 +508,18 @@ impl Options {
             put_field(&mut fields, tag::DURABLE, |field| durable.put(field));
         }
         varint::put_bytes(out, &fields);
+    }
+
+    /// What a seal covers of them besides what directs messages. The number of a body is its connection's business.
+    pub(crate) fn sealed(&self) -> Self {
+        Self {
+            metadata: self.metadata.clone(),
+            continuation: self.continuation.clone(),
+            body: self.body.map(|_| 0),
+            repeatable: self.repeatable,
+            durable: self.durable,
+            ..Self::default()
+        }
     }
 
     /// Most messages have none: their code stays out of the way of what reads each message.

@@ -133,7 +133,7 @@ async fn a_stranger_gets_its_status_behind_a_large_answer(
     let mut relay = Raw::dial(server, hello(7)).await;
     let node = relay.connection.peer().expect("shaken hands").node;
     let mut sealed = passed_on(0, &[0]);
-    key().seal(&mut sealed, node, None);
+    key().seal(&mut sealed, heap::MANY.definition().name(), node, None);
     relay.send_request(sealed, heap::MANY.definition()).await;
     // What is not read is not credited, so most of it stays at the server.
     until(has_answered).await;

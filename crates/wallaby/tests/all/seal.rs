@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::common::raw::{Raw, hello, request, response};
 use crate::common::{Net, at, patience, service, sorted, status, until, work};
 use tokio::net::TcpListener;
@@ -9,6 +11,7 @@ use wallaby::{
     Address, BindError, Budgets, Builder, CallId, Client, ClusterKey, Code, Endpoint, Many, NodeId,
     One, Request, Service,
 };
+use wallaby_proto::seal::{SealError, verify};
 use wallaby_proto::wire::ReplyTo;
 
 fn key(byte: u8) -> ClusterKey {
@@ -80,6 +83,43 @@ async fn a_cluster_takes_what_its_members_send_and_delegate() {
         })
         .await;
     }
+}
+
+/// With what it has of its own, for the server that gets it; the seal that its request came with is worth nothing there.
+#[tokio::test]
+async fn what_a_hop_delegates_is_sealed_anew() {
+    patience(async {
+        let net = Net::tcp();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let next = Address::Tcp(listener.local_addr().expect("it is bound"));
+        let hop = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+            let onward = request.forward(&next, work::many(what));
+            let onward = onward.metadata("key", "own").without("secret");
+            let onward = onward.continuation("rest");
+            async move { Ok(onward.await?) }
+        });
+        let hop = net.bind(with_keys(&[1]).require_seals().serve(hop)).await;
+        let client = net.bind(with_keys(&[1])).await;
+        let client = Client::new(&client, at(&hop)).metadata("key", "value");
+        let client = client.metadata("secret", "none");
+        let call = work::within(client).many("work".into());
+        let mut server = Raw::accept(&listener, hello(9)).await;
+        let came = server.request().await;
+        let own = came.options.as_ref().expect("a seal");
+        assert_eq!(own.metadata.get("key"), Some("own"));
+        assert_eq!(own.continuation.as_deref(), Some(&b"rest"[..]));
+        let verdict = |request: &wallaby_proto::wire::Request, node| {
+            let (name, node) = (work::MANY.definition().name(), NodeId::new(node));
+            verify(&[key(1)], request, name, node.expect("not zero"), None)
+        };
+        assert_eq!(verdict(&came, 9), Ok(()));
+        assert_eq!(verdict(&came, 8), Err(SealError::Wrong));
+        let mut changed = came;
+        changed.options.get_or_insert_default().continuation = None;
+        assert_eq!(verdict(&changed, 9), Err(SealError::Wrong));
+        drop(call);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -175,7 +215,8 @@ async fn a_seal_that_was_seen_directs_nobody_to_strangers() {
             .expect("a port is free");
         let stranger = Address::Tcp(victim.local_addr().expect("it is bound"));
         let mut seen = request(call, b"\x01x");
-        key(1).seal(&mut seen, server.node(), None);
+        let method = work::ONE.definition().name();
+        key(1).seal(&mut seen, method, server.node(), None);
 
         // To another address, by its handshake or in the request; as another call; to another server.
         let mut as_member = hello(7);
@@ -195,10 +236,19 @@ async fn a_seal_that_was_seen_directs_nobody_to_strangers() {
         other.call.sequence = 2;
         peer.send_request(other, work::ONE.definition()).await;
         assert!(peer.response().await.status);
-        assert_eq!(server.metrics().unsealed_refused, 3);
+        // With another argument, or a continuation.
+        let mut peer = Raw::dial(&at(&server), hello(7)).await;
+        let mut changed = seen.clone();
+        changed.payload = Bytes::from_static(b"\x01y");
+        peer.send_request(changed, work::ONE.definition()).await;
+        assert!(peer.response().await.status);
+        let mut changed = seen.clone();
+        changed.options.get_or_insert_default().continuation = Some(Bytes::from_static(b"x"));
+        peer.send_request(changed, work::ONE.definition()).await;
+        assert!(peer.response().await.status);
+        assert_eq!(server.metrics().unsealed_refused, 5);
 
         // As it was, from the same life: taken once, and dropped when it is shown again.
-        let mut peer = Raw::dial(&at(&server), hello(7)).await;
         peer.send_request(seen.clone(), work::ONE.definition())
             .await;
         let answer = peer.response().await;
@@ -206,7 +256,7 @@ async fn a_seal_that_was_seen_directs_nobody_to_strangers() {
         let mut again = Raw::dial(&at(&server), hello(7)).await;
         again.send_request(seen, work::ONE.definition()).await;
         until(|| server.metrics().requests_dropped == 1).await;
-        assert_eq!(server.metrics().unsealed_refused, 3);
+        assert_eq!(server.metrics().unsealed_refused, 5);
     })
     .await;
 }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::seal::{ClusterKey, SealError, verify};
-use wallaby_proto::wire::{Budgets, Message, Options, PingSettings, ReplyTo, Request};
-use wallaby_proto::{Address, CallId, RequestId, Token};
+use wallaby_proto::wire::{Budgets, Message, Metadata, Options, PingSettings, ReplyTo, Request};
+use wallaby_proto::{Address, CallId, DurableId, RequestId, Token};
 
 use crate::protocol::limits::request;
 use crate::protocol::samples::{alice, bob, carol, ipv4, ipv6, link, path};
 use crate::protocol::vectors;
+
+const METHOD: &str = "demo.Index/lookup";
 
 fn key(byte: u8) -> ClusterKey {
     ClusterKey::new(&[byte; 32]).expect("32 bytes")
@@ -26,7 +28,14 @@ fn sealed() -> Request {
         deadline: Some(Duration::from_secs(3)),
         ..request(10)
     };
-    key(1).seal(&mut request, bob(), None);
+    let mut options = Options {
+        continuation: Some(Bytes::from_static(b"rest")),
+        durable: Some(DurableId::new(1, 2)),
+        ..Options::default()
+    };
+    options.metadata.insert("key", "value").expect("room");
+    request.options = Some(Box::new(options));
+    key(1).seal(&mut request, METHOD, bob(), None);
     request
 }
 
@@ -40,8 +49,8 @@ fn options(request: &mut Request) -> &mut Options {
 #[test]
 fn whatever_directs_messages_is_sealed() {
     let good = sealed();
-    assert_eq!(verify(&[key(1)], &good, bob(), None), Ok(()));
-    let changes: [(&str, Change); 14] = [
+    assert_eq!(verify(&[key(1)], &good, METHOD, bob(), None), Ok(()));
+    let changes: [(&str, Change); 22] = [
         ("initiator", |request| request.call.initiator = carol()),
         ("sequence", |request| request.call.sequence += 1),
         ("token", |request| request.token = Token::new(1)),
@@ -64,26 +73,53 @@ fn whatever_directs_messages_is_sealed() {
             });
         }),
         ("attempt", |request| options(request).attempt = 1),
+        ("traced", |request| request.traced = true),
+        ("payload", |request| {
+            request.payload = request.payload.slice(1..)
+        }),
+        ("metadata", |request| {
+            let metadata = &mut options(request).metadata;
+            metadata.insert("key", "other").expect("room");
+        }),
+        ("no metadata", |request| {
+            options(request).metadata = Metadata::default();
+        }),
+        ("binary metadata", |request| {
+            let metadata = &mut options(request).metadata;
+            metadata.insert_bin("key", vec![1]).expect("room");
+        }),
+        ("continuation", |request| {
+            options(request).continuation = Some(Bytes::from_static(b"other"));
+        }),
+        ("durable id", |request| {
+            options(request).durable = Some(DurableId::new(1, 3));
+        }),
+        ("body", |request| options(request).body = Some(0)),
     ];
     for (what, change) in changes {
         let mut changed = good.clone();
         change(&mut changed);
-        let verdict = verify(&[key(1)], &changed, bob(), None);
+        let verdict = verify(&[key(1)], &changed, METHOD, bob(), None);
         assert_eq!(verdict, Err(SealError::Wrong), "{what}");
     }
+    let other = verify(&[key(1)], &good, "demo.Index/remove", bob(), None);
+    assert_eq!(other, Err(SealError::Wrong), "another method");
     // Elsewhere it is worth nothing, and without it there is nothing.
-    let elsewhere = verify(&[key(1)], &good, carol(), None);
+    let elsewhere = verify(&[key(1)], &good, METHOD, carol(), None);
     assert_eq!(elsewhere, Err(SealError::Wrong));
     let mut bare = good.clone();
     bare.options = None;
     assert_eq!(
-        verify(&[key(1)], &bare, bob(), None),
+        verify(&[key(1)], &bare, METHOD, bob(), None),
         Err(SealError::Missing)
     );
     for len in [0, 15, 17, 64] {
         let mut odd = good.clone();
         options(&mut odd).seal = Some(Bytes::from(vec![0; len]));
-        assert_eq!(verify(&[key(1)], &odd, bob(), None), Err(SealError::Wrong));
+        assert_eq!(
+            verify(&[key(1)], &odd, METHOD, bob(), None),
+            Err(SealError::Wrong)
+        );
     }
 }
 
@@ -96,7 +132,7 @@ fn every_bit_of_a_seal_counts() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let mut changed = good.clone();
         options(&mut changed).seal = Some(bytes.into());
-        let verdict = verify(&[key(1)], &changed, bob(), None);
+        let verdict = verify(&[key(1)], &changed, METHOD, bob(), None);
         assert_eq!(verdict, Err(SealError::Wrong), "bit {bit}");
     }
 }
@@ -105,10 +141,13 @@ fn every_bit_of_a_seal_counts() {
 #[test]
 fn the_address_of_the_handshake_is_sealed_for_direct_requests() {
     let mut direct = request(10);
-    key(1).seal(&mut direct, bob(), Some(&ipv4()));
-    assert_eq!(verify(&[key(1)], &direct, bob(), Some(&ipv4())), Ok(()));
+    key(1).seal(&mut direct, METHOD, bob(), Some(&ipv4()));
+    assert_eq!(
+        verify(&[key(1)], &direct, METHOD, bob(), Some(&ipv4())),
+        Ok(())
+    );
     for other in [None, Some(ipv6())] {
-        let verdict = verify(&[key(1)], &direct, bob(), other.as_ref());
+        let verdict = verify(&[key(1)], &direct, METHOD, bob(), other.as_ref());
         assert_eq!(verdict, Err(SealError::Wrong));
     }
 }
@@ -116,14 +155,23 @@ fn the_address_of_the_handshake_is_sealed_for_direct_requests() {
 #[test]
 fn keys_can_be_replaced_one_by_one() {
     let good = sealed();
-    assert_eq!(verify(&[key(2), key(1)], &good, bob(), None), Ok(()));
     assert_eq!(
-        verify(&[key(2), key(3)], &good, bob(), None),
+        verify(&[key(2), key(1)], &good, METHOD, bob(), None),
+        Ok(())
+    );
+    assert_eq!(
+        verify(&[key(2), key(3)], &good, METHOD, bob(), None),
         Err(SealError::Wrong)
     );
-    assert_eq!(verify(&[], &good, bob(), None), Err(SealError::Wrong));
+    assert_eq!(
+        verify(&[], &good, METHOD, bob(), None),
+        Err(SealError::Wrong)
+    );
     // One that is listed twice is as good as once.
-    assert_eq!(verify(&[key(1), key(1)], &good, bob(), None), Ok(()));
+    assert_eq!(
+        verify(&[key(1), key(1)], &good, METHOD, bob(), None),
+        Ok(())
+    );
 }
 
 #[test]
@@ -155,13 +203,13 @@ fn a_seal_survives_the_wire() {
             ..request(10)
         };
         let own: Address = ipv4();
-        key(1).seal(&mut request, bob(), Some(&own));
+        key(1).seal(&mut request, METHOD, bob(), Some(&own));
         let link = link(alice(), bob());
         let frame = vectors::frame(&Message::Request(request), link);
         let body = Bytes::copy_from_slice(&frame[4..]);
         let Ok(Message::Request(read)) = Message::decode(frame[3], body, link) else {
             panic!("legal bytes")
         };
-        assert_eq!(verify(&[key(1)], &read, bob(), Some(&own)), Ok(()));
+        assert_eq!(verify(&[key(1)], &read, METHOD, bob(), Some(&own)), Ok(()));
     }
 }

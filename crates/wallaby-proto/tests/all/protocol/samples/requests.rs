@@ -99,7 +99,7 @@ fn sealed() -> Request {
         options: Some(Box::new(options)),
         ..delegated(&[0, 3])
     };
-    key.seal(&mut request, carol(), None);
+    key.seal(&mut request, "demo.Index/lookup", carol(), None);
     request
 }
 

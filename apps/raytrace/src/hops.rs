@@ -52,7 +52,7 @@ impl Hops for Server {
         let loaded = self.loaded()?;
         let mut onward = Onward::default();
         for (number, some) in paths.chunks(RAYS_IN_A_ROW).enumerate() {
-            breathe(number, request.is_cancelled()).await?;
+            breathe(number).await;
             let (world, part) = (&loaded.world, &loaded.part);
             let advanced = part.advance(world, &job, some.iter().copied(), [], &mut onward);
             advanced.map_err(no_such_triangle)?;
@@ -70,7 +70,7 @@ impl Hops for Server {
         let loaded = self.loaded()?;
         let mut onward = Onward::default();
         for (number, some) in shadows.chunks(RAYS_IN_A_ROW).enumerate() {
-            breathe(number, request.is_cancelled()).await?;
+            breathe(number).await;
             let (world, part) = (&loaded.world, &loaded.part);
             let advanced = part.advance(world, &job, [], some.iter().copied(), &mut onward);
             advanced.map_err(no_such_triangle)?;
@@ -108,14 +108,10 @@ impl Hops for Server {
 }
 
 /// Between two lots of rays others have their turn, and a call that was given up ends.
-async fn breathe(number: usize, is_cancelled: bool) -> Result<(), Status> {
+async fn breathe(number: usize) {
     if number > 0 {
         tokio::task::yield_now().await;
-        if is_cancelled {
-            return Err(Status::new(Code::Cancelled, "the picture was given up"));
-        }
     }
-    Ok(())
 }
 
 /// Sends what becomes of a request's rays. The last message is the tail call: it takes along how many there were.

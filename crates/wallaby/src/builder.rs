@@ -444,7 +444,8 @@ impl Builder {
         self
     }
 
-    /// How long a handler may go on after its request was stopped before it no longer counts as running. Default 5 s.
+    /// How long a handler that is not dropped, a shielded or blocking one, may go on after its request was stopped before it no longer
+    /// counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.config.grace = timer::bounded(grace);
         self

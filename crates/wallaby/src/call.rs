@@ -544,7 +544,8 @@ impl RawCall {
     }
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached: after completion at once,
-    /// after a failure or an abort when all its requests have stopped or been silent for the ping timeout.
+    /// after a failure or an abort when all its requests have been stopped or silent for the ping timeout. What may run on even
+    /// then is said at [`Call::stop`](crate::Call::stop).
     pub async fn settled(&self) {
         if let Some(attempts) = &self.attempts {
             for attempt in attempts.all() {

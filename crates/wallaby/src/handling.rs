@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -58,6 +58,8 @@ pub(crate) struct Handling {
     /// The handler is being polled: its latest message may be held back.
     polling: AtomicBool,
     cancelled: AtomicBool,
+    /// How many sections of its handler must finish that have begun, the whole handler perhaps.
+    shields: AtomicU32,
     /// Told when the request is stopped.
     changed: Notify,
 }
@@ -80,8 +82,9 @@ struct State {
     stopped: Option<String>,
     /// Calls that the handler made on behalf of this one.
     calls: Vec<Weak<CallShared>>,
-    /// The handler's task, while it waits.
+    /// The handler's task, while it waits, and the handler: who stops the request drops it.
     task: Option<Waker>,
+    idle: Option<HandlerFuture>,
     /// What follows the request, until somebody takes it, and what the handler is to get of it.
     body: Option<InBody>,
     unread: Option<Body>,
@@ -155,12 +158,14 @@ impl Handling {
                 stopped: None,
                 calls: Vec::new(),
                 task: None,
+                idle: None,
                 body,
                 unread: None,
                 job: None,
             }),
             polling: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
+            shields: AtomicU32::new(u32::from(served.shielded)),
             changed: Notify::new(),
         }))
     }
@@ -190,6 +195,17 @@ impl Handling {
             }
             changed.await;
         }
+    }
+
+    /// The handler runs on to the end of what is done under this, whether the request is stopped or not.
+    pub(crate) fn shield(self: &Arc<Self>) -> Shield {
+        self.shields.fetch_add(1, Ordering::AcqRel);
+        Shield(Arc::clone(self))
+    }
+
+    /// Whether its handler is to be dropped where it waits: the request was stopped, and nothing says that it must finish.
+    fn is_given_up(&self) -> bool {
+        self.is_cancelled() && self.shields.load(Ordering::Acquire) == 0
     }
 
     /// The span in which its handler runs, for those who subscribe to tracing.
@@ -448,7 +464,8 @@ impl Handling {
         self.drop_body();
     }
 
-    /// The endpoint has stopped the request. The handler learns of it and cannot send any more.
+    /// The endpoint has stopped the request. A handler that waits is dropped here, before the initiator is told of its end; one that
+    /// is being polled, by its task where it waits next.
     pub(crate) fn handle_stopped(&self, status: &Status) {
         let mut state = self.lock();
         if state.stopped.is_some() {
@@ -456,11 +473,15 @@ impl Handling {
         }
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         state.stopped = Some(status.message().to_owned());
+        self.cancelled.store(true, Ordering::Release);
         let calls = std::mem::take(&mut state.calls);
         let (task, job) = (state.task.take(), state.job.take());
         let around = state.around.take();
+        let idle = state.idle.take_if(|_| self.is_given_up());
         drop(state);
-        self.cancelled.store(true, Ordering::Release);
+        if let Some(idle) = idle {
+            let _ = self.drop_handler(idle);
+        }
         self.changed.notify_waiters();
         task.into_iter().for_each(Waker::wake);
         drop((job, around));
@@ -468,6 +489,15 @@ impl Handling {
             .iter()
             .filter_map(Weak::upgrade)
             .for_each(|call| call.abort());
+    }
+
+    /// Drops its handler, which may do anything then; the status if it panics.
+    fn drop_handler(&self, handler: HandlerFuture) -> Result<(), Status> {
+        let _runtime = self.endpoint.runtime.enter();
+        let dropped = self
+            .span()
+            .in_scope(|| catch_unwind(AssertUnwindSafe(|| drop(handler))));
+        dropped.map_err(|panic| self.panicked(&*panic))
     }
 
     /// The request's handle was dropped.
@@ -813,6 +843,20 @@ impl Drop for Keep {
     }
 }
 
+/// Keeps a handler from being dropped when its request is stopped.
+pub(crate) struct Shield(Arc<Handling>);
+
+impl Drop for Shield {
+    fn drop(&mut self) {
+        let last = self.0.shields.fetch_sub(1, Ordering::AcqRel) == 1;
+        // Its handler may wait for something else.
+        if last && self.0.is_cancelled() {
+            let task = self.0.lock().task.take();
+            task.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
 /// What is done for a request.
 pub(crate) enum Work {
     Handle(Arc<dyn Handler>),
@@ -852,6 +896,8 @@ impl Job {
             replay,
             ..
         } = handling.lock().job.take()?;
+        let shields = u32::from(registered.shielded);
+        handling.shields.store(shields, Ordering::Release);
         if let Some(held) = held {
             crate::driver::effects::push(crate::driver::effects::Effect::Drop(Box::new(held)));
         }
@@ -979,6 +1025,9 @@ impl Run {
             let dropped = !failed && state.dropped && !state.kept && !state.over;
             let ends = dropped && !around || self.closing && self.done && !failed && !state.over;
             state.over |= ends;
+            if !self.done {
+                state.idle = self.future.take();
+            }
             (dropped, ends)
         };
         if ends && around {
@@ -1005,6 +1054,15 @@ impl Run {
         }
     }
 
+    /// The request was stopped: its handler is dropped, if it was not yet, and with that it is done.
+    fn give_up(&mut self) {
+        // The request goes with it, and ends when all of it is gone.
+        self.handling.polling.store(true, Ordering::Relaxed);
+        let idle = self.handling.lock().idle.take();
+        let dropped = idle.map_or(Ok(()), |handler| self.handling.drop_handler(handler));
+        self.end_poll(Some(dropped));
+    }
+
     /// A handler that goes on for too long after a stop gives up its place.
     fn poll_grace(&mut self, cx: &mut Context<'_>) {
         if self.place.is_none() || !self.handling.is_cancelled() {
@@ -1029,7 +1087,7 @@ impl Future for Run {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let handling = Arc::clone(&self.handling);
-        {
+        let goes_on = {
             let mut state = handling.lock();
             if !state
                 .task
@@ -1038,10 +1096,21 @@ impl Future for Run {
             {
                 state.task = Some(cx.waker().clone());
             }
+            let goes_on = !handling.is_given_up();
+            if goes_on {
+                self.future = state.idle.take();
+            }
+            goes_on
+        };
+        if goes_on {
+            handling.progress();
+            handling.polling.store(true, Ordering::Relaxed);
+            if self.poll_handler(cx).is_ready() {
+                return Poll::Ready(());
+            }
         }
-        handling.progress();
-        handling.polling.store(true, Ordering::Relaxed);
-        if self.poll_handler(cx).is_ready() {
+        if handling.is_given_up() {
+            self.give_up();
             return Poll::Ready(());
         }
         self.poll_grace(cx);
@@ -1059,6 +1128,8 @@ impl Drop for Run {
             }
             // Its place stays taken: whoever waits for it would only begin, and be taken along, too.
         }
+        let idle = self.handling.lock().idle.take();
+        drop(idle);
     }
 }
 

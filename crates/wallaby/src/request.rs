@@ -129,10 +129,49 @@ impl RequestInfo {
         self.handling.is_cancelled()
     }
 
-    /// Waits until the request is stopped. A handler that works for long should watch this and give up.
+    /// Waits until the request is stopped. For what must know of it, and is not dropped then: [shielded](Self::shield) sections,
+    /// and tasks that a handler has started. The handler itself is dropped at its next await.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
         let handling = Arc::clone(&self.handling);
         async move { handling.cancelled().await }
+    }
+
+    /// A section of the handler that must finish once it has begun.
+    ///
+    /// When a request is stopped (its call was aborted or dropped, its deadline has passed, its server shuts down), its handler is
+    /// dropped where it waits, at an `.await`: what comes after that is not done. While a shielded section is under way the handler
+    /// runs on, to the first `.await` behind it that waits. What it runs beside the section, by a `join!` perhaps, runs on as well.
+    ///
+    /// A section that takes longer than the grace period ([`crate::Builder::grace`]) after the stop gives its place in the executor to
+    /// others. It can see that it is late ([`is_cancelled`](Self::is_cancelled)); nothing can be sent then. Whole handlers are shielded
+    /// by [`Service::shielded`](crate::Service::shielded); blocking ones always are, and look at `is_cancelled`.
+    ///
+    /// ```
+    /// # use wallaby::{One, Request, Status};
+    /// # struct Store;
+    /// # impl Store {
+    /// #     async fn read(&self) -> u64 { 1 }
+    /// #     async fn take(&self, from: u64) {}
+    /// #     async fn put(&self, to: u64) {}
+    /// # }
+    /// async fn transfer(request: Request<One<u64>>, store: &Store) -> Result<(), Status> {
+    ///     let account = store.read().await; // perhaps the last that is done
+    ///     request
+    ///         .shield(async {
+    ///             store.take(account).await; // both, or neither
+    ///             store.put(account + 1).await;
+    ///         })
+    ///         .await;
+    ///     Ok(request.respond(account).await?)
+    /// }
+    /// # fn main() {}
+    /// ```
+    pub fn shield<F: Future>(&self, section: F) -> impl Future<Output = F::Output> + use<F> {
+        let handling = Arc::clone(&self.handling);
+        async move {
+            let _shield = handling.shield();
+            section.await
+        }
     }
 
     /// Says that the handler makes progress, for initiators that limit how long it may make none. What it sends, and

@@ -13,7 +13,8 @@ use crate::intercept::Interceptor;
 use crate::method::{Answer, Method, RequestBody};
 use crate::request::{RawRequest, Request};
 
-/// What a handler returns: a future that ends when it has nothing more to do.
+/// What a handler returns: a future that ends when it has nothing more to do. If its request is stopped before, it is dropped
+/// where it waits ([`RequestInfo::shield`](crate::RequestInfo::shield)).
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// Handles requests of one method, with payloads as bytes.
@@ -58,6 +59,8 @@ pub(crate) struct Registered {
     pub(crate) one: bool,
     /// It is for all methods that are not served by their names.
     pub(crate) rest: bool,
+    /// Its handlers finish what they have begun.
+    pub(crate) shielded: bool,
     /// Who is asked about its requests, the last one first.
     pub(crate) interceptors: Box<[Arc<dyn Interceptor>]>,
 }
@@ -202,6 +205,7 @@ impl Service {
             handler: Arc::new(handler),
             one: false,
             rest: true,
+            shielded: false,
             interceptors: Box::default(),
         });
         self
@@ -223,12 +227,22 @@ impl Service {
         self
     }
 
+    /// Handlers of the methods added before this run to their end, even if their request is stopped meanwhile. Others are dropped
+    /// where they wait, but for sections that are [shielded](crate::RequestInfo::shield).
+    #[must_use]
+    pub fn shielded(mut self) -> Self {
+        let methods = self.methods.iter_mut();
+        methods.for_each(|method| method.shielded = true);
+        self
+    }
+
     fn push(mut self, definition: Arc<MethodDefinition>, handler: impl Handler, one: bool) -> Self {
         self.methods.push(Registered {
             definition,
             handler: Arc::new(handler),
             one,
             rest: false,
+            shielded: false,
             interceptors: Box::default(),
         });
         self
@@ -246,7 +260,8 @@ impl fmt::Debug for Service {
 }
 
 /// Runs a blocking handler on a worker thread. Its request does not end before the handler returns, since a status that
-/// it returns must still end the request.
+/// it returns must still end the request. Nobody can drop it: it looks at
+/// [`is_cancelled`](crate::RequestInfo::is_cancelled) to give up early.
 ///
 /// # Errors
 ///
@@ -259,7 +274,7 @@ pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
     request: Request<A, C>,
     handler: impl FnOnce(Request<A, C>) -> T + Send + 'static,
 ) -> Result<T, Status> {
-    let _keep = request.keep();
+    let (_keep, _shield) = (request.keep(), request.handling.shield());
     crate::blocking::run(move || handler(request)).await
 }
 

@@ -54,9 +54,18 @@ impl Words for Library {
 
     async fn hang(&self, request: Request<One<String>>, _text: String) -> Result<(), Status> {
         self.hanging.add_permits(1);
+        let _dropped = Dropped(&self.hanging);
         request.cancelled().await;
-        self.hanging.add_permits(1);
         Ok(())
+    }
+}
+
+/// Tells that a handler is gone.
+struct Dropped<'a>(&'a Semaphore);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
     }
 }
 

@@ -421,7 +421,8 @@ impl Overseer {
             chain: tokio::sync::Mutex::new(nobody.clone()),
         };
         *overseer.chain.lock().await = overseer.without(nobody, &address).await?;
-        endpoint.serve(master::service(Arc::new(overseer)))?;
+        // Whoever gives up waiting leaves no chain behind that only some replicas have.
+        endpoint.serve(master::service(Arc::new(overseer)).shielded())?;
         Ok(address)
     }
 

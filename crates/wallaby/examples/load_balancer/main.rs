@@ -297,9 +297,8 @@ impl Load for Worker {
             let report = *reports.borrow_and_update();
             // Waits while the proxy has not read those before: then one report speaks for many requests.
             request.reply(report).await?;
-            tokio::select! {
-                changed = reports.changed() => if changed.is_err() { return Ok(()) },
-                () = request.cancelled() => return Ok(()),
+            if reports.changed().await.is_err() {
+                return Ok(());
             }
         }
     }

@@ -71,15 +71,15 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
         self.raw.trace()
     }
 
-    /// Gives the call up: its servers are told to stop. A handler learns it by
-    /// [`RequestInfo::cancelled`](crate::RequestInfo::cancelled); one that does not look there runs on.
+    /// Gives the call up: its servers are told to stop, and drop its handlers where they wait.
     pub fn abort(self) {
         self.raw.abort();
     }
 
-    /// Gives the call up and waits until no request of it is open any more, as far as its servers can be reached: nothing is sent
-    /// or delegated for it from then on. Handlers that do not look at [`RequestInfo::cancelled`](crate::RequestInfo::cancelled)
-    /// may still run.
+    /// Gives the call up and waits until its servers have stopped all its requests, or have been silent for the ping timeout.
+    ///
+    /// Handlers that waited have been dropped then. What may run on for a while: one that was just being polled, to its next
+    /// `.await`; what is [shielded](crate::RequestInfo::shield), blocking handlers, and tasks that handlers have started.
     pub async fn stop(self) {
         self.raw.abort();
         self.raw.settled().await;

@@ -23,6 +23,7 @@ impl Inner {
                     handler: Arc::new(|_| ready(Err(Status::internal("it is for another method")))),
                     one: false,
                     rest: false,
+                    shielded: false,
                     interceptors: Box::new([Arc::new(pipeline::Arriving)]),
                 }));
             }

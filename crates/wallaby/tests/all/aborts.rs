@@ -1,17 +1,179 @@
 //! A call that is given up: its servers learn of it, and nothing is left.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, heap, patience, service, until, work};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use wallaby::{Code, Failure, Many, One, Outcome, Request, Status};
+use wallaby::{Code, Failure, Many, One, Outcome, Request, Service, Status};
 
 over_every_transport!(
+    a_handler_that_waits_is_dropped_with_its_request,
+    what_is_shielded_is_finished,
+    who_stops_a_call_waits_until_its_handlers_are_gone,
     dropping_a_call_stops_its_handler,
     a_call_within_a_handler_ends_with_its_request,
     a_reply_that_waits_ends_with_the_call,
 );
+
+/// Tells when it is dropped.
+struct Guard(mpsc::UnboundedSender<String>, String);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0
+            .send(std::mem::take(&mut self.1))
+            .expect("the test listens");
+    }
+}
+
+/// A handler that waits for ever, and tells when it is dropped.
+fn waits_for_ever(told: &mpsc::UnboundedSender<String>) -> Service {
+    let told = told.clone();
+    service().method(
+        &work::MANY,
+        move |request: Request<Many<String>>, (what,): (String,)| {
+            let guard = Guard(told.clone(), what);
+            async move {
+                request.reply("begun".into()).await?;
+                pending::<()>().await;
+                drop(guard);
+                Ok(())
+            }
+        },
+    )
+}
+
+async fn a_handler_that_waits_is_dropped_with_its_request(net: Net) {
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let server = net.serve(waits_for_ever(&told)).await;
+    let client = client();
+    for how in ["drop", "abort", "task", "deadline"] {
+        let limit = match how {
+            "deadline" => Duration::from_millis(100),
+            _ => Duration::from_secs(3600),
+        };
+        let work = work::at(&client, at(&server)).deadline(limit);
+        let mut call = work.many(how.into());
+        if how != "deadline" {
+            call.next().await.expect("an answer").expect("an answer");
+        }
+        match how {
+            "drop" => drop(call),
+            "abort" => call.abort(),
+            "task" => {
+                let task = tokio::spawn(async move { call.next().await });
+                tokio::task::yield_now().await;
+                task.abort();
+            }
+            _ => while let Some(Ok(_)) = call.next().await {},
+        }
+        assert_eq!(dropped.recv().await.as_deref(), Some(how));
+        until(|| server.load() == (0, 0)).await;
+    }
+    assert_eq!(server.metrics().panics, 0);
+}
+
+async fn who_stops_a_call_waits_until_its_handlers_are_gone(net: Net) {
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let server = net.serve(waits_for_ever(&told)).await;
+    let client = client();
+    for _ in 0..10 {
+        let mut call = work::at(&client, at(&server)).many("stop".into());
+        call.next().await.expect("an answer").expect("an answer");
+        call.stop().await;
+        assert_eq!(dropped.try_recv().as_deref(), Ok("stop"));
+    }
+}
+
+async fn what_is_shielded_is_finished(net: Net) {
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let server = service().method(
+        &work::MANY,
+        move |request: Request<Many<String>>, (what,): (String,)| {
+            let told = told.clone();
+            async move {
+                let _guard = Guard(told.clone(), "gone".into());
+                request
+                    .shield(async {
+                        request.cancelled().await;
+                        tokio::task::yield_now().await;
+                        assert!(request.is_cancelled());
+                        assert!(request.reply("too late".into()).await.is_err());
+                    })
+                    .await;
+                told.send(what).expect("the test listens"); // it goes on as far as it need not wait
+                tokio::task::yield_now().await;
+                told.send("never".into()).expect("the test listens");
+                Ok(())
+            }
+        },
+    );
+    let server = net.serve(server).await;
+    let client = client();
+    let call = work::at(&client, at(&server)).many("done".into());
+    until(|| server.load() == (1, 0)).await;
+    drop(call);
+    assert_eq!(dropped.recv().await.as_deref(), Some("done"));
+    assert_eq!(dropped.recv().await.as_deref(), Some("gone"));
+    until(|| server.load() == (0, 0)).await;
+}
+
+/// A service can say that all its handlers finish.
+#[tokio::test]
+async fn handlers_of_a_shielded_service_finish() {
+    patience(async {
+        let (told, mut finished) = mpsc::unbounded_channel();
+        let server = service()
+            .method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+                let told = told.clone();
+                async move {
+                    request.cancelled().await;
+                    tokio::task::yield_now().await;
+                    told.send(what).expect("the test listens");
+                    Ok(())
+                }
+            })
+            .shielded();
+        let server = Net::mem().serve(server).await;
+        let client = client();
+        let call = work::at(&client, at(&server)).many("all".into());
+        until(|| server.load() == (1, 0)).await;
+        drop(call);
+        let what: Option<String> = finished.recv().await;
+        assert_eq!(what.as_deref(), Some("all"));
+    })
+    .await;
+}
+
+/// A handler's value panics when the handler is dropped.
+#[tokio::test]
+async fn a_panic_of_a_handler_that_is_dropped_is_caught() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as it likes");
+        }
+    }
+    patience(async {
+        let net = Net::mem();
+        let server = service().method(&work::ONE, |request: Request<One<_>>, (_,)| async move {
+            let _panics = Panics;
+            pending::<()>().await;
+            Ok(request.respond(String::new()).await?)
+        });
+        let server = net.serve(server).await;
+        let client = client();
+        let call = work::at(&client, at(&server)).one(String::new());
+        until(|| server.load() == (1, 0)).await;
+        drop(call);
+        until(|| server.load() == (0, 0)).await;
+        assert_eq!(server.metrics().panics, 1);
+    })
+    .await;
+}
 
 async fn dropping_a_call_stops_its_handler(net: Net) {
     let (stopped, mut stops) = mpsc::unbounded_channel();
@@ -38,7 +200,8 @@ async fn dropping_a_call_stops_its_handler(net: Net) {
                 stopped.send(what).expect("the test listens");
                 Ok(())
             },
-        );
+        )
+        .shielded();
     let server = net.serve(server).await;
     let client = client();
     let work = work::at(&client, at(&server));
@@ -80,7 +243,7 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
             Ok(())
         }
     });
-    let leaf = net.serve(leaf).await;
+    let leaf = net.serve(leaf.shielded()).await;
     let next = at(&leaf);
     let root = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
         let (next, said) = (next.clone(), said.clone());
@@ -104,7 +267,7 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
             Ok(())
         }
     });
-    let root = net.serve(root).await;
+    let root = net.serve(root.shielded()).await;
     let client = client();
     let call = work::at(&client, at(&root)).one(String::new());
     until(|| leaf.load() == (1, 0)).await;
@@ -169,7 +332,7 @@ async fn a_call_of_a_caller_ends_with_its_request_too() {
                 Ok(())
             }
         });
-        let server = net.serve(server).await;
+        let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).one(String::new());
         until(|| server.load() == (1, 0)).await;
@@ -282,7 +445,7 @@ async fn an_error_that_comes_of_the_abort_is_no_late_error() {
                 Ok(request.reply("too late".into()).await?)
             },
         );
-        let server = net.serve(server).await;
+        let server = net.serve(server.shielded()).await;
         let client = client();
         for (what, late) in [("reply", 0), ("other", 1)] {
             let call = work::at(&client, at(&server)).many(what.into());

@@ -499,7 +499,7 @@ async fn a_request_that_has_ended_takes_nothing() {
                 Ok(())
             }
         });
-        let server = net.serve(server).await;
+        let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).many(String::new());
         until(|| server.load() == (1, 0)).await;

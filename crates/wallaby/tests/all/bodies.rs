@@ -229,7 +229,9 @@ async fn a_body_breaks_with_its_call(net: Net) {
             Ok::<_, Status>(())
         }
     };
-    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let server = net
+        .serve(service().method(&work::ONE, handler).shielded())
+        .await;
     let client = client();
     let (send, body) = piped();
     send.send(Ok(Bytes::from_static(&[0])))
@@ -371,7 +373,9 @@ async fn a_body_of_a_delegation_breaks_with_the_call(net: Net) {
             Ok::<_, Status>(())
         }
     };
-    let last = net.serve(service().method(&work::ONE, handler)).await;
+    let last = net
+        .serve(service().method(&work::ONE, handler).shielded())
+        .await;
     let (send, body) = piped();
     let middle = net.serve(sending(at(&last), body)).await;
     let client = client();
@@ -428,7 +432,9 @@ async fn a_body_that_is_taken_after_the_end_of_its_call_is_broken(net: Net) {
             Ok::<_, Status>(())
         }
     };
-    let last = net.serve(service().method(&work::ONE, handler)).await;
+    let last = net
+        .serve(service().method(&work::ONE, handler).shielded())
+        .await;
     let (send, body) = piped();
     send.send(Ok(Bytes::from_static(&[0])))
         .expect("it is there");

@@ -34,7 +34,7 @@ async fn a_call_without_an_end_fails_at_its_deadline(net: Net) {
             Ok(())
         }
     });
-    let server = net.serve(server).await;
+    let server = net.serve(server.shielded()).await;
     let client = client();
     let mut call = work::at(&client, at(&server))
         .deadline(SHORT)
@@ -66,7 +66,7 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     let leaf = service().method(
         &work::MANY,
         |request: Request<Many<String>>, (_,)| async move {
-            // It ignores that it is cancelled, and so its server has nothing to say.
+            // It is shielded and ignores that it is cancelled, and so its server has nothing to say.
             std::future::pending::<()>().await;
             drop(request);
             Ok(())
@@ -75,7 +75,7 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     let leaf = net
         .bind(
             Endpoint::builder()
-                .serve(leaf)
+                .serve(leaf.shielded())
                 .grace(Duration::from_millis(1)),
         )
         .await;
@@ -122,7 +122,7 @@ async fn servers_that_work_was_handed_to_are_named(net: Net) {
                 }
             },
         );
-        leaves.push(net.serve(leaf).await);
+        leaves.push(net.serve(leaf.shielded()).await);
     }
     let to: Vec<_> = leaves.iter().map(at).collect();
     let root = service().method(&work::MANY, move |request: Request<Many<_>>, (how,)| {
@@ -176,7 +176,7 @@ async fn a_slow_shard_is_named_in_one_line(net: Net) {
                 Ok(())
             },
         );
-        shards.push(net.serve(shard).await);
+        shards.push(net.serve(shard.shielded()).await);
     }
     let to: Vec<_> = shards.iter().map(at).collect();
     let front = service().method(

@@ -354,7 +354,7 @@ async fn a_handler_that_ignores_its_end_loses_its_place() {
             schedule: Schedule::Fifo,
         };
         let builder = Endpoint::builder()
-            .serve(server)
+            .serve(server.shielded())
             .executor(executor)
             .grace(Duration::from_millis(10));
         let server = net.bind(builder).await;

@@ -41,7 +41,8 @@ async fn slow(net: &Net, gate: Gate, stopped: mpsc::UnboundedSender<()>) -> Endp
             Ok::<_, Status>(())
         }
     };
-    net.serve(service().method(&work::ONE, handler)).await
+    net.serve(service().method(&work::ONE, handler).shielded())
+        .await
 }
 
 async fn each_server_has_an_outcome_of_its_own(net: Net) {
@@ -173,7 +174,9 @@ async fn a_multicast_ends_with_the_request_it_was_made_for(net: Net) {
             Ok::<_, Status>(())
         }
     };
-    let front = net.serve(service().method(&work::ONE, front)).await;
+    let front = net
+        .serve(service().method(&work::ONE, front).shielded())
+        .await;
     let client = client();
     let call = work::at(&client, at(&front)).one("x".into());
     until(|| leaves.iter().all(|leaf| leaf.load().0 == 1)).await;

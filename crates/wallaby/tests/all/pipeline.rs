@@ -548,7 +548,9 @@ async fn gated(net: &Net) -> Gated {
         }
     };
     Gated {
-        endpoint: net.serve(service().method(&work::ONE, handler)).await,
+        endpoint: net
+            .serve(service().method(&work::ONE, handler).shielded())
+            .await,
         gate,
         read,
     }

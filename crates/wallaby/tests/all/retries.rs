@@ -50,19 +50,21 @@ impl Runs {
 /// Answers with its name once the gate lets it.
 fn waiting(name: &'static str, gate: &Gate, runs: &Runs) -> Service {
     let (gate, runs) = (gate.clone(), runs.clone());
-    service().method(&work::ONE, move |request: Request<One<_>>, (_,)| {
-        let (gate, runs) = (gate.clone(), runs.clone());
-        async move {
-            runs.0.0.fetch_add(1, Ordering::SeqCst);
-            tokio::select! {
-                () = gate.pass() => Ok(request.respond(name.to_owned()).await?),
-                () = request.cancelled() => {
-                    runs.0.1.fetch_add(1, Ordering::SeqCst);
-                    Ok(())
+    service()
+        .method(&work::ONE, move |request: Request<One<_>>, (_,)| {
+            let (gate, runs) = (gate.clone(), runs.clone());
+            async move {
+                runs.0.0.fetch_add(1, Ordering::SeqCst);
+                tokio::select! {
+                    () = gate.pass() => Ok(request.respond(name.to_owned()).await?),
+                    () = request.cancelled() => {
+                        runs.0.1.fetch_add(1, Ordering::SeqCst);
+                        Ok(())
+                    }
                 }
             }
-        }
-    })
+        })
+        .shielded()
 }
 
 fn quick(name: &'static str, runs: &Runs) -> Service {

@@ -120,7 +120,7 @@ async fn adding_at(
         }
     };
     let service = service().streaming_method(&ledger::ADD, handler);
-    (net.bind(builder.serve(service)).await, ends)
+    (net.bind(builder.serve(service.shielded())).await, ends)
 }
 
 /// Hands the stream on to this server, after reading so many items, which it adds up itself.

@@ -39,6 +39,7 @@ pub struct DurableId {
 
 const CHILD: u8 = 0;
 const INITIAL: u8 = 1;
+const INTERCEPTOR: u8 = 2;
 
 impl DurableId {
     /// The name of a client's call, without a lease, and with nothing acknowledged.
@@ -66,10 +67,17 @@ impl DurableId {
         key
     }
 
-    /// The name of what this request hands on or calls, `index` counted from 0 in the order in which it does.
+    /// The name of what this request's handler hands on or calls, `index` counted from 0 in the order in which it says so.
     #[must_use]
     pub fn child(&self, index: u32) -> Self {
         self.derive(CHILD, index)
+    }
+
+    /// From which the names follow of what an interceptor hands on or calls for this request: which one of those that are registered,
+    /// so that its names are no others if somebody else has more to say.
+    #[must_use]
+    pub fn interceptor(&self, index: u32) -> Self {
+        self.derive(INTERCEPTOR, index)
     }
 
     /// The name of this call's initial request with this index.

@@ -17,10 +17,10 @@ use crate::codec::{Codec, CodecError};
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
-use crate::handling::Handling;
 use crate::hedge::Hedge;
 use crate::method::{Answer, Method, Target};
 use crate::multicast::Multicast;
+use crate::request::RequestInfo;
 use crate::retry::Retry;
 
 /// An initial request that is about to leave, as interceptors see it.
@@ -81,7 +81,7 @@ pub struct Caller {
     endpoint: Arc<Inner>,
     /// Keeps the endpoint open.
     open: Option<Endpoint>,
-    parent: Option<Arc<Handling>>,
+    parent: Option<RequestInfo>,
     options: Arc<CallOptions>,
     /// Why calls fail at once: an option that cannot be.
     refused: Option<CodecError>,
@@ -98,7 +98,8 @@ impl Caller {
         }
     }
 
-    pub(crate) fn within(handling: &Arc<Handling>) -> Self {
+    pub(crate) fn within(request: &RequestInfo) -> Self {
+        let handling = &request.handling;
         let mut options = CallOptions::default();
         options.deadline = Some(handling.remaining());
         options.traced = handling.traced;
@@ -106,7 +107,7 @@ impl Caller {
         Self {
             endpoint: Arc::clone(&handling.endpoint),
             open: None,
-            parent: Some(Arc::clone(handling)),
+            parent: Some(request.clone()),
             options: Arc::new(options),
             refused: None,
         }
@@ -329,7 +330,8 @@ impl Caller {
     fn options(&self) -> Arc<CallOptions> {
         let mut options = Arc::clone(&self.options);
         if let Some(parent) = &self.parent {
-            let (share, name) = parent.for_call(options.durable.is_none());
+            let named = options.durable.is_none();
+            let (share, name) = parent.handling.for_call(parent.author, named);
             if let Some(share) = share {
                 let own = options.budgets.unwrap_or_default();
                 Arc::make_mut(&mut options).budgets = Some(own.at_most(&share));
@@ -344,7 +346,7 @@ impl Caller {
     /// All attempts of the next call have one name.
     fn keep_name(&mut self) {
         if let (Some(parent), None) = (&self.parent, &self.options.durable)
-            && let Some(name) = parent.name_for_call()
+            && let Some(name) = parent.handling.name_next(parent.author)
         {
             self.change().durable = Some(name);
         }
@@ -361,7 +363,7 @@ impl Caller {
 
     fn adopt(&self, call: &Arc<CallShared>) {
         if let Some(parent) = &self.parent {
-            parent.adopt(call);
+            parent.handling.adopt(call);
         }
     }
 }

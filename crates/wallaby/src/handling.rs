@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
+    Author, Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
@@ -27,7 +27,7 @@ use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::SendError;
 use crate::intercept::{
-    Around, Exchange, Exit, Extensions, Intent, Interceptor, Onward, caught, until_stopped,
+    Around, Exit, Extensions, Intent, Interceptor, Layer, Onward, caught, until_stopped,
 };
 use crate::log;
 use crate::pipeline::Held;
@@ -51,6 +51,8 @@ pub(crate) struct Handling {
     pub(crate) depth: u32,
     pub(crate) metadata: Metadata,
     pub(crate) traced: bool,
+    /// It has a durable id, and what it leads to gets names.
+    pub(crate) durable: bool,
     pub(crate) extensions: Extensions,
     /// Interceptors are asked about it: something may be around it.
     intercepted: bool,
@@ -145,6 +147,7 @@ impl Handling {
             depth: request.depth(),
             metadata: request.metadata().cloned().unwrap_or_default(),
             traced: request.is_traced(),
+            durable: request.durable().is_some(),
             extensions: Extensions::default(),
             intercepted: !served.interceptors.is_empty(),
             state: Mutex::new(State {
@@ -559,13 +562,13 @@ impl Handling {
     }
 
     /// From now on these are around it.
-    pub(crate) fn put_around(&self, exchanges: Vec<Arc<dyn Exchange>>) {
-        if exchanges.is_empty() {
+    pub(crate) fn put_around(&self, layers: Vec<Layer>) {
+        if layers.is_empty() {
             return;
         }
         let mut state = self.lock();
         if state.stopped.is_none() {
-            state.around = Some(Arc::new(Around::new(exchanges)));
+            state.around = Some(Arc::new(Around::new(layers)));
         }
         drop(state);
         self.endpoint
@@ -616,8 +619,8 @@ impl Handling {
     }
 
     /// It is refused before its handler runs; these were to be around it.
-    pub(crate) fn refuse(self: &Arc<Self>, exchanges: Vec<Arc<dyn Exchange>>, status: Status) {
-        self.put_around(exchanges);
+    pub(crate) fn refuse(self: &Arc<Self>, layers: Vec<Layer>, status: Status) {
+        self.put_around(layers);
         if self.around().is_none() {
             return self.fail_now(&status);
         }
@@ -658,13 +661,14 @@ impl Handling {
 
     // Who decides about it before it runs.
 
-    /// The next interceptor to be asked, the outermost first, and whether it is still to be asked if this method concerns it.
-    pub(crate) fn next_interceptor(&self) -> Option<(Arc<dyn Interceptor>, bool)> {
+    /// The next interceptor to be asked, the outermost first, with its place among them, and whether it is still to be asked if this
+    /// method concerns it.
+    pub(crate) fn next_interceptor(&self) -> Option<(u32, Arc<dyn Interceptor>, bool)> {
         let mut state = self.lock();
         let job = state.job.as_mut()?;
         job.unasked = job.unasked.checked_sub(1)?;
         let next = job.registered.interceptors.get(job.unasked)?;
-        Some((Arc::clone(next), job.registered.rest))
+        Some((job.unasked as u32, Arc::clone(next), job.registered.rest))
     }
 
     /// Somebody wants to wait before that is decided: from now on an abort and the deadline find the request.
@@ -808,18 +812,22 @@ impl Handling {
 
     /// What a call on behalf of this request may use up, its initial requests included: a delegation's share. And its name, if it
     /// is to have one and this request has.
-    pub(crate) fn for_call(&self, named: bool) -> (Option<Budgets>, Option<DurableId>) {
+    pub(crate) fn for_call(
+        &self,
+        author: Author,
+        named: bool,
+    ) -> (Option<Budgets>, Option<DurableId>) {
         self.endpoint.ask(|core| {
             let share = core.endpoint.share_for_call(self.key);
-            let name = named.then(|| core.endpoint.durable_for_call(self.key));
+            let name = named.then(|| core.endpoint.name_next(self.key, author));
             (share, name.flatten())
         })
     }
 
-    /// The name of the next call on behalf of this request.
-    pub(crate) fn name_for_call(&self) -> Option<DurableId> {
+    /// The name of what this one calls or hands on next.
+    pub(crate) fn name_next(&self, author: Author) -> Option<DurableId> {
         self.endpoint
-            .ask(|core| core.endpoint.durable_for_call(self.key))
+            .ask(|core| core.endpoint.name_next(self.key, author))
     }
 
     /// The name under which this request may have been asked for before.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::Lane;
+use wallaby_proto::endpoint::{Author, Lane};
 use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
@@ -32,12 +32,15 @@ use crate::transport::Identity;
 #[derive(Clone)]
 pub struct RequestInfo {
     pub(crate) handling: Arc<Handling>,
+    /// Who has it.
+    pub(crate) author: Author,
 }
 
 impl RequestInfo {
-    pub(crate) fn new(handling: &Arc<Handling>) -> Self {
+    pub(crate) fn new(handling: &Arc<Handling>, author: Author) -> Self {
         Self {
             handling: Arc::clone(handling),
+            author,
         }
     }
 
@@ -113,8 +116,9 @@ impl RequestInfo {
     }
 
     /// The name under which this work may have been asked for before, by an earlier life of its initiator perhaps
-    /// ([`Client::durable`](crate::Client::durable)). What is delegated has a name that follows from it. `None` if it has none, or the
-    /// request has ended.
+    /// ([`Client::durable`](crate::Client::durable)). What is delegated or called has a name that follows from it, and from how much its
+    /// handler has delegated and called before: a handler that does the same again gives the same names, whoever is around it, and
+    /// whenever it leaves. `None` if it has none, or the request has ended.
     pub fn durable_id(&self) -> Option<DurableId> {
         self.handling.durable_id()
     }
@@ -201,7 +205,7 @@ impl RequestInfo {
     /// Makes calls on behalf of this request: they inherit its deadline, metadata and trace, and end when it is stopped.
     /// Where budgets are stated, each gets the share of a delegation.
     pub fn call(&self) -> Caller {
-        Caller::within(&self.handling)
+        Caller::within(self)
     }
 }
 
@@ -396,7 +400,12 @@ pub struct Delegation<R>(Departure<R>);
 
 impl<R: Borrow<Exit> + Unpin> Delegation<R> {
     pub(crate) fn of(request: R, to: Result<Onward, SendError>, last: bool) -> Self {
-        Self(Departure::of(request, to.map(Intent::from), last))
+        let mut to = to.map(Intent::from);
+        if let Ok(to) = &mut to {
+            let exit: &Exit = request.borrow();
+            exit.name(to);
+        }
+        Self(Departure::of(request, to, last))
     }
 
     /// A pair of metadata for what it leads to alone, in place of the one with this key that the request came with. If all pairs
@@ -450,7 +459,7 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         self
     }
 
-    /// A durable id in place of the one that follows from its request's: see [`RequestInfo::durable_id`].
+    /// A durable id in place of the one that it has got, which follows from its request's: see [`RequestInfo::durable_id`].
     pub fn durable(mut self, id: DurableId) -> Self {
         if let Some(own) = self.own() {
             own.options.durable = Some(id);

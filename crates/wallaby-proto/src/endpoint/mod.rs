@@ -162,7 +162,7 @@ pub use self::event::{
 };
 pub use self::places::Place;
 pub use self::probe::{Leaving, Note, Probe, Released};
-pub use self::requests::{DelegateOptions, Delegation, HandedOn, Handler, How};
+pub use self::requests::{Author, DelegateOptions, Delegation, HandedOn, Handler, How};
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
 pub use self::streams::Input;

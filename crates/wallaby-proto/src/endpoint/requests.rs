@@ -87,13 +87,22 @@ pub struct Handler {
     exhausted: bool,
     /// The places of its messages are told.
     reported: bool,
-    /// How much it has handed on or called, if it has a durable id: what has names that follow from that.
-    names_given: u32,
+    /// How much each has handed on or called for it, if it has a durable id: what has names that follow from that.
+    names_given: Vec<(Author, u32)>,
     /// Its key, unless it was refused at once.
     pub(super) key: Option<RequestKey>,
     pub(super) stage: Stage,
     /// It has one of the executor's places, which is free when it ends.
     pub(super) placed: bool,
+}
+
+/// Who hands work on, or calls, for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// Its handler.
+    Handler,
+    /// One of the interceptors that the application has registered, by its place among them.
+    Interceptor(u32),
 }
 
 /// How far a handler is.
@@ -164,11 +173,19 @@ impl Handler {
         self.options.as_ref()?.durable
     }
 
-    /// The name of what it hands on, or calls, next.
-    fn name_next(&mut self) -> Option<DurableId> {
-        let durable = self.durable()?;
-        let index = self.names_given;
-        self.names_given = index.saturating_add(1);
+    /// The name of what this one hands on, or calls, next.
+    fn name_next(&mut self, author: Author) -> Option<DurableId> {
+        let durable = match author {
+            Author::Handler => self.durable()?,
+            Author::Interceptor(index) => self.durable()?.interceptor(index),
+        };
+        let mut given = self.names_given.iter_mut();
+        let Some((_, next)) = given.find(|given| given.0 == author) else {
+            self.names_given.push((author, 1));
+            return Some(durable.child(0));
+        };
+        let index = *next;
+        *next = index.saturating_add(1);
         Some(durable.child(index))
     }
 
@@ -336,7 +353,7 @@ impl<P: Probe> Endpoint<P> {
             refused: None,
             exhausted: false,
             reported: false,
-            names_given: 0,
+            names_given: Vec::new(),
             key: None,
             stage: Stage::Waits,
             placed: false,
@@ -409,10 +426,10 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The name of the next call on behalf of a request, if that has a durable id: it follows from that, and from how many calls and
-    /// delegations it has made before.
-    pub fn durable_for_call(&mut self, key: RequestKey) -> Option<DurableId> {
-        self.handlers.get_mut(key)?.name_next()
+    /// The name of what this one says next is to be called or handed on for a request, if that has a durable id: it follows from that,
+    /// and from how much the same one has said before. A delegation that is given none gets its handler's next when it is sent.
+    pub fn name_next(&mut self, key: RequestKey, author: Author) -> Option<DurableId> {
+        self.handlers.get_mut(key)?.name_next(author)
     }
 
     // Running.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::Placed;
+use wallaby_proto::endpoint::{Author, Placed};
 use wallaby_proto::{Address, Status};
 
 use super::{Exchange, Intent, Onward, SendFuture};
@@ -24,13 +24,19 @@ use crate::request::{Delegation, RequestInfo};
 /// What is around a request.
 pub(crate) struct Around {
     /// The outermost first.
-    exchanges: Vec<Arc<dyn Exchange>>,
+    exchanges: Vec<Layer>,
     /// Whose turn it is: what a handler sends passes one by one, and before the end.
     turn: Arc<Mutex<()>>,
 }
 
+/// One that is around a request.
+pub(crate) struct Layer {
+    pub(crate) author: Author,
+    pub(crate) exchange: Arc<dyn Exchange>,
+}
+
 impl Around {
-    pub(crate) fn new(exchanges: Vec<Arc<dyn Exchange>>) -> Self {
+    pub(crate) fn new(exchanges: Vec<Layer>) -> Self {
         let turn = Arc::default();
         Self { exchanges, turn }
     }
@@ -39,7 +45,7 @@ impl Around {
     pub(crate) fn tell(&self, placed: &Placed) -> Result<(), Box<dyn Any + Send>> {
         let tell = || {
             let exchanges = self.exchanges.iter().rev();
-            exchanges.for_each(|exchange| exchange.placed(placed));
+            exchanges.for_each(|layer| layer.exchange.placed(placed));
         };
         catch_unwind(AssertUnwindSafe(tell))
     }
@@ -62,16 +68,18 @@ impl Exit {
     /// A handler's.
     pub(crate) fn of(handling: &Arc<Handling>) -> Self {
         Self {
-            info: RequestInfo::new(handling),
+            info: RequestInfo::new(handling, Author::Handler),
             further: handling.around().map_or(0, |around| around.exchanges.len()),
             is_handlers: true,
         }
     }
 
     /// The same for the one that has so many further out.
-    fn at(&self, further: usize) -> Self {
+    fn at(&self, around: &Around, further: usize) -> Self {
+        let layer = around.exchanges.get(further);
+        let author = layer.map_or(Author::Handler, |layer| layer.author);
         Self {
-            info: self.info.clone(),
+            info: RequestInfo::new(&self.handling, author),
             further,
             is_handlers: false,
         }
@@ -93,18 +101,34 @@ impl Exit {
         self.further > 0 && self.handling.around().is_some()
     }
 
+    /// Work of a request with a durable id gets a name when somebody says it, so that it has the same one if that is said again,
+    /// whatever else happens meanwhile.
+    pub(crate) fn name(&self, intent: &mut Intent) {
+        if self.handling.durable
+            && let Intent::Delegation { to, .. } = intent
+            && to.options().is_none_or(|options| options.durable.is_none())
+        {
+            to.options_mut().durable = self.handling.name_next(self.author);
+        }
+    }
+
     /// Sends this. A message that is the last one ends the request when it has passed; a status does, too.
+    ///
+    /// A delegation of a request with a durable id has got a name from who has said it first. To send another one as well, take that
+    /// away ([`Onward::options_mut`]): it gets the next one of this interceptor.
     ///
     /// # Errors
     ///
     /// As [`RawRequest::reply`](crate::RawRequest::reply) and [`RawRequest::delegate`](crate::RawRequest::delegate), or what those
     /// further out say.
-    pub fn send(&self, intent: Intent) -> SendFuture {
+    pub fn send(&self, mut intent: Intent) -> SendFuture {
+        self.name(&mut intent);
         let handling = &self.info.handling;
         if let Some(further) = self.further.checked_sub(1)
             && let Some(around) = handling.around()
         {
-            return around.exchanges[further].sending(intent, &self.at(further));
+            let exit = self.at(&around, further);
+            return around.exchanges[further].exchange.sending(intent, &exit);
         }
         let handling = Arc::clone(handling);
         let (mut intent, mut lane) = (Some(intent), None);
@@ -195,13 +219,15 @@ impl Exit {
         let mut status = failed;
         for further in (0..=self.further).rev() {
             if let Some(sent) = &status
-                && let Ok(()) = self.at(further).send(Intent::from(sent.clone())).await
+                && let exit = self.at(&around, further)
+                && let Ok(()) = exit.send(Intent::from(sent.clone())).await
             {
                 status = None;
             }
             // Whoever does not take a status: those further out still learn of it, and of the end.
             if let Some(next) = further.checked_sub(1) {
-                let closed = around.exchanges[next].closing(&self.at(next)).await;
+                let exit = self.at(&around, next);
+                let closed = around.exchanges[next].exchange.closing(&exit).await;
                 status = closed.err().or(status);
             }
         }

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::around::{caught, until_stopped};
-use super::{Admission, Exchange, Incoming, Intent};
+use wallaby_proto::endpoint::Author;
+
+use super::around::{Layer, caught, until_stopped};
+use super::{Admission, Incoming, Intent};
 use crate::handling::Handling;
 use crate::request::RequestInfo;
 
@@ -18,8 +20,10 @@ type Wait = Pin<Box<dyn Future<Output = Admission> + Send>>;
 /// A request about which interceptors are asked.
 pub(crate) struct Asking {
     handling: Arc<Handling>,
+    /// Who was asked last.
+    author: Author,
     /// What is to be around it, the outermost first.
-    exchanges: Vec<Arc<dyn Exchange>>,
+    layers: Vec<Layer>,
 }
 
 impl Asking {
@@ -27,7 +31,8 @@ impl Asking {
     pub(crate) fn begin(handling: Arc<Handling>) {
         let mut asking = Self {
             handling,
-            exchanges: Vec::new(),
+            author: Author::Handler,
+            layers: Vec::new(),
         };
         let Some(wait) = asking.ask() else {
             return;
@@ -55,8 +60,9 @@ impl Asking {
 
     /// Asks as long as nobody wants to wait, or it is decided.
     fn ask(&mut self) -> Option<Wait> {
-        let incoming = Incoming::new(RequestInfo::new(&self.handling));
-        while let Some((interceptor, is_open)) = self.handling.next_interceptor() {
+        while let Some((place, interceptor, is_open)) = self.handling.next_interceptor() {
+            self.author = Author::Interceptor(place);
+            let incoming = Incoming::new(RequestInfo::new(&self.handling, self.author));
             let ask = AssertUnwindSafe(|| match is_open {
                 true if !interceptor.concerns(self.handling.method()) => Admission::Run,
                 _ => interceptor.admit(&incoming),
@@ -73,8 +79,7 @@ impl Asking {
 
     /// Its turn comes.
     fn go_on(&mut self, replay: Option<Vec<Intent>>) {
-        self.handling
-            .put_around(std::mem::take(&mut self.exchanges));
+        self.handling.put_around(std::mem::take(&mut self.layers));
         self.handling.enqueue(replay);
     }
 
@@ -84,13 +89,14 @@ impl Asking {
             Admission::Run => return ControlFlow::Continue(()),
             Admission::Wait(wait) => return ControlFlow::Break(Some(wait)),
             Admission::Around(exchange) => {
-                self.exchanges.push(exchange);
+                let author = self.author;
+                self.layers.push(Layer { author, exchange });
                 return ControlFlow::Continue(());
             }
             Admission::Replay(intents) => self.go_on(Some(intents)),
             Admission::Refuse(status) => {
-                let exchanges = std::mem::take(&mut self.exchanges);
-                self.handling.refuse(exchanges, status);
+                let layers = std::mem::take(&mut self.layers);
+                self.handling.refuse(layers, status);
             }
         }
         ControlFlow::Break(None)

@@ -26,7 +26,7 @@ use wallaby_proto::Status;
 use wallaby_proto::connection::MethodDefinition;
 
 pub use self::around::Exit;
-pub(crate) use self::around::{Around, caught, until_stopped};
+pub(crate) use self::around::{Around, Layer, caught, until_stopped};
 pub(crate) use self::asking::Asking;
 pub use self::extensions::Extensions;
 pub use self::hold::{Hold, HoldLimits};

@@ -5,8 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby::intercept::{
+    Admission, Exchange, Exit, Hold, HoldLimits, Incoming, Intent, SendFuture,
+};
 use wallaby::{
-    Address, CallError, Code, DurableId, Failure, Many, One, Request, RequestId, Service,
+    Address, CallError, Code, DurableId, Endpoint, Failure, Many, One, Request, RequestId, Service,
 };
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::Message;
@@ -564,6 +567,107 @@ async fn names_of_work_outlive_who_asks_for_it(net: Net) {
     assert_eq!(keys.collect::<BTreeSet<_>>().len(), 4, "{told:?}");
     let root = format!("root {:?}", id.key());
     assert!(told[0].contains(&root), "{told:?}");
+}
+
+/// Delegates, calls, and delegates again; all say their names.
+fn names_what_it_leads_to(next: Address) -> Service {
+    service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+        let next = next.clone();
+        async move {
+            let onward = |name: &str| request.delegate(&next, work::many(name.into()));
+            onward("first").await?;
+            let mut called = work::within(request.call().at(&next)).many("called".into());
+            while let Some(answer) = called.next().await {
+                request.reply(answer?).await?;
+            }
+            Ok(onward("last").await?)
+        }
+    })
+}
+
+/// Passes on what is sent, behind a message of its own and a call.
+struct Meddling(Address);
+
+impl Exchange for Meddling {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let payload = Bytes::from_static(b"\x06meddle"); // postcard's form of the text
+        let own = exit.delegate(&self.0, work::MANY.definition(), payload);
+        let called = exit.call().at(&self.0);
+        let exit = exit.clone();
+        Box::pin(async move {
+            let mut called = work::within(called).many("called".into());
+            while let Some(answer) = called.next().await {
+                answer.expect("an answer");
+            }
+            own.await?;
+            exit.send(intent).await
+        })
+    }
+}
+
+/// Asks somebody before each request runs.
+fn asks(next: Address) -> impl Fn(&Incoming) -> Admission {
+    move |incoming| {
+        let asked = incoming.call().at(&next);
+        Admission::wait(async move {
+            let mut asked = work::within(asked).many("asked".into());
+            while let Some(answer) = asked.next().await {
+                answer.expect("an answer");
+            }
+            Admission::Run
+        })
+    }
+}
+
+/// What a handler leads to has the names that follow from the handler alone, and a record of it has them, too.
+#[tokio::test]
+async fn names_do_not_depend_on_who_is_around_a_request() {
+    let net = Net::tcp();
+    let leaf = net.serve(named()).await;
+    let next = at(&leaf);
+    let mut id = DurableId::new(1, 2);
+    (id.lease, id.acknowledged) = (7, 3);
+    let told = |name: &str, index| format!("{name} {:?}", id.child(index).key());
+    let whole = [told("called", 1), told("first", 0), told("last", 2)];
+    let record = Arc::new(Mutex::new(Vec::new()));
+    let recording = {
+        let record = Arc::clone(&record);
+        move |_: &Incoming| {
+            let record = Arc::clone(&record);
+            let limits = HoldLimits::default();
+            Admission::around(Hold::new(limits, move |sent| async move {
+                *record.lock().expect("nobody panics") = sent.to_vec();
+                Ok(())
+            }))
+        }
+    };
+    let replaying = {
+        let record = Arc::clone(&record);
+        move |_: &Incoming| Admission::Replay(record.lock().expect("nobody panics").clone())
+    };
+    let meddling = {
+        let next = next.clone();
+        move |_: &Incoming| Admission::around(Meddling(next.clone()))
+    };
+    let endpoint = || Endpoint::builder().serve(names_what_it_leads_to(next.clone()));
+    for server in [
+        endpoint(),
+        endpoint().interceptor(meddling),
+        endpoint().interceptor(asks(next.clone())),
+        endpoint().interceptor(recording),
+        endpoint()
+            .interceptor(replaying)
+            .interceptor(asks(next.clone())),
+    ] {
+        let server = net.bind(server).await;
+        let client = net.endpoint().await;
+        let client = client.caller().at(at(&server)).durable(id);
+        let mut call = client.call(&work::MANY, (String::new(),));
+        let (mut answers, statuses) = sorted(&mut call).await;
+        assert!(statuses.is_empty(), "{statuses:?}");
+        answers.retain(|answer| !answer.starts_with("meddle"));
+        assert_eq!(answers, whole);
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Destination, Handler, LONGEST, Own, age};
+use super::{Author, Destination, Handler, LONGEST, Own, age};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{Frozen, Output as Standing, Sent, Ticket};
 use crate::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
@@ -44,7 +44,7 @@ pub struct DelegateOptions {
     pub traced: bool,
     /// What goes along with it alone.
     pub continuation: Option<Continuation>,
-    /// In place of the durable id that follows from its request's.
+    /// In place of the durable id that follows from its request's and from how much its handler has handed on before.
     pub durable: Option<DurableId>,
 }
 
@@ -90,18 +90,20 @@ enum Checked {
 }
 
 impl Destination {
-    /// What is handed on by a request with a durable id has one that follows from it.
+    /// What is handed on by a request with a durable id has one that follows from it, unless it has a name already.
     #[inline]
     fn inherit_name(&mut self, handler: &mut Handler) {
         if handler.durable().is_some() {
-            self.set_name(handler.name_next());
+            self.set_name(handler);
         }
     }
 
     #[cold]
-    fn set_name(&mut self, name: Option<DurableId>) {
-        let own = self.own.get_or_insert_default();
-        own.options.durable = own.options.durable.or(name);
+    fn set_name(&mut self, handler: &mut Handler) {
+        let options = &mut self.own.get_or_insert_default().options;
+        if options.durable.is_none() {
+            options.durable = handler.name_next(Author::Handler);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status}
 use crate::blocking::panic_message;
 use crate::body::{self, Attached, Body, BodyError};
 use crate::call::CallShared;
+use crate::driver::effects::{self, Effect};
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::SendError;
@@ -487,6 +488,9 @@ impl Handling {
         }
         self.changed.notify_waiters();
         task.into_iter().for_each(Waker::wake);
+        if job.is_some() {
+            self.drop_body(); // nobody reads it: those behind are not to wait for that
+        }
         drop((job, around));
         calls
             .iter()
@@ -716,13 +720,9 @@ impl Handling {
             }
             refused
         });
-        // Nobody here reads it: those behind are not to wait for that.
         if refused {
-            let mut state = self.lock();
-            let (job, around) = (state.job.take(), state.around.take());
-            drop(state);
-            drop((job, around));
-            self.drop_body();
+            let why = Status::new(Code::ResourceExhausted, "too many requests wait");
+            self.handle_stopped(&why);
         }
     }
 
@@ -895,6 +895,8 @@ impl Job {
     pub(crate) fn go_on(handling: Arc<Handling>, core: &mut Core) -> Option<Self> {
         if core.endpoint.take_request(handling.key).is_none() {
             core.forget_request(handling.key);
+            let why = Status::new(Code::Cancelled, "it ended before its turn came");
+            effects::push(Effect::Stop(handling, Box::new(why)));
             return None;
         }
         let Waiting {
@@ -907,7 +909,7 @@ impl Job {
         let shields = u32::from(registered.shielded);
         handling.shields.store(shields, Ordering::Release);
         if let Some(held) = held {
-            crate::driver::effects::push(crate::driver::effects::Effect::Drop(Box::new(held)));
+            effects::push(Effect::Drop(Box::new(held)));
         }
         Some(Self {
             place: core.endpoint.keep_place(handling.key),

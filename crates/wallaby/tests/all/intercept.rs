@@ -658,6 +658,67 @@ async fn what_was_recorded_is_sent_in_place_of_the_handler(net: Net) {
     assert_eq!(first.count(), 3, "{seen:?}");
 }
 
+/// Whoever waits for the end of a request is told, though it has ended before its turn came.
+#[tokio::test]
+async fn what_has_no_time_left_when_its_turn_comes_is_told() {
+    patience(async {
+        let (gate, seen) = (Gate::new(), Log::default());
+        let (waits, record) = (gate.clone(), Arc::clone(&seen));
+        let first = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let (waits, record) = (waits.clone(), Arc::clone(&record));
+            async move {
+                log(&record, format!("runs {what}"));
+                waits.pass().await;
+                Ok(request.respond(what).await?)
+            }
+        });
+        let record = Arc::clone(&seen);
+        let late = move |incoming: &Incoming| {
+            if incoming.metadata().get("late").is_none() {
+                return Admission::Run;
+            }
+            incoming.shorten_deadline(Duration::ZERO);
+            let (cancelled, record) = (incoming.cancelled(), Arc::clone(&record));
+            tokio::spawn(async move {
+                cancelled.await;
+                log(&record, "told");
+            });
+            Admission::Run
+        };
+        let executor = ExecutorConfig {
+            concurrency: 1,
+            ..ExecutorConfig::default()
+        };
+        let server = Endpoint::builder().serve(first).executor(executor);
+        let server = server
+            .interceptor(observe("outer", &seen))
+            .interceptor(late);
+        let (server, client) = (Net::tcp().bind(server).await, client());
+        let work = work::at(&client, at(&server));
+        let mut before = work.one("first".into());
+        let has = |line: &str| {
+            seen.lock()
+                .expect("no panic")
+                .iter()
+                .any(|seen| seen == line)
+        };
+        until(|| has("runs first")).await;
+        let mut call = work.metadata("late", "yes").one("late".into());
+        until(|| server.load() == (1, 1) || has("told")).await;
+        gate.open(2);
+        assert_eq!(before.answer().await, Ok("first".into()));
+        assert_eq!(status(call.answer().await).code(), Code::DeadlineExceeded);
+        until(|| has("told")).await;
+        let gone = |seen: &Log| {
+            let seen = seen.lock().expect("no panic");
+            seen.iter().filter(|line| *line == "outer goes").count()
+        };
+        until(|| gone(&seen) == 2).await;
+        assert!(!has("runs late"));
+    })
+    .await;
+}
+
 // What is held until it is committed.
 
 /// Answers, hands on, and does one of several things.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -168,13 +168,26 @@ impl Exit {
             let Some(around) = handling.around() else {
                 return self.send(intent).await;
             };
-            let pass = async {
-                let _turn = around.turn.lock().await;
-                handling.check_open()?;
-                self.send(intent).await
-            };
-            let passed = until_stopped(handling, pass).await;
-            passed.unwrap_or_else(|| handling.check_open())
+            let (turn, exit) = (Arc::clone(&around.turn), self.clone());
+            let mut pass: SendFuture = Box::pin(async move {
+                let _turn = turn.lock_owned().await;
+                exit.handling.check_open()?;
+                exit.send(intent).await
+            });
+            if let Poll::Ready(sent) = poll_fn(|cx| Poll::Ready(pass.as_mut().poll(cx))).await {
+                return sent;
+            }
+            // A handler that does not look at this while it does something else is not to be in its own way.
+            let own = Arc::clone(handling);
+            let pass = async move { until_stopped(&own, pass).await };
+            let mut passing = Passing(handling.endpoint.runtime.spawn(pass));
+            match (&mut passing.0).await {
+                Ok(Some(sent)) => sent,
+                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                Ok(None) | Err(_) => handling
+                    .check_open()
+                    .and(Err(SendError::Ended("the server is shutting down".into()))),
+            }
         })
     }
 
@@ -246,6 +259,15 @@ impl Deref for Exit {
 impl fmt::Debug for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Exit({:?}, {} further out)", self.info, self.further)
+    }
+}
+
+/// A message passes by itself, as long as somebody wants to know what becomes of it.
+struct Passing(JoinHandle<Option<Result<(), SendError>>>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Interceptors of requests: who may have them, and what becomes of what their handlers send.
 
 use std::future::{Future, pending, ready};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -855,6 +856,54 @@ async fn a_commit_is_finished_though_its_call_is_aborted() {
         until(|| seen.lock().expect("no panic").len() == 2).await;
         assert_eq!(lines(&seen), ["begins", "is done"]);
         assert_eq!(leaf.metrics().requests_received, 0);
+    })
+    .await;
+}
+
+/// Lets a message pass when a gate is open.
+struct Slow(Gate);
+
+impl Exchange for Slow {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let (gate, exit) = (self.0.clone(), exit.clone());
+        Box::pin(async move {
+            gate.pass().await;
+            exit.send(intent).await
+        })
+    }
+}
+
+/// A handler that sends something, stops looking at that, and sends something else.
+#[tokio::test]
+async fn a_message_that_nobody_looks_at_is_not_in_the_way_of_others() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let opens = gate.clone();
+        let sends = service().method(&work::MANY, move |request: Request<Many<_>>, (_,)| {
+            let opens = opens.clone();
+            async move {
+                let mut first = pin!(request.reply("first".to_owned()));
+                tokio::select! {
+                    biased;
+                    _ = &mut first => panic!("the gate is closed"),
+                    () = ready(()) => {}
+                }
+                opens.open(3);
+                request.reply("second".into()).await?;
+                first.await?;
+                Ok(request.reply("last".into()).await?)
+            }
+        });
+        let slow = move |_: &Incoming| Admission::around(Slow(gate.clone()));
+        let server = Endpoint::builder().serve(sends).interceptor(slow);
+        let (server, client) = (net.bind(server).await, client());
+        let work = client.caller().at(at(&server)).in_order();
+        let mut call = work::within(work).many(String::new());
+        for expected in ["first", "second", "last"] {
+            assert_eq!(call.next().await, Some(Ok(expected.into())));
+        }
+        assert_eq!(call.next().await, None);
     })
     .await;
 }

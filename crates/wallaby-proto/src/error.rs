@@ -184,6 +184,21 @@ pub enum SendError {
         /// Where.
         server: Address,
     },
+    /// More than is kept of what one request sends until it is committed (`wallaby::intercept::Hold`). The request ends with a status,
+    /// and nothing of it leaves.
+    #[error(
+        "{messages} messages of {bytes} bytes to be committed: at most {most_messages} messages of {most_bytes} bytes are kept"
+    )]
+    TooMuchHeld {
+        /// How many messages they would be.
+        messages: usize,
+        /// How many bytes they would have.
+        bytes: usize,
+        /// How many there may be.
+        most_messages: usize,
+        /// How many bytes they may have.
+        most_bytes: usize,
+    },
     /// The next server cannot be reached, or takes no more methods.
     #[error("{0}")]
     Refused(String),
@@ -194,9 +209,11 @@ impl SendError {
     pub fn code(&self) -> Code {
         match self {
             Self::Codec(_) => Code::Internal,
-            Self::TooLarge { .. } | Self::Full | Self::TooDeep { .. } | Self::Exhausted(_) => {
-                Code::ResourceExhausted
-            }
+            Self::TooLarge { .. }
+            | Self::Full
+            | Self::TooDeep { .. }
+            | Self::TooMuchHeld { .. }
+            | Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Ended(_) => Code::Cancelled,
             Self::Source(_) => Code::Aborted,
             Self::Forbidden { .. } => Code::PermissionDenied,

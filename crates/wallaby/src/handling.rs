@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
@@ -79,6 +80,8 @@ struct State {
     around: Option<Arc<Around>>,
     /// Its handler is done: what is around it does the rest.
     closing: bool,
+    /// The handler's place in the executor meanwhile: what must be finished takes it along.
+    place: Option<Place>,
     /// The status with which that is to begin.
     failed: Option<Status>,
     /// Why the framework ended the request.
@@ -158,6 +161,7 @@ impl Handling {
                 over: false,
                 around: None,
                 closing: false,
+                place: None,
                 failed: None,
                 stopped: None,
                 calls: Vec::new(),
@@ -273,7 +277,7 @@ impl Handling {
             let Some(sending) = message.take() else {
                 return Poll::Ready(Ok(()));
             };
-            let (server, size, last) = (sending.server(), sending.size(), sending.is_last());
+            let (server, size, last) = (sending.server(), sending.payload(), sending.is_last());
             if !cancelled && core.endpoint.is_full_for(self.key, server, size) {
                 core.wait(Wait::Space(self.key), cx.waker());
                 *message = Some(sending);
@@ -361,32 +365,26 @@ impl Handling {
         last: bool,
         body: &mut Option<(OutBody, Attached)>,
     ) -> Result<(), SendError> {
-        let own = to.own.map(|own| *own);
-        let place = own.as_ref().and_then(|own| own.place.clone());
-        let options = own.map(|own| {
-            let mut options = own.options;
-            if let Some(until) = own.until {
-                options.deadline = Some(until.saturating_duration_since(Instant::now()));
-            }
-            options
-        });
+        let own = to.own.map(|own| *own).unwrap_or_default();
         let delegation = Delegation {
             server: to.server,
             method: to.method,
             payload: to.payload,
-            options,
+            options: Some(own.options),
             followed: to.body.is_some(),
         };
-        let how = match (last, &place) {
-            (true, _) => How::Last,
-            (false, Some(_)) => How::Placed,
-            (false, None) => How::More,
+        let how = if last { How::Last } else { How::More };
+        let follows = match own.place {
+            None if !last => core.endpoint.delegate_with(self.key, delegation)?,
+            place => {
+                let handed = core.endpoint.delegate_now(self.key, delegation, how)?;
+                if let Some(place) = place {
+                    let _ = place.set(handed.place);
+                }
+                handed.body
+            }
         };
-        let handed = core.endpoint.delegate_with(self.key, delegation, how)?;
-        if let (Some(told), Some(place)) = (place, handed.place) {
-            let _ = told.set(place);
-        }
-        *body = handed.body.zip(to.body);
+        *body = follows.zip(to.body);
         Ok(())
     }
 
@@ -397,6 +395,13 @@ impl Handling {
             let body = attached.take().unwrap_or_else(gone);
             body::spawn(&self.endpoint, body, out);
         }
+    }
+
+    /// Whether a message may be sent, but for budgets, credit and room.
+    pub(crate) fn check_message(&self, message: &Intent) -> Result<(), SendError> {
+        let (server, size) = (message.server(), message.payload());
+        let check = |core: &mut Core| core.endpoint.check_message(self.key, server, size);
+        self.endpoint.ask(check).map_err(|error| self.ended(error))
     }
 
     /// A message failed before it was given to the endpoint.
@@ -620,6 +625,24 @@ impl Handling {
                 Err(status) => handling.fail_now(&status),
             }
         });
+    }
+
+    /// Does something that goes on whatever becomes of the request. It takes the handler's place in the executor along, or else one
+    /// that is free.
+    pub(crate) fn finish_all(
+        self: &Arc<Self>,
+        work: HandlerFuture,
+    ) -> JoinHandle<(Result<(), Status>, Occupied)> {
+        let place = self.lock().place.take();
+        let free = || (self.endpoint).enter(|core| core.endpoint.take_place(self.key));
+        let (place, handling) = (place.or_else(free), Arc::clone(self));
+        self.endpoint.runtime.spawn(async move {
+            let done = caught(work).await;
+            let done = done.unwrap_or_else(|panic| Err(handling.panicked(&*panic)));
+            // If the runtime ends before, the place stays taken: whoever waits for it would only begin.
+            let endpoint = Arc::clone(&handling.endpoint);
+            (done, Occupied { endpoint, place })
+        })
     }
 
     /// It is refused before its handler runs; these were to be around it.
@@ -851,6 +874,21 @@ impl Drop for Keep {
     }
 }
 
+/// A place in the executor, until this is dropped.
+pub(crate) struct Occupied {
+    endpoint: Arc<Inner>,
+    place: Option<Place>,
+}
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.endpoint
+                .enter(|core| core.endpoint.release_place(place));
+        }
+    }
+}
+
 /// Keeps a handler from being dropped when its request is stopped.
 pub(crate) struct Shield(Arc<Handling>);
 
@@ -994,6 +1032,7 @@ impl Run {
             match self.handling.begin_close(returned.err()) {
                 Some(closing) => {
                     (self.future, self.closing) = (Some(closing), true);
+                    self.handling.lock().place = self.place.take();
                     result = self.poll_once(cx);
                 }
                 // It goes on elsewhere.
@@ -1030,15 +1069,16 @@ impl Run {
             handling.fail_now(&status);
         }
         let around = handling.around().is_some();
-        let (dropped, ends) = {
+        let (place, dropped, ends) = {
             let mut state = handling.lock();
+            let place = place.or(state.place.take_if(|_| self.done));
             let dropped = !failed && state.dropped && !state.kept && !state.over;
             let ends = dropped && !around || self.closing && self.done && !failed && !state.over;
             state.over |= ends;
             if !self.done {
                 state.idle = self.future.take();
             }
-            (dropped, ends)
+            (place, dropped, ends)
         };
         if ends && around {
             handling.leave(|core| core.endpoint.finish_request(handling.key));

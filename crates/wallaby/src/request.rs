@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Author, Lane};
+use wallaby_proto::endpoint::{Author, DelegateOptions, Lane};
 use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
@@ -24,7 +24,6 @@ use crate::error::SendError;
 use crate::handling::{Handling, Keep};
 use crate::intercept::{Exit, Extensions, Intent, Onward, Own, SendFuture};
 use crate::method::{Answer, Many, One, Target};
-use crate::timer::{self, Instant};
 use crate::transport::Identity;
 
 /// What can be asked about a request, and what can be said of it besides what it sends: [`RawRequest`] and [`Request`] give
@@ -411,28 +410,29 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
     /// A pair of metadata for what it leads to alone, in place of the one with this key that the request came with. If all pairs
     /// together exceed 8 KiB, the delegation fails and says so.
     pub fn metadata(self, key: &str, value: &str) -> Self {
-        self.change_metadata(|metadata| metadata.insert(key, value))
+        self.change_metadata(|own| own.metadata.insert(key, value))
     }
 
     /// The same with a value that is bytes.
     pub fn metadata_bin(self, key: &str, value: impl Into<Bytes>) -> Self {
-        self.change_metadata(|metadata| metadata.insert_bin(key, value))
+        self.change_metadata(|own| own.metadata.insert_bin(key, value))
     }
 
     /// What it leads to does not inherit the metadata with this key.
     pub fn without(self, key: &str) -> Self {
-        self.change_metadata(|metadata| {
-            metadata.remove(key);
+        self.change_metadata(|own| {
+            own.metadata.remove(key);
+            own.without.push(key.to_owned());
             Ok(())
         })
     }
 
-    /// How much time it has from now on, but never more than its request has left. A server that does not begin in time, or is not
+    /// How much time it has from when it is handed on, but never more than its request has left then. A server that does not begin in time, or is not
     /// done, tells the initiator so with the status `DeadlineExceeded`; the rest of the call goes on.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        let until = Instant::now() + timer::bounded(deadline);
         if let Some(own) = self.own() {
-            own.until = Some(own.until.map_or(until, |before| before.min(until)));
+            let before = &mut own.options.deadline;
+            *before = Some(before.map_or(deadline, |before| before.min(deadline)));
         }
         self
     }
@@ -493,16 +493,15 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
 
     fn change_metadata(
         mut self,
-        change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>,
+        change: impl FnOnce(&mut DelegateOptions) -> Result<(), MetadataError>,
     ) -> Self {
         let Departure { request, stage } = &mut self.0;
         let Stage::Here(Some(Intent::Delegation { to, .. }), _) = stage else {
             return self;
         };
-        let own = &mut to.options_mut().metadata;
-        let exit: &Exit = (*request).borrow();
-        let inherited = || exit.metadata().clone();
-        if let Err(error) = change(own.get_or_insert_with(inherited)) {
+        let (own, exit): (_, &Exit) = (to.options_mut(), (*request).borrow());
+        let changed = change(own).and_then(|()| own.metadata_beside(exit.metadata()));
+        if let Err(error) = changed {
             self.fail(CodecError::new("metadata", error.to_string()));
         }
         self

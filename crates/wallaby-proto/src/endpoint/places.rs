@@ -23,7 +23,13 @@ impl<P: Probe> Endpoint<P> {
         std::mem::take(&mut handler.placed).then(|| Place(handler.owner()))
     }
 
-    /// Gives back what [`keep_place`](Self::keep_place) has returned: the next request that waits gets [`Output::Run`].
+    /// Takes another place for a request that is open, if one is free.
+    pub fn take_place(&mut self, key: RequestKey) -> Option<Place> {
+        let owner = self.handlers.get(key)?.owner();
+        self.executor.try_run(owner).then_some(Place(owner))
+    }
+
+    /// Gives back what [`keep_place`](Self::keep_place) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
     pub fn release_place(&mut self, place: Place) {
         self.free_place(place.0);
     }

@@ -21,7 +21,9 @@ use crate::connection::MethodDefinition;
 use crate::executor::{Owner, Turn};
 use crate::numbers::DEFAULT_DEADLINE;
 use crate::seal::verify;
-use crate::wire::{Budgets, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response};
+use crate::wire::{
+    Budgets, Continuation, Message, Metadata, MethodRef, Options, ReplyTo, Request, Response,
+};
 use crate::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
@@ -46,9 +48,13 @@ pub(super) struct Destination {
 /// What a delegation has of its own.
 #[derive(Debug, Default)]
 struct Own {
-    options: DelegateOptions,
+    /// All that it has, in place of what its request has.
+    metadata: Option<Metadata>,
     /// When its time is over.
     until: Option<Duration>,
+    traced: bool,
+    continuation: Option<Continuation>,
+    durable: Option<DurableId>,
 }
 
 /// One request that is handled.

@@ -333,7 +333,7 @@ impl Metadata {
     }
 
     /// All keys and values together.
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         size_of_pairs(&self.texts) + size_of_pairs(&self.binary)
     }
 

@@ -215,14 +215,6 @@ impl Exit {
         Ok(())
     }
 
-    /// Does something that goes on whatever becomes of the request.
-    pub(super) fn spawn<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        self.handling.endpoint.runtime.spawn(work)
-    }
-
     /// The handler is done, and has perhaps `failed`: all that are around it learn of it, and send what they still have to.
     pub(crate) async fn close(self, failed: Option<Status>) -> Result<(), Status> {
         let Some(around) = self.info.handling.around() else {

@@ -2,8 +2,6 @@
 
 use std::fmt;
 use std::future::{Future, ready};
-use std::panic::resume_unwind;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wallaby_proto::{Code, Status};
@@ -17,7 +15,7 @@ use crate::service::HandlerFuture;
 pub struct HoldLimits {
     /// Messages. Default 1,024.
     pub messages: usize,
-    /// Bytes of their payloads. Default 1 MiB.
+    /// Bytes of their payloads, metadata and continuations. Default 1 MiB.
     pub bytes: usize,
 }
 
@@ -56,9 +54,11 @@ impl Default for HoldLimits {
 /// let builder = Endpoint::builder().interceptor(record(records));
 /// ```
 ///
-/// A request that sends more than the limits say, or a body, ends with a status, and nothing of it is committed or leaves. So does
-/// one that `commit` refuses. If a request is stopped while `commit` runs, that is finished all the same: what it has recorded
-/// holds, but nothing leaves.
+/// What cannot be sent is an error where it is sent. A request that sends more than the limits say ([`SendError::TooMuchHeld`]), or a
+/// body, ends with a status, and nothing of it is committed or leaves. So does one that `commit` refuses. If a request is stopped while
+/// `commit` runs, that is finished all the same: what it has recorded holds, but nothing leaves. Until then it keeps the handler's
+/// place in the executor, so that there are no more of them than handlers, and who drains the endpoint waits for them. What holds a
+/// request that its handler has given to somebody else takes a place that is free, if there is one.
 ///
 /// Add it after the interceptors that change what is sent, so that it sees what leaves as it is, and before those that decide who
 /// may have the request, since they are to be asked first.
@@ -67,9 +67,7 @@ pub struct Hold {
     state: Mutex<State>,
 }
 
-type Commit = Box<
-    dyn FnOnce(Arc<[Intent]>) -> Pin<Box<dyn Future<Output = Result<(), Status>> + Send>> + Send,
->;
+type Commit = Box<dyn FnOnce(Arc<[Intent]>) -> HandlerFuture + Send>;
 
 struct State {
     kept: Vec<Intent>,
@@ -104,40 +102,48 @@ impl Hold {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, intent: Intent) -> Result<(), SendError> {
-        let HoldLimits { messages, bytes } = self.limits;
+    fn keep(&self, intent: Intent, exit: &Exit) -> Result<(), SendError> {
+        let may = exit.handling.check_message(&intent);
         let mut state = self.lock();
         if state.commit.is_none() {
             return Err(SendError::Ended("what it sent was committed before".into()));
         }
-        let size = intent.size();
-        let refused = if matches!(&intent, Intent::Delegation { to, .. } if to.has_body()) {
+        let (messages, bytes) = (state.kept.len() + 1, state.bytes + intent.size());
+        let (most_messages, most_bytes) = (self.limits.messages, self.limits.bytes);
+        let refused = if let Err(error) = may {
+            // As without this one, a handler may do something else instead.
+            if !intent.is_last() && !matches!(error, SendError::TooDeep { .. }) {
+                return Err(error);
+            }
+            (Status::from(error.clone()), error)
+        } else if matches!(&intent, Intent::Delegation { to, .. } if to.has_body()) {
             let why = "what a request sends is recorded here, and a body cannot be";
-            Some((
+            (
                 Status::new(Code::FailedPrecondition, why),
                 SendError::Refused(why.into()),
-            ))
-        } else if state.kept.len() >= messages || size > bytes - state.bytes.min(bytes) {
-            let why = format!(
-                "what a request sends is recorded here: at most {messages} messages of {bytes} bytes"
-            );
-            Some((Status::new(Code::ResourceExhausted, why), SendError::Full))
+            )
+        } else if messages > most_messages || bytes > most_bytes {
+            let error = SendError::TooMuchHeld {
+                messages,
+                bytes,
+                most_messages,
+                most_bytes,
+            };
+            (Status::from(error.clone()), error)
         } else {
-            None
+            state.bytes = bytes;
+            state.kept.push(intent);
+            return Ok(());
         };
-        if let Some((status, error)) = refused {
-            state.refused.get_or_insert(status);
-            return Err(error);
-        }
-        state.bytes += size;
-        state.kept.push(intent);
-        Ok(())
+        let (status, error) = refused;
+        state.refused.get_or_insert(status);
+        Err(error)
     }
 }
 
 impl Exchange for Hold {
-    fn sending(&self, intent: Intent, _: &Exit) -> SendFuture {
-        Box::pin(ready(self.keep(intent)))
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        Box::pin(ready(self.keep(intent, exit)))
     }
 
     fn closing(&self, exit: &Exit) -> HandlerFuture {
@@ -151,19 +157,15 @@ impl Exchange for Hold {
                 return Err(status);
             }
             let kept: Arc<[Intent]> = kept.into();
-            if let Some(commit) = commit {
-                let committing = exit.spawn(commit(Arc::clone(&kept)));
-                match committing.await {
-                    Ok(committed) => committed?,
-                    Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-                    Err(_) => {
-                        return Err(Status::new(
-                            Code::Unavailable,
-                            "the server is shutting down",
-                        ));
-                    }
-                }
-            }
+            let Some(commit) = commit else {
+                return Ok(());
+            };
+            let committing = exit.handling.finish_all(commit(Arc::clone(&kept)));
+            let Ok((committed, _place)) = committing.await else {
+                let why = "the server is shutting down";
+                return Err(Status::new(Code::Unavailable, why));
+            };
+            committed?;
             exit.send_all(kept.to_vec()).await
         })
     }

@@ -8,7 +8,6 @@ use wallaby_proto::endpoint::{DelegateOptions, Lane};
 use wallaby_proto::{Address, RequestId, Status};
 
 use crate::body::Attached;
-use crate::timer::Instant;
 
 /// Something that is to be sent for a request. It has no place in the call's tree yet.
 #[derive(Debug, Clone)]
@@ -51,8 +50,6 @@ pub struct Onward {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Own {
     pub(crate) options: DelegateOptions,
-    /// When its time is over.
-    pub(crate) until: Option<Instant>,
     /// It leaves at once, and its place is told here.
     pub(crate) place: Option<Arc<OnceLock<RequestId>>>,
 }
@@ -129,12 +126,22 @@ impl Intent {
     }
 
     /// How long its payload is; of a status nothing counts.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Answer { payload, .. } => payload.len(),
             Self::Delegation { to, .. } => to.payload.len(),
             Self::Status(_) => 0,
         }
+    }
+
+    /// How many bytes all of it has that handlers decide about.
+    pub(crate) fn size(&self) -> usize {
+        let rest = match self {
+            Self::Answer { .. } => 0,
+            Self::Delegation { to, .. } => to.options().map_or(0, DelegateOptions::size),
+            Self::Status(status) => status.message().len(),
+        };
+        self.payload() + rest
     }
 }
 

@@ -160,7 +160,7 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         options: DelegateOptions,
     ) -> Result<RequestId, SendError> {
-        self.hand_on(server.into(), method, payload, options, How::Placed)
+        self.hand_on(server.into(), method, payload, options, How::More)
     }
 
     /// [`forward`](Self::forward) with what it has of its own; its place is told.
@@ -193,8 +193,7 @@ impl<'a> RawRequest<'a> {
             options: Some(options),
             followed: false,
         };
-        let handed = self.core.delegate_with(self.key, delegation, how)?;
-        Ok(handed.place.expect("it is not held back"))
+        Ok(self.core.delegate_now(self.key, delegation, how)?.place)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.

@@ -1,6 +1,6 @@
 //! Interceptors of requests: who may have them, and what becomes of what their handlers send.
 
-use std::future::{Future, pending, ready};
+use std::future::{pending, ready};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,10 @@ use crate::common::{Gate, Net, at, client, patience, service, sorted, status, un
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wallaby::intercept::{
-    Admission, Exchange, Exit, Hold, HoldLimits, Incoming, Intent, Interceptor, Onward, Placed,
-    SendFuture,
+    Admission, Exchange, Exit, Incoming, Intent, Interceptor, Onward, Placed, SendFuture,
 };
 use wallaby::{
-    Address, Body, Budgets, CallId, Code, Endpoint, ExecutorConfig, HandlerFuture, Many,
+    Address, Budgets, CallId, Code, Endpoint, ExecutorConfig, HandlerFuture, Many,
     MethodDefinition, One, Request, SendError, Service, Status,
 };
 
@@ -30,24 +29,22 @@ over_every_transport!(
     an_answer_may_become_none_or_several,
     what_is_refused_is_seen_by_who_is_around_it,
     what_was_recorded_is_sent_in_place_of_the_handler,
-    what_is_held_leaves_when_it_was_committed,
-    what_is_not_committed_does_not_leave,
     hostile_interceptors_break_nothing_but_their_own_requests,
 );
 
-type Log = Arc<Mutex<Vec<String>>>;
+pub(crate) type Log = Arc<Mutex<Vec<String>>>;
 
-fn log(log: &Log, line: impl Into<String>) {
+pub(crate) fn log(log: &Log, line: impl Into<String>) {
     log.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(line.into());
 }
 
-fn lines(log: &Log) -> Vec<String> {
+pub(crate) fn lines(log: &Log) -> Vec<String> {
     std::mem::take(&mut log.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn echo() -> Service {
+pub(crate) fn echo() -> Service {
     service()
         .method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
             Ok(request.respond(what).await?)
@@ -399,7 +396,7 @@ impl Drop for Observed {
     }
 }
 
-fn observe(name: &'static str, seen: &Log) -> impl Interceptor {
+pub(crate) fn observe(name: &'static str, seen: &Log) -> impl Interceptor {
     let seen = Arc::clone(seen);
     move |_: &Incoming| Admission::around(Observed(name, Arc::clone(&seen)))
 }
@@ -716,146 +713,6 @@ async fn what_has_no_time_left_when_its_turn_comes_is_told() {
         };
         until(|| gone(&seen) == 2).await;
         assert!(!has("runs late"));
-    })
-    .await;
-}
-
-// What is held until it is committed.
-
-/// Answers, hands on, and does one of several things.
-fn several(next: Address) -> Service {
-    service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
-        let next = next.clone();
-        async move {
-            request.reply("first".into()).await?;
-            request.delegate(&next, work::many("second".into())).await?;
-            let what: String = what;
-            match &*what {
-                "fail" => return Err(Status::aborted("no")),
-                "long" => request.reply("x".repeat(100)).await?,
-                "much" => {
-                    for _ in 0..100 {
-                        let _ = request.reply(String::new()).await;
-                    }
-                }
-                "body" => {
-                    let body = work::many(String::new())
-                        .with_body(Body::from(Bytes::from_static(b"bytes")));
-                    let _ = request.delegate(&next, body).await;
-                }
-                _ => {}
-            }
-            Ok(request.respond("last".into()).await?)
-        }
-    })
-}
-
-/// A server that holds what its handlers send until `commit` is done.
-async fn holding<F>(
-    net: &Net,
-    commit: impl Fn(Arc<[Intent]>) -> F + Clone + Send + Sync + 'static,
-) -> (Endpoint, Endpoint)
-where
-    F: Future<Output = Result<(), Status>> + Send + 'static,
-{
-    let leaf = net.serve(echo()).await;
-    let limits = HoldLimits {
-        messages: 10,
-        bytes: 100,
-    };
-    let hold = move |_: &Incoming| Admission::around(Hold::new(limits, commit.clone()));
-    let builder = Endpoint::builder().serve(several(at(&leaf)));
-    (net.bind(builder.interceptor(hold)).await, leaf)
-}
-
-async fn what_is_held_leaves_when_it_was_committed(net: Net) {
-    let gate = Gate::new();
-    let (pass, seen) = (gate.clone(), Log::default());
-    let record = Arc::clone(&seen);
-    let commit = move |sent: Arc<[Intent]>| {
-        let (pass, record) = (pass.clone(), Arc::clone(&record));
-        async move {
-            log(&record, format!("commits {}", sent.len()));
-            pass.pass().await;
-            Ok(())
-        }
-    };
-    let (server, leaf) = holding(&net, commit).await;
-    let client = client();
-    let work = work::at(&client, at(&server));
-    let mut call = work.many("x".into());
-    until(|| !seen.lock().expect("no panic").is_empty()).await;
-    assert_eq!(lines(&seen), ["commits 3"]);
-    assert_eq!(server.load(), (1, 0), "it keeps its place");
-    assert_eq!(server.metrics().messages_sent, 0);
-    assert_eq!(leaf.metrics().requests_received, 0);
-    gate.open(1);
-    let (answers, statuses) = sorted(&mut call).await;
-    assert_eq!(
-        (answers, statuses),
-        (vec!["first".into(), "last".into(), "second".into()], vec![])
-    );
-    until(|| server.load() == (0, 0)).await;
-    // So does the status of a handler that fails.
-    gate.open(1);
-    let (answers, statuses) = sorted(&mut work.many("fail".into())).await;
-    assert_eq!(answers, ["first", "second"]);
-    assert_eq!(statuses[0].code(), Code::Aborted);
-    assert_eq!(lines(&seen), ["commits 3"]);
-}
-
-async fn what_is_not_committed_does_not_leave(net: Net) {
-    let commit = |sent: Arc<[Intent]>| async move {
-        match sent.len() {
-            3 => Err(Status::unavailable("no database")),
-            _ => panic!("the database has fallen asleep"),
-        }
-    };
-    let (server, leaf) = holding(&net, commit).await;
-    let client = client();
-    let work = work::at(&client, at(&server));
-    for (what, code) in [
-        ("x", Code::Unavailable),
-        ("long", Code::ResourceExhausted),
-        ("much", Code::ResourceExhausted),
-        ("body", Code::FailedPrecondition),
-    ] {
-        let (answers, statuses) = sorted(&mut work.many(what.into())).await;
-        assert_eq!(answers, Vec::<String>::new(), "{what}");
-        let codes: Vec<_> = statuses.iter().map(Status::code).collect();
-        assert_eq!(codes, [code], "{what}");
-    }
-    assert_eq!(leaf.metrics().requests_received, 0);
-    until(|| server.load() == (0, 0)).await;
-}
-
-/// What a commit records holds, whether anybody still waits for the answer.
-#[tokio::test]
-async fn a_commit_is_finished_though_its_call_is_aborted() {
-    patience(async {
-        let net = Net::tcp();
-        let gate = Gate::new();
-        let (pass, seen) = (gate.clone(), Log::default());
-        let record = Arc::clone(&seen);
-        let commit = move |_: Arc<[Intent]>| {
-            let (pass, record) = (pass.clone(), Arc::clone(&record));
-            async move {
-                log(&record, "begins");
-                pass.pass().await;
-                log(&record, "is done");
-                Ok(())
-            }
-        };
-        let (server, leaf) = holding(&net, commit).await;
-        let client = client();
-        let call = work::at(&client, at(&server)).many("x".into());
-        until(|| !seen.lock().expect("no panic").is_empty()).await;
-        drop(call);
-        until(|| server.load() == (0, 0)).await;
-        gate.open(1);
-        until(|| seen.lock().expect("no panic").len() == 2).await;
-        assert_eq!(lines(&seen), ["begins", "is done"]);
-        assert_eq!(leaf.metrics().requests_received, 0);
     })
     .await;
 }

@@ -21,6 +21,7 @@ mod ends;
 mod events;
 mod executor;
 mod half_open;
+mod hold;
 mod hostile_peer;
 mod house;
 mod intercept;

@@ -17,11 +17,11 @@ use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Attempt, Manner, output};
-use crate::error::SendError;
+use crate::error::{CodecError, SendError};
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
 use crate::wire::{
-    Budgets, Child, Continuation, HandledBy, Message, Metadata, MethodRef, ReplyTo, Request,
-    TraceRecord,
+    Budgets, Child, Continuation, HandledBy, Message, Metadata, MetadataError, MethodRef, Options,
+    ReplyTo, Request, TraceRecord,
 };
 use crate::{Address, Code, DurableId, RequestId, Status};
 
@@ -36,8 +36,10 @@ enum Sending {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct DelegateOptions {
-    /// In place of the metadata that came with the request.
-    pub metadata: Option<Metadata>,
+    /// Pairs beside the metadata that came with the request, in place of those with the same keys.
+    pub metadata: Metadata,
+    /// Keys whose pairs it does not inherit.
+    pub without: Vec<String>,
     /// How much time it has, from now on; never more than the request has left.
     pub deadline: Option<Duration>,
     /// Whether its hops report their timings although its request does not.
@@ -46,6 +48,52 @@ pub struct DelegateOptions {
     pub continuation: Option<Continuation>,
     /// In place of the durable id that follows from its request's and from how much its handler has handed on before.
     pub durable: Option<DurableId>,
+}
+
+impl DelegateOptions {
+    /// What metadata it has if its request has come with this.
+    ///
+    /// # Errors
+    ///
+    /// If that is too much.
+    pub fn metadata_beside(&self, inherited: &Metadata) -> Result<Metadata, MetadataError> {
+        let mut all = inherited.clone();
+        for key in &self.without {
+            all.remove(key);
+        }
+        for (key, value) in self.metadata.iter() {
+            all.insert(key, value)?;
+        }
+        for (key, value) in self.metadata.iter_bin() {
+            all.insert_bin(key, value.clone())?;
+        }
+        Ok(all)
+    }
+
+    /// How many bytes its metadata and its continuation have.
+    pub fn size(&self) -> usize {
+        let continuation = self.continuation.as_ref();
+        let without: usize = self.without.iter().map(String::len).sum();
+        let continuation = continuation.map_or(0, |continuation| continuation.bytes().len());
+        self.metadata.size() + without + continuation
+    }
+
+    /// What it has of its own of a request with these optional fields.
+    fn of(self, request: Option<&Options>, now: Duration) -> Result<Own, MetadataError> {
+        let changes = !(self.metadata.is_empty() && self.without.is_empty());
+        let metadata = changes.then(|| match request {
+            Some(options) => self.metadata_beside(&options.metadata),
+            None => self.metadata_beside(&Metadata::default()),
+        });
+        let time = self.deadline.map(|time| time.min(LONGEST));
+        Ok(Own {
+            metadata: metadata.transpose()?,
+            until: time.map(|time| now.saturating_add(time)),
+            traced: self.traced,
+            continuation: self.continuation,
+            durable: self.durable,
+        })
+    }
 }
 
 /// Work that is handed to another server.
@@ -63,30 +111,36 @@ pub struct Delegation {
     pub followed: bool,
 }
 
-/// When a delegation leaves, and what comes after it.
+/// What comes after a delegation that leaves now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// More may follow, and it may be held back.
+    /// More may follow.
     More,
-    /// More may follow, and it leaves now: its place is told.
-    Placed,
     /// It is the last message, which ends the request.
     Last,
 }
 
-/// A delegation that was accepted for sending.
+/// A delegation that leaves.
 #[derive(Debug, Clone, Copy)]
 pub struct HandedOn {
-    /// Its place in the call's tree, unless it may be held back.
-    pub place: Option<RequestId>,
+    /// Its place in the call's tree.
+    pub place: RequestId,
     /// What is to be written behind it.
     pub body: Option<OutBody>,
 }
 
-/// A message that may be sent.
-enum Checked {
-    Answer(Bytes),
-    Onward(Destination, Bytes),
+impl Sending {
+    fn size(&self) -> usize {
+        let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
+        payload.len()
+    }
+
+    fn server(&self) -> Option<&Address> {
+        match self {
+            Self::Answer(_) => None,
+            Self::Onward(to, _) => Some(&to.server),
+        }
+    }
 }
 
 impl Destination {
@@ -100,9 +154,9 @@ impl Destination {
 
     #[cold]
     fn set_name(&mut self, handler: &mut Handler) {
-        let options = &mut self.own.get_or_insert_default().options;
-        if options.durable.is_none() {
-            options.durable = handler.name_next(Author::Handler);
+        let own = self.own.get_or_insert_default();
+        if own.durable.is_none() {
+            own.durable = handler.name_next(Author::Handler);
         }
     }
 }
@@ -111,13 +165,13 @@ impl Own {
     /// It takes the place of what the delegation would have inherited.
     #[cold]
     fn apply(&self, request: &mut Request, times: &mut Times, now: Duration) {
-        let DelegateOptions {
+        let Self {
             metadata,
+            until,
             traced,
             continuation,
             durable,
-            ..
-        } = &self.options;
+        } = self;
         request.traced |= traced;
         if let Some(metadata) = metadata {
             request.options.get_or_insert_default().metadata = metadata.clone();
@@ -136,7 +190,7 @@ impl Own {
         {
             request.options = None;
         }
-        if let Some(until) = self.until.filter(|until| *until < times.until) {
+        if let Some(until) = until.filter(|until| *until < times.until) {
             (times.until, times.own) = (until, true);
             request.deadline = Some(until.saturating_sub(now));
         }
@@ -306,28 +360,68 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands work to another server with what it has of its own, and perhaps with a body that follows the request, whether the handler
-    /// goes on or not: see [`write_body`](Self::write_body). If it is the [last](How::Last) message the request ends, as by
-    /// [`forward`](Self::forward).
+    /// goes on or not: that is to be [written](Self::write_body). More may follow.
     ///
     /// # Errors
     ///
-    /// As [`delegate`](Self::delegate) and [`forward`](Self::forward). That bodies do not go over `udp:` shows as a status among
-    /// the call's answers.
+    /// As [`delegate`](Self::delegate), or if its metadata is too much. That bodies do not go over `udp:` shows as a status among the
+    /// call's answers.
     pub fn delegate_with(
+        &mut self,
+        request: RequestKey,
+        delegation: Delegation,
+    ) -> Result<Option<OutBody>, SendError> {
+        let hold = |endpoint: &mut Self, handler: &mut Handler, sending| {
+            endpoint.send_more(handler, sending)
+        };
+        let ((), body) = self.hand_on(request, delegation, How::More, hold)?;
+        Ok(body)
+    }
+
+    /// The same, and it leaves now, where it would else be held back until more is sent: so its place is told. If it is the
+    /// [last](How::Last) message the request ends, as by [`forward`](Self::forward).
+    ///
+    /// # Errors
+    ///
+    /// As [`delegate_with`](Self::delegate_with) and [`forward`](Self::forward).
+    pub fn delegate_now(
         &mut self,
         request: RequestKey,
         delegation: Delegation,
         how: How,
     ) -> Result<HandedOn, SendError> {
-        let deadline = self.handlers.get(request).map(|handler| handler.deadline);
-        let body =
-            (delegation.followed).then(|| self.begin_onward(request, deadline.unwrap_or(self.raw)));
-        let raw = self.raw;
-        let own = delegation.options.map(|options| {
-            let time = options.deadline.map(|time| time.min(LONGEST));
-            let until = time.map(|time| raw.saturating_add(time));
-            Box::new(Own { options, until })
+        let send = |endpoint: &mut Self, handler: &mut Handler, sending| {
+            match how {
+                How::Last => endpoint.send_last(handler, sending)?,
+                How::More => {
+                    endpoint.send_more(handler, sending)?;
+                    endpoint.flush_held(handler);
+                }
+            }
+            Ok(handler.server.latest_delegation())
+        };
+        let (place, body) = self.hand_on(request, delegation, how, send)?;
+        Ok(HandedOn { place, body })
+    }
+
+    fn hand_on<T>(
+        &mut self,
+        request: RequestKey,
+        delegation: Delegation,
+        how: How,
+        send: impl FnOnce(&mut Self, &mut Handler, Sending) -> Result<T, SendError>,
+    ) -> Result<(T, Option<OutBody>), SendError> {
+        let handler = self.handlers.get_mut(request);
+        let handler = handler.ok_or_else(|| SendError::Ended("it is over".into()))?;
+        let (deadline, now) = (handler.deadline, self.raw);
+        let own = (delegation.options).map(|own| own.of(handler.options.as_deref(), now));
+        let own = own.transpose().map_err(|error| {
+            let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
+            note_refused(handler, &error, how == How::Last);
+            error
         });
+        let own = own?.map(Box::new);
+        let body = (delegation.followed).then(|| self.begin_onward(request, deadline));
         let to = Destination {
             server: delegation.server,
             method: delegation.method,
@@ -337,20 +431,12 @@ impl<P: Probe> Endpoint<P> {
         };
         let sending = Sending::Onward(to, delegation.payload);
         let sent = self.with(request, |endpoint, handler| {
-            match how {
-                How::Last => endpoint.send_last(handler, sending)?,
-                How::More => endpoint.send_more(handler, sending)?,
-                How::Placed => {
-                    endpoint.send_more(handler, sending)?;
-                    endpoint.flush_held(handler);
-                }
-            }
-            Ok((how != How::More).then(|| handler.server.latest_delegation()))
+            send(endpoint, handler, sending)
         });
         if let (Err(_), Some(body)) = (&sent, body) {
             self.forget_body(body);
         }
-        sent.map(|place| HandedOn { place, body })
+        sent.map(|sent| (sent, body))
     }
 
     /// Sends the message that is held back because it might be the last one.
@@ -414,15 +500,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message after which more may follow.
     fn send_more(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
-        let sending = self
-            .check(handler, sending)
+        self.check(handler, &sending)
             .inspect_err(|error| note_refused(handler, error, false))?;
         let released = match sending {
-            Checked::Answer(payload) => {
+            Sending::Answer(payload) => {
                 let afforded = handler.server.afford_answer(payload.len());
                 afforded.map(|()| handler.server.reply(payload))
             }
-            Checked::Onward(mut to, payload) => {
+            Sending::Onward(mut to, payload) => {
                 let afforded = handler.server.afford_request();
                 to.inherit_name(handler);
                 afforded.map(|()| handler.server.delegate(to, payload))
@@ -438,20 +523,19 @@ impl<P: Probe> Endpoint<P> {
 
     /// The last message.
     fn send_last(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
-        let sending = self
-            .check(handler, sending)
+        self.check(handler, &sending)
             .inspect_err(|error| note_refused(handler, error, true))?;
         let afforded = match &sending {
-            Checked::Answer(payload) => handler.server.afford_answer(payload.len()),
-            Checked::Onward(..) => handler.server.afford_request(),
+            Sending::Answer(payload) => handler.server.afford_answer(payload.len()),
+            Sending::Onward(..) => handler.server.afford_request(),
         };
         if let Err(exhausted) = afforded {
             return Err(self.exhaust(handler, exhausted));
         }
         let record = self.record(handler);
         let released = match sending {
-            Checked::Answer(payload) => handler.server.respond(payload, record),
-            Checked::Onward(mut to, payload) => {
+            Sending::Answer(payload) => handler.server.respond(payload, record),
+            Sending::Onward(mut to, payload) => {
                 to.inherit_name(handler);
                 handler.server.forward(to, payload, record)
             }
@@ -484,7 +568,38 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn check(&mut self, handler: &Handler, sending: Sending) -> Result<Checked, SendError> {
+    /// Whether a message with a payload of so many bytes may be sent to this server or to the initiator, but for budgets, credit and
+    /// room.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply) and [`delegate`](Self::delegate).
+    pub fn check_message(
+        &mut self,
+        key: RequestKey,
+        server: Option<&Address>,
+        payload: usize,
+    ) -> Result<(), SendError> {
+        self.with(key, |endpoint, handler| {
+            endpoint.check_may(handler, server, payload)
+        })
+    }
+
+    fn check(&mut self, handler: &Handler, sending: &Sending) -> Result<(), SendError> {
+        self.check_may(handler, sending.server(), sending.size())?;
+        if !self.may_wait_for(handler, sending) && !self.would_leave(handler, sending) {
+            self.full.refused += 1;
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
+    fn check_may(
+        &mut self,
+        handler: &Handler,
+        server: Option<&Address>,
+        payload: usize,
+    ) -> Result<(), SendError> {
         if handler.server.has_ended() {
             let why = if handler.exhausted {
                 "a budget was used up"
@@ -493,36 +608,27 @@ impl<P: Probe> Endpoint<P> {
             };
             return Err(SendError::Ended(why.into()));
         }
-        let (Sending::Answer(payload) | Sending::Onward(_, payload)) = &sending;
-        let size = payload.len() as u64;
-        let limit = match &sending {
-            Sending::Answer(_) if size <= MAX_MESSAGE as u64 => self.config.limits.message,
-            Sending::Answer(_) => self.longest_answer(handler),
-            Sending::Onward(to, _) => self.config.longest_to(&to.server),
+        let size = payload as u64;
+        let limit = match server {
+            None if size <= MAX_MESSAGE as u64 => self.config.limits.message,
+            None => self.longest_answer(handler),
+            Some(server) => self.config.longest_to(server),
         };
         if size > limit {
-            let peer = match &sending {
-                Sending::Answer(_) if limit < self.config.limits.message => {
+            let peer = match server {
+                None if limit < self.config.limits.message => {
                     "the initiator by udp: (tcp:, unix: and shm: carry larger ones)".to_owned()
                 }
-                Sending::Answer(_) => "the initiator".to_owned(),
-                Sending::Onward(to, _) => to.server.to_string(),
+                None => "the initiator".to_owned(),
+                Some(server) => server.to_string(),
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
-        if self.draining && matches!(sending, Sending::Onward(..)) {
-            return Err(SendError::Draining);
+        match server {
+            None => Ok(()),
+            Some(_) if self.draining => Err(SendError::Draining),
+            Some(server) => self.check_onward(handler, server),
         }
-        if !self.may_wait_for(handler, &sending) && !self.would_leave(handler, &sending) {
-            self.full.refused += 1;
-            return Err(SendError::Full);
-        }
-        let (to, payload) = match sending {
-            Sending::Answer(payload) => return Ok(Checked::Answer(payload)),
-            Sending::Onward(to, payload) => (to, payload),
-        };
-        self.check_onward(handler, &to.server)?;
-        Ok(Checked::Onward(to, payload))
     }
 
     /// Whether anything may go to this server.

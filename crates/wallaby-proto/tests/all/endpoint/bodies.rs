@@ -45,8 +45,11 @@ fn delegate(
         options: None,
         followed: true,
     };
-    let handed = endpoint.delegate_with(key, delegation, how)?;
-    Ok(handed.body.expect("one follows"))
+    let body = match how {
+        How::More => endpoint.delegate_with(key, delegation)?,
+        How::Last => endpoint.delegate_now(key, delegation, how)?.body,
+    };
+    Ok(body.expect("one follows"))
 }
 
 /// Reads all that is there; what came then.

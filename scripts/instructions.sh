@@ -40,9 +40,9 @@ if ! scripts/setup.sh callgrind; then
     exit 0
 fi
 
-cargo build --release --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path --example fan_out_path \
-    --example polling_path
-examples=${CARGO_TARGET_DIR:-target}/release/examples
+cargo build --profile counted --locked -q -p wallaby-proto --example cost -p wallaby --example hot_path \
+    --example fan_out_path --example polling_path
+examples=${CARGO_TARGET_DIR:-target}/counted/examples
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 

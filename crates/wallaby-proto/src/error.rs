@@ -229,10 +229,16 @@ impl From<SendError> for Status {
     }
 }
 
-/// So that a handler that calls other servers can use `?` on their answers.
+/// So that a handler that calls other servers can use `?` on their answers. A status keeps its code, its message and its server;
+/// its request was one of another call.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
-        Self::new(error.code(), error.to_string()).by(error.server())
+        match error {
+            CallError::Status(status) => {
+                Self::new(status.code(), status.message()).by(status.server())
+            }
+            error => Self::new(error.code(), error.to_string()).by(error.server()),
+        }
     }
 }
 

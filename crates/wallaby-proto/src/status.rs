@@ -125,6 +125,7 @@ pub struct Status {
     message: String,
     request: Option<RequestId>,
     server: Option<Address>,
+    method: Option<Arc<str>>,
     loss: Option<Arc<Loss>>,
 }
 
@@ -140,6 +141,7 @@ impl Status {
             message,
             request: None,
             server: None,
+            method: None,
             loss: None,
         }
     }
@@ -164,6 +166,11 @@ impl Status {
         self.server.as_ref()
     }
 
+    /// The method of the request that ended with this status; `None` before it has travelled, and where the server did not say.
+    pub fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
     /// What is lost of a branch, in place of its answers: told by this endpoint, in a call that goes on without it
     /// ([`CallOptions::tolerant`](crate::endpoint::CallOptions::tolerant)). The branch may have been executed.
     pub(crate) fn lost(loss: Arc<Loss>) -> Self {
@@ -172,6 +179,7 @@ impl Status {
             ..Self::new(Code::Unavailable, loss.to_string())
                 .at(loss.request)
                 .by(loss.server.address.as_ref())
+                .called(loss.method.as_ref())
         }
     }
 
@@ -194,6 +202,12 @@ impl Status {
         if self.server.is_none() {
             self.server = server.cloned();
         }
+        self
+    }
+
+    /// Says what was called.
+    pub(crate) fn called(mut self, method: Option<&Arc<str>>) -> Self {
+        self.method = method.cloned();
         self
     }
 
@@ -228,6 +242,7 @@ impl Status {
             message,
             request: None,
             server,
+            method: None,
             loss: None,
         })
     }
@@ -308,9 +323,11 @@ impl fmt::Display for Status {
         if self.loss.is_some() {
             return Ok(()); // it has said where
         }
+        let method = self.method.as_ref();
+        let to = method.map_or_else(String::new, |method| format!(" to {method}"));
         match (&self.request, &self.server) {
-            (Some(request), Some(server)) => write!(f, " (request {request} at {server})"),
-            (Some(request), None) => write!(f, " (request {request})"),
+            (Some(request), Some(server)) => write!(f, " (request {request}{to} at {server})"),
+            (Some(request), None) => write!(f, " (request {request}{to})"),
             (None, Some(server)) => write!(f, " (at {server})"),
             (None, None) => Ok(()),
         }

@@ -137,6 +137,10 @@ impl<P: Probe> Endpoint<P> {
                     let after = self.raw.saturating_sub(traced.begun);
                     traced.answered.insert(response.request.path, after);
                 }
+                let method = match response.status {
+                    true => call.method_of(response.request),
+                    false => None,
+                };
                 let fail_fast = call
                     .options
                     .as_ref()
@@ -158,6 +162,7 @@ impl<P: Probe> Endpoint<P> {
                     status: response.status,
                     payload,
                     from,
+                    method,
                     loss: None,
                 };
                 self.keep_answer(sequence, answer);

@@ -298,11 +298,11 @@ impl<P: Probe> Endpoint<P> {
         payload: Bytes,
         own: Option<&CallOptions>,
     ) -> Result<RequestId, Failure> {
-        let sent = self.try_initial(key, server, method, payload, own, None);
-        if let Err(failure) = &sent {
-            self.end_call(key.0, Err(failure.clone()));
+        let request = self.begin_initial(key, server, method)?;
+        match self.try_initial(key, request, (server, method), payload, own, None) {
+            Ok(()) => Ok(request),
+            Err(failure) => self.give_initial_up(key, request, failure),
         }
-        sent
     }
 
     /// Sends an initial request of a call, which a body follows: see [`write_body`](Self::write_body). It can be read once, so the
@@ -319,32 +319,81 @@ impl<P: Probe> Endpoint<P> {
         payload: Bytes,
         own: Option<&CallOptions>,
     ) -> Result<(RequestId, OutBody), Failure> {
+        let request = self.begin_initial(call, server, method)?;
         let body = self.bodies.begin_root(call.0);
-        match self.try_initial(call, server, method, payload, own, Some(body)) {
-            Ok(request) => Ok((request, body)),
+        let to = (server, method);
+        match self.try_initial(call, request, to, payload, own, Some(body)) {
+            Ok(()) => Ok((request, body)),
             Err(failure) => {
                 self.forget_body(body);
-                self.end_call(call.0, Err(failure.clone()));
+                let request = self.give_initial_up(call, request, failure)?;
+                Ok((request, body))
+            }
+        }
+    }
+
+    /// A place for an initial request among those of its call.
+    fn begin_initial(
+        &mut self,
+        key: CallKey,
+        server: &Address,
+        method: &Arc<MethodDefinition>,
+    ) -> Result<RequestId, Failure> {
+        let call = self.calls.get_mut(key.0);
+        let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
+            return Err(Failure::Closed);
+        };
+        match call.initiator.send() {
+            Ok(request) => {
+                call.roots.push(Root {
+                    request,
+                    server: server.clone(),
+                    method: Arc::clone(method),
+                    session: None,
+                    mark: Mark::Written(0),
+                    node: None,
+                    lost: false,
+                });
+                Ok(request)
+            }
+            Err(violation) => {
+                let failure = Failure::from(violation);
+                self.end_call(key.0, Err(failure.clone()));
                 Err(failure)
             }
         }
     }
 
+    /// An initial request cannot be sent, as is known at once. A call that goes on without what is lost learns it by a status,
+    /// when it is known whether others of its requests are sent.
+    #[cold]
+    fn give_initial_up(
+        &mut self,
+        key: CallKey,
+        request: RequestId,
+        failure: Failure,
+    ) -> Result<RequestId, Failure> {
+        let call = self.calls.get(key.0);
+        if call.is_some_and(|call| call.tolerant.is_some()) {
+            self.unsent.push((key.0, request, failure));
+            return Ok(request);
+        }
+        self.end_call(key.0, Err(failure.clone()));
+        Err(failure)
+    }
+
     fn try_initial(
         &mut self,
         key: CallKey,
-        server: &Address,
-        method: &Arc<MethodDefinition>,
+        id: RequestId,
+        (server, method): (&Address, &Arc<MethodDefinition>),
         payload: Bytes,
         own: Option<&CallOptions>,
         body: Option<OutBody>,
-    ) -> Result<RequestId, Failure> {
+    ) -> Result<(), Failure> {
         let oldest = self.calls.oldest();
         let (call, raw) = (self.calls.get_mut(key.0), self.raw);
-        let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
-            return Err(Failure::Closed);
-        };
-        let id = call.initiator.send()?;
+        let call = call.ok_or(Failure::Closed)?;
         let size = payload.len() as u64;
         let not_sent = |error| Failure::NotSent { request: id, error };
         if !self.config.schemes.lead_to(server) {
@@ -366,15 +415,6 @@ impl<P: Probe> Endpoint<P> {
             self.counters.dials_forbidden += 1;
             return Err(not_sent(ConnectError::Forbidden { server }));
         }
-        call.roots.push(Root {
-            request: id,
-            server: server.clone(),
-            method: Arc::clone(method),
-            session: None,
-            mark: Mark::Written(0),
-            node: None,
-            lost: false,
-        });
         let budgets = call.share();
         let mut request = Request {
             call: call.initiator.call(),
@@ -409,7 +449,7 @@ impl<P: Probe> Endpoint<P> {
                 Ok(mark) => {
                     self.root_sent(key.0, request.id, id, mark);
                     self.body_sent(body, id, &request);
-                    return Ok(request.id);
+                    return Ok(());
                 }
                 Err(Refusal::Blocked | Refusal::NotOpen) => {}
                 Err(refusal) => return Err(refused(request.id, server, refusal)),
@@ -427,7 +467,7 @@ impl<P: Probe> Endpoint<P> {
         parcel.method = Some(Arc::clone(method));
         parcel.body = body;
         self.post(parcel);
-        Ok(id)
+        Ok(())
     }
 
     /// No further initial request of a call comes.
@@ -817,16 +857,29 @@ impl<P: Probe> Endpoint<P> {
             self.probe
                 .notes(Note::Undelivered(call.initiator.call(), request));
         }
-        if self.try_elsewhere(sequence, request) || self.tolerates(sequence, request, &error) {
-            return;
+        if !self.try_elsewhere(sequence, request) {
+            self.initial_lost(sequence, request, Failure::NotSent { request, error });
         }
-        self.end_call(sequence, Err(Failure::NotSent { request, error }));
+    }
+
+    /// The initial requests of which it was known at once that they cannot be sent.
+    pub(super) fn tell_of_unsent(&mut self) {
+        while let Some((sequence, request, failure)) = self.unsent.pop() {
+            self.initial_lost(sequence, request, failure);
+        }
+    }
+
+    /// Nothing comes of an initial request, and the call ends with that, unless it goes on without what is lost.
+    fn initial_lost(&mut self, sequence: u64, request: RequestId, failure: Failure) {
+        if !self.tolerates(sequence, request, &failure) {
+            self.end_call(sequence, Err(failure));
+        }
     }
 
     /// One of several initial requests of a call that goes on without what is lost certainly reaches nobody: a status says so in
     /// its name. Whether it is so.
     #[cold]
-    fn tolerates(&mut self, sequence: u64, request: RequestId, error: &ConnectError) -> bool {
+    fn tolerates(&mut self, sequence: u64, request: RequestId, failure: &Failure) -> bool {
         let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
             return false;
         };
@@ -840,7 +893,11 @@ impl<P: Probe> Endpoint<P> {
         if std::mem::take(&mut call.wants_sent) {
             self.outputs.push_back(Output::Sent(CallKey(sequence)));
         }
-        let status = Status::new(error.code(), error.to_string()).by(Some(error.server()));
+        let message = match failure {
+            Failure::NotSent { error, .. } => error.to_string(),
+            other => other.to_string(),
+        };
+        let status = Status::new(failure.code(), message).by(failure.server());
         let (call, token) = (call.initiator.call(), call.token);
         let response = undelivered_initial(call, token, request, &status);
         self.probe.replaced(&response);
@@ -856,7 +913,7 @@ impl<P: Probe> Endpoint<P> {
         to: &Address,
         refusal: Refusal,
     ) {
-        self.end_call(sequence, Err(refused(request, to, refusal)));
+        self.initial_lost(sequence, request, refused(request, to, refusal));
     }
 }
 

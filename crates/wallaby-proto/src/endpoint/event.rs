@@ -186,6 +186,8 @@ pub struct Answer {
     pub(super) payload: Bytes,
     /// The connection that it came over.
     pub(super) from: Option<ConnId>,
+    /// What was called, if it is a status and that is known.
+    pub(super) method: Option<Arc<str>>,
     /// It stands for what is lost of a branch.
     pub(super) loss: Option<Arc<Loss>>,
 }
@@ -209,7 +211,9 @@ impl Answer {
             return Err(CallError::Status(Status::lost(loss)));
         }
         match Status::from_payload(&self.payload) {
-            Ok(status) => Err(CallError::Status(status.at(self.request))),
+            Ok(status) => Err(CallError::Status(
+                status.at(self.request).called(self.method.as_ref()),
+            )),
             Err(error) => Err(CallError::Decode {
                 request: self.request,
                 error: CodecError::new("status", error.to_string()),

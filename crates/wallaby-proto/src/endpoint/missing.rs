@@ -57,6 +57,7 @@ impl<P: Probe> Endpoint<P> {
             status: true,
             payload: Bytes::new(),
             from: None,
+            method: None, // the loss says it
             loss: Some(loss),
         };
         self.keep_answer(sequence, answer);
@@ -102,7 +103,7 @@ impl Call {
         root.filter(|root| root.request == request)
     }
 
-    fn method_of(&self, request: RequestId) -> Option<Arc<str>> {
+    pub(super) fn method_of(&self, request: RequestId) -> Option<Arc<str>> {
         if let Some(root) = self.root_of(request) {
             return Some(Arc::clone(root.method.name()));
         }

@@ -424,6 +424,8 @@ pub struct Endpoint<P = ()> {
     following: Option<u64>,
     /// Answers of this endpoint to its own calls.
     local: VecDeque<Message>,
+    /// Initial requests that cannot be sent, as is known at once, of calls that go on without what is lost.
+    unsent: Vec<(u64, RequestId, crate::error::Failure)>,
     /// Answers that the application has not taken.
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
@@ -535,6 +537,7 @@ impl<P: Probe> Endpoint<P> {
             farewells: VecDeque::new(),
             following: None,
             local: VecDeque::new(),
+            unsent: Vec::new(),
             untaken: 0,
             kept: 0,
             full: Full::default(),
@@ -738,6 +741,7 @@ impl<P: Probe> Endpoint<P> {
     fn is_unsettled(&self) -> bool {
         let told = self.farewells.is_empty() && self.local.is_empty();
         let told = told && !self.bodies.has_freed();
+        let told = told && self.unsent.is_empty();
         !told || self.sockets.have_events() || self.records.has_actions()
     }
 
@@ -965,6 +969,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The records want something done.
     fn act(&mut self) {
+        self.tell_of_unsent();
         loop {
             while let Some(action) = self.records.poll() {
                 self.act_on_records(action);

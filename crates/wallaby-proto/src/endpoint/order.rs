@@ -80,6 +80,7 @@ mod tests {
             status: false,
             payload: Bytes::new(),
             from: None,
+            method: None,
             loss: None,
         };
         let mut order = Order::default();

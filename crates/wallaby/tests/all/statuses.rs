@@ -3,7 +3,7 @@
 use crate::common::{Net, all, at, client, patience, service, sorted, status, until, work};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use wallaby::{Client, Code, Failure, Many, One, Outcome, Request, Status};
+use wallaby::{Client, Code, Endpoint, Failure, Many, One, Outcome, Request, Status};
 
 over_every_transport!(
     an_error_of_a_handler_is_a_status,
@@ -156,12 +156,36 @@ async fn a_call_goes_on_after_statuses(net: Net) {
         assert_eq!(status.code(), code);
         assert_eq!(status.request().expect("it travelled").to_string(), path);
         assert_eq!(status.server(), leaf.address());
-        assert!(
-            status.to_string().contains(path)
-                && status.to_string().contains(&at(&leaf).to_string())
-        );
+        assert_eq!(status.method(), Some("test.Work/many"));
+        let place = format!("(request {path} to test.Work/many at {})", at(&leaf));
+        assert!(status.to_string().ends_with(&place), "{status}");
     }
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 2 }));
+}
+
+/// A handler that calls another server passes its status on, and says no more of it than that one did.
+#[tokio::test]
+async fn a_status_of_another_call_keeps_its_code_and_its_words() {
+    patience(async {
+        let net = Net::mem();
+        let leaf = service().method(&work::ONE, |_, (_,): (String,)| async move {
+            Err(Status::out_of_range("too far"))
+        });
+        let leaf = net.serve(leaf).await;
+        let (to, own) = (at(&leaf), net.bind(Endpoint::builder()).await);
+        let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let inner = work::at(&own, to.clone()).one(what);
+            async move { Ok(request.respond(inner.await?).await?) }
+        });
+        let front = net.serve(front).await;
+        let client = client();
+        let status = status(work::at(&client, at(&front)).one("x".into()).await);
+        assert_eq!(
+            (status.code(), status.message(), status.server()),
+            (Code::OutOfRange, "too far", Some(&at(&leaf)))
+        );
+    })
+    .await;
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -134,8 +134,10 @@ async fn one_of_several_initial_requests_may_not_be_delivered() {
         let server = net.serve(server).await;
         let client = client();
         let nobody: wallaby::Address = "mem://nobody-at-all".parse().expect("an address");
+        // Of the second it is known at once.
+        let no_transport: wallaby::Address = "carrier-pigeon://attic".parse().expect("an address");
         let mut call = client.caller().tolerant().begin();
-        for server in [nobody.clone(), at(&server)] {
+        for server in [nobody.clone(), no_transport.clone(), at(&server)] {
             let method = work::ONE.definition();
             let sent = call.send(server, method, vec![1, b'x'].into()).await;
             sent.expect("the call goes on");
@@ -145,19 +147,23 @@ async fn one_of_several_initial_requests_may_not_be_delivered() {
         while let Some(item) = call.next().await {
             statuses.extend(item.err());
         }
-        let [status] = &statuses[..] else {
-            panic!("one answer and one status, not {statuses:?}")
-        };
-        assert_eq!(
-            (status.code(), status.server()),
-            (Code::Unavailable, Some(&nobody))
-        );
-        let complete = Some(Outcome::Complete { statuses: 1 });
+        let mut codes: Vec<_> = (statuses.iter())
+            .map(|status| (status.code(), status.server()))
+            .collect();
+        codes.sort_by_key(|(code, _)| code.to_string());
+        let expected = [
+            (Code::FailedPrecondition, Some(&no_transport)),
+            (Code::Unavailable, Some(&nobody)),
+        ];
+        assert_eq!(codes, expected, "one answer and two statuses: {statuses:?}");
+        let complete = Some(Outcome::Complete { statuses: 2 });
         assert_eq!(call.outcome(), complete);
         // Where nothing else is to come, nothing is left to go on with.
-        let alone = work::at(&client, nobody).tolerant().one(String::new());
-        let failed = failure(alone.await);
-        assert!(matches!(failed, Failure::NotSent { .. }), "{failed}");
+        for server in [nobody, no_transport] {
+            let alone = work::at(&client, server).tolerant().one(String::new());
+            let failed = failure(alone.await);
+            assert!(matches!(failed, Failure::NotSent { .. }), "{failed}");
+        }
     })
     .await;
 }

@@ -824,7 +824,8 @@ impl<P: Probe> Endpoint<P> {
         }
         match outbound {
             Outbound::Response(mut response) => {
-                if !last && handler.is_first(response.index) && handler.depth() > 0 {
+                let says = response.status || !last && handler.is_first(response.index);
+                if says && handler.depth() > 0 {
                     let options = response.options.get_or_insert_default();
                     options.handled_by = Some(self.handled_by(handler));
                 }
@@ -1064,7 +1065,11 @@ impl<P: Probe> Endpoint<P> {
         (released, came): (Option<(Ticket, Sent)>, ConnId),
         (code, why): (Code, &str),
     ) {
-        let status = Status::new(code, why).by(Some(to));
+        let status = match &self.address {
+            Some(own) => Status::new(code, format!("{why}; delegated by {own}")),
+            None => Status::new(code, why),
+        };
+        let status = status.by(Some(to));
         self.counters.statuses_sent += 1;
         let response = undelivered(request, &status);
         self.probe.replaced(&response);

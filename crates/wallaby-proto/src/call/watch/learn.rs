@@ -173,7 +173,7 @@ impl Watch {
                 Err(violation) => {
                     has_room = false;
                     self.violated(initiator, request, violation, now);
-                    if !self.stop_child(initiator, request, child, place) {
+                    if !self.stop_child(initiator, request, child, place, now) {
                         break; // what is beyond is not even looked at
                     }
                 }
@@ -192,7 +192,7 @@ impl Watch {
         }
         // A whole list of requests that nothing had listed before: as many as the call has room for are asked for at once.
         let goes_on = listed >= MAX_CHILDREN && progress.children_from == before;
-        if goes_on && (has_room || self.has_strays_left(initiator)) {
+        if goes_on && (has_room || self.may_stop_strays(initiator, now)) {
             self.ping(initiator, position, index, now);
         }
     }
@@ -207,20 +207,20 @@ impl Watch {
     ) -> Option<Ping> {
         let (request, progress) = (pong.request, pong.progress.as_ref()?);
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
-            if !self.stop_child(initiator, request, child, place) {
+            if !self.stop_child(initiator, request, child, place, now) {
                 break;
             }
         }
         if let (Some(place), Some(hop)) = (&progress.continuation, request.hop.checked_add(1)) {
-            self.stop_stray(initiator, RequestId { hop, ..request }, place);
+            self.stop_stray(initiator, RequestId { hop, ..request }, place, now);
         }
         let listed = progress.children.len();
         if progress.aborted && listed < MAX_CHILDREN {
             return None;
         }
         let announced = pong.announced && !progress.aborted;
-        let may = self.may_stop_stray(initiator)
-            || (announced && self.stray_pace.take(self.settings.ping.period, now));
+        let may = self.take_stray(initiator, now)
+            || (announced && self.announced_strays.take(self.settings.ping.period, now));
         let children_from = match progress.aborted {
             true => progress.children_from.saturating_add(listed as u32),
             false => 0,
@@ -238,19 +238,20 @@ impl Watch {
         parent: RequestId,
         index: u32,
         at: &Child,
+        now: Duration,
     ) -> bool {
-        if !self.has_strays_left(initiator) {
+        if !self.may_stop_strays(initiator, now) {
             return false;
         }
         let path = parent
             .path
             .child(index, initiator.call(), initiator.token());
-        self.stop_stray(initiator, RequestId { path, hop: 0 }, at);
+        self.stop_stray(initiator, RequestId { path, hop: 0 }, at, now);
         true
     }
 
-    fn stop_stray(&mut self, initiator: &Initiator, request: RequestId, at: &Child) {
-        if self.may_stop_stray(initiator) {
+    fn stop_stray(&mut self, initiator: &Initiator, request: RequestId, at: &Child, now: Duration) {
+        if self.take_stray(initiator, now) {
             self.actions.push_back(Action::Ping {
                 to: at.location(),
                 ping: Ping {
@@ -266,17 +267,22 @@ impl Watch {
         }
     }
 
-    /// A peer that names ever more requests does not make the initiator write to all of them: as many are told as the call may
-    /// have requests, and at least one list of children. The others are told when they announce themselves.
-    fn may_stop_stray(&mut self, initiator: &Initiator) -> bool {
-        let may = self.has_strays_left(initiator);
-        self.strays += u32::from(may);
+    /// A peer that names ever more requests does not make the initiator write to all of them, nor as fast as it names them:
+    /// so many are told in a period, and as many in all as the call may have requests, and at least one list of children. The
+    /// others are told when they announce themselves.
+    fn take_stray(&mut self, initiator: &Initiator, now: Duration) -> bool {
+        let may = self.may_stop_strays(initiator, now);
+        if may {
+            self.strays += 1;
+            self.named_strays.take(self.settings.ping.period, now);
+        }
         may
     }
 
-    fn has_strays_left(&self, initiator: &Initiator) -> bool {
+    fn may_stop_strays(&self, initiator: &Initiator, now: Duration) -> bool {
         let most = initiator.budgets().requests.max(MAX_CHILDREN as u32);
-        self.phase != Phase::Quiet && self.strays < most
+        let has_place = self.named_strays.has_place(self.settings.ping.period, now);
+        self.phase != Phase::Quiet && self.strays < most && has_place
     }
 
     /// Where a request is handled became known, perhaps again. New requests are asked about at once (PROTOCOL-NOTES 22).

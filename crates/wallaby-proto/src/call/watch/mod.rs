@@ -138,8 +138,9 @@ pub struct Watch {
     retries: u32,
     /// Pings that went to requests which the call has no room for.
     strays: u32,
-    /// How many more of these may be told in a period, because they announce themselves.
-    stray_pace: Pace,
+    /// How many of these may be told in a period: those that somebody names, and besides those that announce themselves.
+    named_strays: Pace,
+    announced_strays: Pace,
     /// Steps that led to what was lost, of all losses together.
     told_steps: usize,
     /// The highest attempt of any initial request.
@@ -249,7 +250,8 @@ impl Watch {
             taken: false,
             retries: 0,
             strays: 0,
-            stray_pace: Pace::default(),
+            named_strays: Pace::default(),
+            announced_strays: Pace::default(),
             told_steps: 0,
             latest_attempt: 0,
             roots: Roots::default(),

@@ -30,9 +30,13 @@ impl Pace {
 
     /// A place in this period, if there is one.
     pub(super) fn take(&mut self, period: Duration, now: Duration) -> bool {
+        self.has_place(period, now) && self.next(period, now) <= now
+    }
+
+    /// Whether this period has a place.
+    pub(super) fn has_place(&self, period: Duration, now: Duration) -> bool {
         let is_over = now >= self.start.saturating_add(period);
-        let may = is_over || (self.start <= now && self.taken < MOST_ASKED);
-        may && self.next(period, now) <= now
+        is_over || (self.start <= now && self.taken < MOST_ASKED)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Decoders: what is read, is written and read again as the same.
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::wire::{Link, Message};
+use wallaby_proto::wire::{LinkEnds, Message};
 use wallaby_proto::{Address, Status};
 
 use crate::choices::Choices;
@@ -10,7 +10,7 @@ use crate::things::{alice, bob};
 pub(crate) fn message(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let kind = choices.byte();
-    let mut link = Link::new(alice(), bob());
+    let mut link = LinkEnds::new(alice(), bob());
     if choices.once_in(4) {
         link.previous = choices.long();
     }

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{MethodDefinition, StrangerLimits};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, Input, Limits, Next, Outcome, Output,
+    CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
     RequestKey, Schemes, Seeds,
 };
 use wallaby_proto::error::ConnectError;
@@ -224,9 +224,9 @@ impl World {
             let read = self.nodes[host].endpoint.handle_input(conn, &mut input);
             self.drain(host);
             match read {
-                Input::More => {}
-                Input::All | Input::Held => break,
-                Input::Ended => input.clear(),
+                InputOutcome::More => {}
+                InputOutcome::All | InputOutcome::Held => break,
+                InputOutcome::Ended => input.clear(),
             }
             if input.is_empty() {
                 break;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use wallaby_proto::connection::{Bounds, Connection, Event, Limits, PartialLimits, Partials};
+use wallaby_proto::connection::{
+    Bounds, Connection, ConnectionLimits, Event, PartialLimits, Partials,
+};
 use wallaby_proto::wire::Message;
 
 use crate::choices::Choices;
@@ -76,7 +78,7 @@ struct Held {
 }
 
 impl Held {
-    fn new(limits: Limits, bounds: &Bounds, cut: usize) -> Self {
+    fn new(limits: ConnectionLimits, bounds: &Bounds, cut: usize) -> Self {
         let dearest = (limits.requests / 8).max(64 << 10);
         Self {
             keeps: cut.is_multiple_of(2),

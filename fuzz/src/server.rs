@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, Output, RecordLimits, Records, Remembered, Sent, Session, Ticket,
+    Action, Admission, Origin, OutputMark, RecordLimits, Records, ReleasedMessage, Remembered,
+    SessionNumber, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, Outbound, Server, undelivered};
 use wallaby_proto::wire::{Child, MethodRef, Ping, ReplyTo, Request};
@@ -18,7 +19,7 @@ struct Host {
     limits: RecordLimits,
     handlers: Vec<(Ticket, Server<Child>)>,
     /// Messages that have no place in a session's output yet.
-    unplaced: Vec<(Ticket, Sent)>,
+    unplaced: Vec<(Ticket, ReleasedMessage)>,
     now: Duration,
     mark: u64,
     victim: Option<Victim>,
@@ -31,7 +32,7 @@ struct Victim {
     handler: Server<Child>,
 }
 
-const VICTIM: Session = Session(20);
+const VICTIM: SessionNumber = SessionNumber(20);
 
 /// While its initiator has asked after it within so long, nobody gives a request up.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -91,7 +92,7 @@ fn peer(session: u32) -> NodeId {
 fn origin(choices: &mut Choices<'_>) -> Origin {
     let number = choices.below(10);
     Origin {
-        session: Session(u64::from(number)),
+        session: SessionNumber(u64::from(number)),
         peer: peer(number),
         transit: match choices.once_in(4) {
             true => choices.time(),
@@ -136,14 +137,14 @@ impl Host {
             }
             8 => {
                 let number = choices.below(10);
-                let (session, peer) = (Session(u64::from(number)), peer(number));
+                let (session, peer) = (SessionNumber(u64::from(number)), peer(number));
                 match choices.once_in(2) {
                     true => self.records.session_ended(session, self.now),
                     false => self.records.session_opened(session, peer),
                 }
             }
             9 => {
-                let session = Session(u64::from(choices.below(8)));
+                let session = SessionNumber(u64::from(choices.below(8)));
                 match choices.once_in(3) {
                     true => self.records.confirmed(session, self.mark),
                     false => self.records.written(session, self.mark),
@@ -274,8 +275,8 @@ impl Host {
         }
         let place = choices.once_in(2).then(|| {
             self.mark += 1;
-            let session = Session(u64::from(choices.below(8)));
-            Output {
+            let session = SessionNumber(u64::from(choices.below(8)));
+            OutputMark {
                 session,
                 mark: self.mark,
             }
@@ -290,7 +291,7 @@ impl Host {
         &mut self,
         ticket: Ticket,
         message: Outbound<Child>,
-        place: Option<Output>,
+        place: Option<OutputMark>,
         fails: bool,
     ) {
         let now = self.now;
@@ -298,11 +299,11 @@ impl Host {
             Outbound::Response(response) => {
                 self.records
                     .response_released(ticket, &response, place, now);
-                Sent::Response(response.index)
+                ReleasedMessage::Response(response.index)
             }
             Outbound::End(end) => {
                 self.records.end_released(ticket, &end, place, now);
-                Sent::End
+                ReleasedMessage::End
             }
             Outbound::Request(delegated) => {
                 let to = delegated.to.clone();
@@ -334,11 +335,12 @@ impl Host {
                         .delegation_undelivered(ticket, &request, own, now);
                     if let Some(ticket) = ticket {
                         self.records.response_released(ticket, &answer, None, now);
-                        self.unplaced.push((ticket, Sent::Response(answer.index)));
+                        self.unplaced
+                            .push((ticket, ReleasedMessage::Response(answer.index)));
                     }
                     return;
                 }
-                Sent::Delegation
+                ReleasedMessage::Delegation
             }
         };
         if place.is_none() {
@@ -357,9 +359,10 @@ impl Host {
             return self.records.dropped(ticket, sent);
         }
         self.mark += 1;
-        let session = Session(u64::from(choices.below(8)));
+        let session = SessionNumber(u64::from(choices.below(8)));
         let mark = self.mark;
-        self.records.placed(ticket, sent, Output { session, mark });
+        self.records
+            .placed(ticket, sent, OutputMark { session, mark });
     }
 
     fn time_out(&mut self) {
@@ -397,8 +400,9 @@ impl Host {
                         }
                     );
                     let mark = self.mark;
-                    let sent = Sent::Response(response.index);
-                    self.records.placed(ticket, sent, Output { session, mark });
+                    let sent = ReleasedMessage::Response(response.index);
+                    self.records
+                        .placed(ticket, sent, OutputMark { session, mark });
                 }
                 Action::Pong { .. } | Action::Announce { .. } => {}
             }
@@ -432,7 +436,7 @@ impl Host {
         for (ticket, sent) in std::mem::take(&mut self.unplaced) {
             self.records.dropped(ticket, sent);
         }
-        let sessions = (0..10).map(Session).chain([VICTIM]);
+        let sessions = (0..10).map(SessionNumber).chain([VICTIM]);
         sessions.for_each(|session| self.records.session_ended(session, self.now));
         self.settle();
         for _ in 0..20_000 {

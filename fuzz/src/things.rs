@@ -1,9 +1,9 @@
 //! Who and what the targets speak of.
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::wire::{
-    Child, End, Link, Message, MethodRef, Options, Ping, PingSettings, Pong, Progress, ReplyTo,
+    Child, End, LinkEnds, Message, MethodRef, Options, Ping, PingSettings, Pong, Progress, ReplyTo,
     Request, Response,
 };
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
@@ -22,7 +22,7 @@ pub(crate) fn bob() -> NodeId {
     node(1)
 }
 
-pub(crate) fn hello(node: NodeId, limits: Limits) -> Hello {
+pub(crate) fn hello(node: NodeId, limits: ConnectionLimits) -> Hello {
     Hello {
         versions: (VERSION, VERSION),
         node,
@@ -34,17 +34,17 @@ pub(crate) fn hello(node: NodeId, limits: Limits) -> Hello {
 }
 
 /// The usual limits, or ones that are soon reached.
-pub(crate) fn limits(choices: &mut Choices<'_>) -> Limits {
+pub(crate) fn limits(choices: &mut Choices<'_>) -> ConnectionLimits {
     match choices.below(3) {
-        0 => Limits::default(),
-        1 => Limits {
+        0 => ConnectionLimits::default(),
+        1 => ConnectionLimits {
             message: 300_000,
             requests: 4096,
             call: 2048,
             parts: 70_000,
             streams: 1,
         },
-        _ => Limits {
+        _ => ConnectionLimits {
             message: 200_000,
             requests: 20_000,
             call: 100_000,
@@ -237,7 +237,7 @@ pub(crate) fn numbered(
     payload: usize,
 ) -> Option<Message> {
     let message = any_message(choices, number, sender, receiver, payload);
-    let (link, mut body) = (Link::new(sender, receiver), BytesMut::new());
+    let (link, mut body) = (LinkEnds::new(sender, receiver), BytesMut::new());
     message.encode(&mut body, link);
     let kind = match message {
         Message::Request(_) => 0x10,

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use wallaby::{Address, NodeId, Path as Place, RequestId};
 use wallaby_bench::random::Random;
 use wallaby_proto::wire::{
-    Child, End, Link, MAX_CHILDREN, Message, Ping, Pong, Progress, ReplyTo, Request, Response,
+    Child, End, LinkEnds, MAX_CHILDREN, Message, Ping, Pong, Progress, ReplyTo, Request, Response,
 };
 use wallaby_proto::{Facts, Manifest};
 
@@ -160,7 +160,7 @@ async fn attend(mut host: Host, mut stream: Box<dyn Stream>, node: NodeId) {
             if frame.kind == kind::HELLO {
                 link = wire::node_of(&frame.body)
                     .ok()
-                    .map(|peer| Link::new(peer, node));
+                    .map(|peer| LinkEnds::new(peer, node));
                 continue;
             }
             let Some(link) = &mut link else {
@@ -182,7 +182,7 @@ async fn attend(mut host: Host, mut stream: Box<dyn Stream>, node: NodeId) {
 async fn attend_socket(mut host: Host, socket: UdpSocket, node: NodeId) -> Result<()> {
     let hello = wire::hello(node, Some(host.own.clone()));
     let hello = &hello[wallaby_proto::wire::FRAME_HEADER..];
-    let mut sessions: HashMap<u64, (Session, Link)> = HashMap::new();
+    let mut sessions: HashMap<u64, (Session, LinkEnds)> = HashMap::new();
     let mut buffer = vec![0; 65_536];
     let mut next_id = 1;
     loop {
@@ -206,7 +206,12 @@ async fn attend_socket(mut host: Host, socket: UdpSocket, node: NodeId) -> Resul
                 let Ok(peer) = wire::node_of(&hello) else {
                     continue;
                 };
-                let new = || (Session::new(from, server, client), Link::new(peer, node));
+                let new = || {
+                    (
+                        Session::new(from, server, client),
+                        LinkEnds::new(peer, node),
+                    )
+                };
                 if sessions.len() > MOST_SESSIONS {
                     sessions.clear();
                 }
@@ -237,8 +242,8 @@ async fn attend_socket(mut host: Host, socket: UdpSocket, node: NodeId) -> Resul
 
 impl Host {
     /// What is said to a frame.
-    fn hear(&mut self, frame: &Frame, link: &mut Link) -> Vec<Frame> {
-        let back = Link::new(link.receiver, link.sender);
+    fn hear(&mut self, frame: &Frame, link: &mut LinkEnds) -> Vec<Frame> {
+        let back = LinkEnds::new(link.receiver, link.sender);
         match frame.message(*link) {
             Some(Message::Request(request)) => {
                 let is_own = request.reply_to == ReplyTo::Peer;
@@ -252,7 +257,7 @@ impl Host {
         }
     }
 
-    fn handle_request(&mut self, request: &Request, back: Link) -> Vec<Frame> {
+    fn handle_request(&mut self, request: &Request, back: LinkEnds) -> Vec<Frame> {
         let Some(manner) = self.draw() else {
             return Vec::new();
         };
@@ -342,7 +347,7 @@ impl Host {
         (count > 0).then(|| self.manners[self.random.below(count)])
     }
 
-    fn handle_ping(&mut self, ping: &Ping, back: Link) -> Vec<Frame> {
+    fn handle_ping(&mut self, ping: &Ping, back: LinkEnds) -> Vec<Frame> {
         let Some(manner) = self.calls.get(&ping.call).copied() else {
             return Vec::new();
         };

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, UnixStream};
 use tokio::time::timeout;
 use wallaby::{Address, MethodDefinition, NodeId};
-use wallaby_proto::wire::{Link, Message, MethodRef, Request};
+use wallaby_proto::wire::{LinkEnds, Message, MethodRef, Request};
 
 use super::datagrams::{self, Arrived, Session};
 use super::wire::{self, Frame, put_definition};
@@ -26,7 +26,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Stream for 
 
 /// A connection with one honest endpoint.
 pub(crate) struct Line {
-    pub(crate) link: Link,
+    pub(crate) link: LinkEnds,
     carrier: Carrier,
     input: BytesMut,
     methods: Vec<u64>,
@@ -74,7 +74,7 @@ impl Line {
         let mut stream = connect(to).await?;
         write(&mut stream, hello).await?;
         let mut line = Self {
-            link: Link::new(node, node),
+            link: LinkEnds::new(node, node),
             carrier: Carrier::Stream(stream),
             input: BytesMut::new(),
             methods: Vec::new(),
@@ -83,7 +83,7 @@ impl Line {
         if frame.kind != wire::kind::HELLO {
             bail!("refused: {}", String::from_utf8_lossy(&frame.body));
         }
-        line.link = Link::new(node, wire::node_of(&frame.body)?);
+        line.link = LinkEnds::new(node, wire::node_of(&frame.body)?);
         Ok(line)
     }
 
@@ -110,7 +110,7 @@ impl Line {
             session.opening = Some((issued, hello[wallaby_proto::wire::FRAME_HEADER..].to_vec()));
             socket.send(&session.probe()).await?;
             let mut line = Self {
-                link: Link::new(node, wire::node_of(&theirs)?),
+                link: LinkEnds::new(node, wire::node_of(&theirs)?),
                 carrier: Carrier::Datagrams { socket, session },
                 input: BytesMut::new(),
                 methods: Vec::new(),
@@ -265,7 +265,7 @@ impl Line {
     /// The messages among the frames that [`Line::listen`] hears.
     pub(crate) async fn heard(&mut self, quiet: Duration) -> Result<Vec<Message>> {
         let frames = self.listen(quiet).await?;
-        let link = Link::new(self.link.receiver, self.link.sender);
+        let link = LinkEnds::new(self.link.receiver, self.link.sender);
         Ok(frames
             .iter()
             .filter_map(|frame| frame.message(link))

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
 use std::sync::Arc;
 use wallaby::{Address, CallId, MethodDefinition, NodeId};
-use wallaby_proto::connection::{Connection, Features, Hello, Limits, VERSION};
-use wallaby_proto::wire::{FRAME_HEADER, Link, Message};
+use wallaby_proto::connection::{Connection, ConnectionLimits, Features, Hello, VERSION};
+use wallaby_proto::wire::{FRAME_HEADER, LinkEnds, Message};
 
 /// The kinds of frames that peers here make by hand.
 pub(crate) mod kind {
@@ -39,7 +39,7 @@ impl Frame {
     }
 
     /// A message, as it is between these two.
-    pub(crate) fn of(message: &Message, link: Link) -> Self {
+    pub(crate) fn of(message: &Message, link: LinkEnds) -> Self {
         let kind = match message {
             Message::Request(_) => kind::REQUEST,
             Message::Response(_) => kind::RESPONSE,
@@ -109,7 +109,7 @@ impl Frame {
     }
 
     /// The message that it is, if it is one.
-    pub(crate) fn message(&self, link: Link) -> Option<Message> {
+    pub(crate) fn message(&self, link: LinkEnds) -> Option<Message> {
         Message::decode(self.kind, self.body.clone(), link).ok()
     }
 }
@@ -136,11 +136,15 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, method: &MethodDefinition) {
 
 /// What a peer says of itself, as a stream carries it.
 pub(crate) fn hello(node: NodeId, address: Option<Address>) -> Vec<u8> {
-    hello_of(node, address, Limits::default())
+    hello_of(node, address, ConnectionLimits::default())
 }
 
 /// The same of one that takes no more than this.
-pub(crate) fn hello_of(node: NodeId, address: Option<Address>, limits: Limits) -> Vec<u8> {
+pub(crate) fn hello_of(
+    node: NodeId,
+    address: Option<Address>,
+    limits: ConnectionLimits,
+) -> Vec<u8> {
     let hello = Hello {
         versions: (VERSION, VERSION),
         node,
@@ -218,14 +222,14 @@ mod tests {
             expected: None,
             address: None,
             features: Features::default(),
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         })
     }
 
     /// Liars that were misunderstood would prove nothing.
     #[test]
     fn what_is_made_by_hand_is_understood_over_streams() {
-        let link = Link::new(node(1), node(2));
+        let link = LinkEnds::new(node(1), node(2));
         let own = request(node(1), 1, Bytes::from_static(b"please"));
         let mut bytes = hello(node(1), None);
         Frame::method(many_method(), 0).put(&mut bytes);
@@ -298,7 +302,7 @@ mod tests {
         assert!(session.opening.is_none());
         let mut own = request(node(1), 1, Bytes::from_static(b"please"));
         own.method = wallaby_proto::wire::MethodRef::Hash(method_hash(many_method()));
-        let link = Link::new(node(1), node(2));
+        let link = LinkEnds::new(node(1), node(2));
         let mut body = Vec::new();
         put_definition(&mut body, many_method());
         body.extend_from_slice(&Frame::of(&Message::Request(own.clone()), link).body);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use std::sync::Arc;
 use std::time::Duration;
 use wallaby_bench::random::Random;
-use wallaby_proto::connection::Limits;
+use wallaby_proto::connection::ConnectionLimits;
 use wallaby_proto::wire::{Budgets, Options, ReplyTo};
 
 use super::ground::{self, Ground, many, many_method, pings, request, spread, spread_method, step};
@@ -80,9 +80,9 @@ pub(crate) async fn crowd(ground: Arc<Ground>, mut random: Random) -> Result<u64
 /// Calls that each want more answers than they take, and then credit for nothing, as fast as it goes.
 pub(crate) async fn crumbs(ground: Arc<Ground>, mut random: Random) -> Result<u64> {
     let node = ground::node(&mut random);
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: 1,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let hello = wire::hello_of(node, None, limits);
     let mut line = Line::dial_by(ground.server(&mut random), node, &hello).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby::codec::{Codec, Postcard, Raw};
-use wallaby::intercept::{Intent, Onward};
+use wallaby::intercept::{DelegatedRequest, Intent};
 use wallaby::{
     Address, CallId, Code, Continuation, Many, Method, MethodDefinition, RequestId, Status,
 };
@@ -263,7 +263,12 @@ impl Engine {
     }
 
     /// A handler hands its request on: who answers that is the link, then. What it brings along is a chain inside this one.
-    pub(crate) fn hand_on(&self, mut stack: Stack, mut to: Onward, place: Place) -> Vec<Intent> {
+    pub(crate) fn hand_on(
+        &self,
+        mut stack: Stack,
+        mut to: DelegatedRequest,
+        place: Place,
+    ) -> Vec<Intent> {
         let own = to
             .options()
             .and_then(|options| options.continuation.as_ref());
@@ -291,13 +296,18 @@ impl Engine {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<Intent, Status> {
-        let mut to = Onward::new(server.clone(), Arc::clone(method), payload);
+        let mut to = DelegatedRequest::new(server.clone(), Arc::clone(method), payload);
         self.put(stack, &server, &mut to)?;
         Ok(to.into())
     }
 
     /// Gives a request the stack of its chain.
-    fn put(&self, mut stack: Stack, server: &Address, to: &mut Onward) -> Result<(), Status> {
+    fn put(
+        &self,
+        mut stack: Stack,
+        server: &Address,
+        to: &mut DelegatedRequest,
+    ) -> Result<(), Status> {
         stack.hops = stack.hops.saturating_add(1);
         stack.path.push(server);
         let bytes = stack

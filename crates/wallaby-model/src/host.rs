@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, Output, RecordLimits, Records, Remembered, Sent, Session, Ticket,
+    Action, Admission, Origin, OutputMark, RecordLimits, Records, ReleasedMessage, Remembered,
+    SessionNumber, Ticket,
 };
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
 use wallaby_proto::wire::{Message, MethodRef, Options, PingSettings, ReplyTo, Request};
@@ -180,8 +181,8 @@ impl Machine for Host {
     }
 }
 
-fn session(peer: u8, connection: u64) -> Session {
-    Session(u64::from(peer) + 100 * connection)
+fn session(peer: u8, connection: u64) -> SessionNumber {
+    SessionNumber(u64::from(peer) + 100 * connection)
 }
 
 fn cancelled(text: impl ToString) -> Status {
@@ -189,7 +190,7 @@ fn cancelled(text: impl ToString) -> Status {
 }
 
 impl Host {
-    fn to_client(&self) -> Session {
+    fn to_client(&self) -> SessionNumber {
         session(CLIENT, self.connections)
     }
 
@@ -311,7 +312,7 @@ impl Host {
             return;
         };
         let ticket = handler.ticket;
-        let output = Some(Output {
+        let output = Some(OutputMark {
             session: self.to_client(),
             mark: 0,
         });
@@ -357,7 +358,7 @@ impl Host {
                 })
             }),
         };
-        let output = Some(Output {
+        let output = Some(OutputMark {
             session: session(to, 0),
             mark: 0,
         });
@@ -395,8 +396,8 @@ impl Host {
                     session,
                     response,
                 } => {
-                    let output = Output { session, mark: 0 };
-                    let sent = Sent::Response(response.index);
+                    let output = OutputMark { session, mark: 0 };
+                    let sent = ReleasedMessage::Response(response.index);
                     self.records.placed(ticket, sent, output);
                     to_client(Message::Response(response), effects);
                 }

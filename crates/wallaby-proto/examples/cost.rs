@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::records::{
-    Admission, Origin, Output, RecordLimits, Records, Session, Ticket,
+    Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber, Ticket,
 };
-use wallaby_proto::call::server::{Inherited, Outbound, Released, Server};
+use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
 use wallaby_proto::connection::{
-    Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
+    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, NodeId, Token};
@@ -191,9 +191,9 @@ impl Cluster {
 impl Line {
     fn open(dialer: NodeId, acceptor: NodeId) -> Result<Self, Box<dyn Error>> {
         let hello = |node| {
-            let limits = Limits {
+            let limits = ConnectionLimits {
                 requests: u64::MAX,
-                ..Limits::default()
+                ..ConnectionLimits::default()
             };
             let versions = (VERSION, VERSION);
             Arc::new(Hello {
@@ -299,7 +299,7 @@ fn one_hop(cluster: &mut Cluster, sequence: u64) {
 }
 
 /// The handler of a server that answers with what it got.
-fn respond(request: &mut Request) -> Released<()> {
+fn respond(request: &mut Request) -> LastMessages<()> {
     let mut server: Server<()> = Server::new(request);
     server.respond(take(&mut request.payload), None)
 }
@@ -356,7 +356,7 @@ fn respond_deep(cluster: &mut Cluster, initiator: &mut Initiator, message: Outbo
     );
 }
 
-fn only_response(released: &mut Released<()>) -> &mut Response {
+fn only_response(released: &mut LastMessages<()>) -> &mut Response {
     let Outbound::Response(response) = &mut released.last else {
         unreachable!("it responds")
     };
@@ -423,7 +423,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
     request.oldest = sequence;
     response.call = request.call;
     let now = Duration::from_micros(sequence);
-    let session = Session(1);
+    let session = SessionNumber(1);
     let origin = Origin {
         session,
         peer: cluster.initiator,
@@ -433,7 +433,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
         Admission::Accepted(ticket) => ticket,
         other => unreachable!("{other:?}"),
     };
-    let output = Output {
+    let output = OutputMark {
         session,
         mark: sequence,
     };

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Event, Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{
+    ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
+};
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{CallId, NodeId, RequestId, Token};
@@ -62,7 +64,7 @@ impl Line {
             expected: None,
             address: None,
             features: Features::default(),
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         };
         let node = |number| NodeId::new(number).ok_or("zero is no node id");
         let gate = |node, secret| Gate::new(Arc::new(hello(node)), secret, Settings::default());

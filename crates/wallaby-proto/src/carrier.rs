@@ -21,10 +21,10 @@ pub enum Carrier<C, S> {
 
 /// Does the same with either.
 macro_rules! either {
-    ($carrier:expr, $way:ident => $what:expr) => {
+    ($carrier:expr, $carried:ident => $what:expr) => {
         match $carrier {
-            Carrier::Stream($way) => $what,
-            Carrier::Session($way) => $what,
+            Carrier::Stream($carried) => $what,
+            Carrier::Session($carried) => $what,
         }
     };
 }
@@ -32,7 +32,7 @@ macro_rules! either {
 impl<C: Deref<Target = Connection>, S: Deref<Target = Session>> Carrier<C, S> {
     /// What the peer said of itself, once the handshake is done.
     pub fn peer(&self) -> Option<&Arc<Hello>> {
-        either!(self, way => way.peer())
+        either!(self, carried => carried.peer())
     }
 
     /// Where the peer certainly listens, if that is known without dialling it: it says that this is where its datagrams come
@@ -49,22 +49,22 @@ impl<C: Deref<Target = Connection>, S: Deref<Target = Session>> Carrier<C, S> {
 
     /// Whether a small request would be accepted now.
     pub fn takes_requests(&self) -> bool {
-        either!(self, way => way.takes_requests())
+        either!(self, carried => carried.takes_requests())
     }
 
     /// Whether messages with credit are sent now, whatever credit there is.
     pub fn takes_output(&self) -> bool {
-        either!(self, way => way.takes_output())
+        either!(self, carried => carried.takes_output())
     }
 
     /// Whether a small response of this call would be accepted now.
     pub fn takes_responses(&self, call: CallId) -> bool {
-        either!(self, way => way.takes_responses(call))
+        either!(self, carried => carried.takes_responses(call))
     }
 
     /// Whether there is credit for responses of this call, be there room for them or not.
     pub fn has_credit(&self, call: CallId) -> bool {
-        either!(self, way => way.has_credit(call))
+        either!(self, carried => carried.has_credit(call))
     }
 
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does: bytes of a
@@ -78,12 +78,12 @@ impl<C: Deref<Target = Connection>, S: Deref<Target = Session>> Carrier<C, S> {
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        either!(self, way => way.is_idle())
+        either!(self, carried => carried.is_idle())
     }
 
     /// What it has carried.
     pub fn counters(&self) -> Counters {
-        either!(self, way => way.counters())
+        either!(self, carried => carried.counters())
     }
 }
 
@@ -154,27 +154,27 @@ impl Carrier<&mut Connection, &mut Session> {
 
     /// A request that came has left the queue for its handler, or was refused: so many bytes of payload.
     pub fn grant_request(&mut self, payload: usize) {
-        either!(self, way => way.grant_request(payload));
+        either!(self, carried => carried.grant_request(payload));
     }
 
     /// The application took so many responses of a call that came, with payloads of so many bytes in all.
     pub fn grant_call(&mut self, call: CallId, responses: u64, payload: u64) {
-        either!(self, way => way.grant_call(call, responses, payload));
+        either!(self, carried => carried.grant_call(call, responses, payload));
     }
 
     /// Calls of this initiator before `oldest` are over: their credit is not kept.
     pub fn forget_calls(&mut self, oldest: CallId) {
-        either!(self, way => way.forget_calls(oldest));
+        either!(self, carried => carried.forget_calls(oldest));
     }
 
     /// Tells the peer that nothing new comes.
     pub fn go_away(&mut self) {
-        either!(self, way => way.go_away());
+        either!(self, carried => carried.go_away());
     }
 
     /// Ends it, and tells the peer why.
     pub fn close(&mut self, reason: &str) {
-        either!(self, way => way.close(reason));
+        either!(self, carried => carried.close(reason));
     }
 
     /// Ends it for want of room, and tells the peer so.

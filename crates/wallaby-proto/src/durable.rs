@@ -8,10 +8,10 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// The name of a piece of work that its initiator chose, under which it can be asked for again, by another life of the initiator
+/// The name of a piece of work that its initiator chose, under which it can be asked for again, by another incarnation of the initiator
 /// too, and be recognised: `client` and `sequence` name the call, `branch` the request in its tree.
 ///
-/// It is not the [`CallId`](crate::CallId), which names one life's call and is new each time. It travels beside it. What a request
+/// It is not the [`CallId`](crate::CallId), which names one incarnation's call and is new each time. It travels beside it. What a request
 /// leads to gets names that follow from its own ([`child`](Self::child)): asked for again, a handler that does the same gives the same
 /// names to what it delegates, wherever it runs then. What is done about a name that is known already is the business of whoever
 /// keeps a record of what was done: by its [`key`](Self::key), since lease and what is acknowledged change from one time to the next. `client`
@@ -26,7 +26,7 @@ use crate::wire::DecodeError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableId {
-    /// Who asks: a number that all lives of one initiator have in common.
+    /// Who asks: a number that all incarnations of one initiator have in common.
     pub client: u64,
     /// Which of its calls.
     pub sequence: u64,

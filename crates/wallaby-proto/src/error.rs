@@ -12,7 +12,7 @@ use crate::call::allowance::Exhausted;
 use crate::call::initiator::Violation;
 use crate::call::missing::Missing;
 use crate::call::watch::Loss;
-use crate::connection::{ConnectionError, Dials, Held};
+use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
 use crate::{Address, Code, NodeId, RequestId, Status};
 
@@ -85,7 +85,7 @@ pub enum ConnectError {
         /// Where.
         server: Address,
         /// Why.
-        r#source: Held,
+        r#source: DialBackoff,
     },
     /// The handshake failed.
     #[error("cannot connect to {server}: {source}")]
@@ -557,10 +557,10 @@ impl Failure {
 
 impl ConnectError {
     /// An address that peers have named is not dialled now. That nobody was there a moment ago is as good as to find nobody.
-    pub fn held(server: &Address, source: Held) -> Self {
+    pub fn held(server: &Address, source: DialBackoff) -> Self {
         let server = server.clone();
         match source {
-            Held::Refused => Self::Refused {
+            DialBackoff::Refused => Self::Refused {
                 server,
                 reason: source.to_string(),
             },
@@ -576,7 +576,7 @@ impl ConnectError {
         }
     }
 
-    /// Who answered there in place of the life that was wanted.
+    /// Who answered there in place of the incarnation that was wanted.
     fn found(&self) -> Option<NodeId> {
         match self {
             Self::Handshake {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::call::records::Session;
+use crate::call::records::SessionNumber;
 use crate::call::shares::Shares;
 use crate::id::NodeId;
 
@@ -53,7 +53,7 @@ pub struct Load {
 }
 
 /// The connection that a request came over, and its initiator.
-pub type Owner = (Session, NodeId);
+pub type Owner = (SessionNumber, NodeId);
 
 /// Admits jobs of type `J`. All times are since its shell's clock began.
 ///
@@ -66,8 +66,8 @@ pub struct Executor<J> {
     running: Shares,
     waiting: Shares,
     /// What waits, by connection, and these by whose turn it is. Whoever is first here has its share, or nothing would wait.
-    lines: BTreeMap<Session, Line<J>>,
-    order: BTreeSet<(Rank, Session)>,
+    connections: BTreeMap<SessionNumber, ConnectionQueue<J>>,
+    order: BTreeSet<(Rank, SessionNumber)>,
     arrivals: u64,
 }
 
@@ -83,15 +83,15 @@ pub struct Turn {
 
 /// What waits of one connection, by initiator, and these by whose turn it is.
 #[derive(Debug)]
-struct Line<J> {
+struct ConnectionQueue<J> {
     rank: Rank,
-    queues: BTreeMap<NodeId, Queue<J>>,
+    queues: BTreeMap<NodeId, InitiatorQueue<J>>,
     order: BTreeSet<(Rank, NodeId)>,
 }
 
 /// What waits of one initiator.
 #[derive(Debug)]
-struct Queue<J> {
+struct InitiatorQueue<J> {
     rank: Rank,
     jobs: BTreeMap<Turn, J>,
 }
@@ -113,7 +113,7 @@ impl<J> Executor<J> {
         Self {
             running: Shares::new(config.concurrency.max(1)),
             waiting: Shares::new(config.queue),
-            lines: BTreeMap::new(),
+            connections: BTreeMap::new(),
             order: BTreeSet::new(),
             arrivals: 0,
             config,
@@ -159,7 +159,7 @@ impl<J> Executor<J> {
     #[inline]
     pub fn try_run(&mut self, owner: Owner) -> bool {
         let runs = self.running.try_take(owner.0, owner.1).is_ok();
-        if runs && !self.lines.is_empty() {
+        if runs && !self.connections.is_empty() {
             self.list(owner);
         }
         runs
@@ -181,15 +181,21 @@ impl<J> Executor<J> {
             urgency,
             arrival: self.arrivals,
         };
-        let line = self.lines.entry(session).or_insert_with(|| Line {
-            rank: Rank::default(),
-            queues: BTreeMap::new(),
-            order: BTreeSet::new(),
-        });
-        let queue = line.queues.entry(initiator).or_insert_with(|| Queue {
-            rank: Rank::default(),
-            jobs: BTreeMap::new(),
-        });
+        let connection = self
+            .connections
+            .entry(session)
+            .or_insert_with(|| ConnectionQueue {
+                rank: Rank::default(),
+                queues: BTreeMap::new(),
+                order: BTreeSet::new(),
+            });
+        let queue = connection
+            .queues
+            .entry(initiator)
+            .or_insert_with(|| InitiatorQueue {
+                rank: Rank::default(),
+                jobs: BTreeMap::new(),
+            });
         queue.jobs.insert(turn, job);
         self.list(owner);
         turn
@@ -199,8 +205,8 @@ impl<J> Executor<J> {
     #[inline(never)]
     pub fn withdraw(&mut self, owner: Owner, turn: Turn) -> Option<J> {
         let (session, initiator) = owner;
-        let line = self.lines.get_mut(&session)?;
-        let job = line.queues.get_mut(&initiator)?.jobs.remove(&turn)?;
+        let connection = self.connections.get_mut(&session)?;
+        let job = connection.queues.get_mut(&initiator)?.jobs.remove(&turn)?;
         let share = self.waiting.name(session, initiator);
         self.waiting.give_back(share);
         self.list(owner);
@@ -212,7 +218,7 @@ impl<J> Executor<J> {
     pub fn release(&mut self, owner: Owner) -> Option<J> {
         let share = self.running.name(owner.0, owner.1);
         self.running.give_back(share);
-        if self.lines.is_empty() {
+        if self.connections.is_empty() {
             return None;
         }
         self.list(owner);
@@ -247,27 +253,27 @@ impl<J> Executor<J> {
     /// Something has changed of an owner: what runs of it, or what waits. If something waits, its turn may be another one.
     #[inline(never)]
     fn list(&mut self, (session, initiator): Owner) {
-        let Some(line) = self.lines.get_mut(&session) else {
+        let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
         let share = self.running.name(session, initiator);
-        if let Some(queue) = line.queues.get_mut(&initiator) {
-            line.order.remove(&(queue.rank, initiator));
+        if let Some(queue) = connection.queues.get_mut(&initiator) {
+            connection.order.remove(&(queue.rank, initiator));
             if let Some((turn, _)) = queue.jobs.first_key_value() {
                 queue.rank = (self.running.taken_by(share), *turn);
-                line.order.insert((queue.rank, initiator));
+                connection.order.insert((queue.rank, initiator));
             } else {
-                line.queues.remove(&initiator);
+                connection.queues.remove(&initiator);
             }
         }
-        self.order.remove(&(line.rank, session));
-        let Some(((_, turn), first)) = line.order.first().copied() else {
-            self.lines.remove(&session);
+        self.order.remove(&(connection.rank, session));
+        let Some(((_, turn), first)) = connection.order.first().copied() else {
+            self.connections.remove(&session);
             return;
         };
         let share = self.running.name(session, first);
-        line.rank = (self.running.weight(share), turn);
-        self.order.insert((line.rank, session));
+        connection.rank = (self.running.weight(share), turn);
+        self.order.insert((connection.rank, session));
     }
 
     /// What runs next, if somebody who waits may have another place.
@@ -277,9 +283,9 @@ impl<J> Executor<J> {
         if !self.running.allows(weight) {
             return None;
         }
-        let line = self.lines.get_mut(&session)?;
-        let (_, initiator) = *line.order.first()?;
-        let (_, job) = line.queues.get_mut(&initiator)?.jobs.pop_first()?;
+        let connection = self.connections.get_mut(&session)?;
+        let (_, initiator) = *connection.order.first()?;
+        let (_, job) = connection.queues.get_mut(&initiator)?.jobs.pop_first()?;
         self.running.take(session, initiator);
         let share = self.waiting.name(session, initiator);
         self.waiting.give_back(share);
@@ -299,7 +305,7 @@ mod tests {
 
     fn behind(session: u64, initiator: u64) -> Owner {
         let node = NodeId::new(initiator).expect("not zero");
-        (Session(session), node)
+        (SessionNumber(session), node)
     }
 
     fn load(running: usize, waiting: usize) -> Load {
@@ -425,7 +431,7 @@ mod tests {
             for owner in std::mem::take(&mut running) {
                 running.extend(executor.release(owner));
                 match owner.0 {
-                    Session(1) => of_greedy += 1,
+                    SessionNumber(1) => of_greedy += 1,
                     _ => good += 1,
                 }
             }
@@ -487,7 +493,7 @@ mod tests {
         assert_eq!(executor.release(owner(1)), Some("third"));
         assert_eq!(executor.release(owner(1)), None);
         assert_eq!(executor.load(), Load::default());
-        assert!(executor.lines.is_empty() && executor.order.is_empty());
+        assert!(executor.connections.is_empty() && executor.order.is_empty());
     }
 
     /// What waits is found by what it is waiting behind, not by looking through it.
@@ -516,6 +522,6 @@ mod tests {
         }
         assert_eq!(done, offered);
         assert_eq!(executor.load(), Load::default());
-        assert!(executor.lines.is_empty() && executor.order.is_empty());
+        assert!(executor.connections.is_empty() && executor.order.is_empty());
     }
 }

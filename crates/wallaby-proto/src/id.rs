@@ -14,7 +14,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// One life of one endpoint: 64 random bits, new at every start, never zero.
+/// One incarnation of one endpoint: 64 random bits, new at every start, never zero.
 ///
 /// Never derived from an address: a restarted process must not be mistaken for its former self (thesis 4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// One distributed procedure call: its initiator's life and a number that the initiator counts up.
+/// One distributed procedure call: its initiator's incarnation and a number that the initiator counts up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
     /// The endpoint that made the call.

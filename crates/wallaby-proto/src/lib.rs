@@ -24,19 +24,19 @@
 //! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
 //! | [`line`](mod@line) | a queue whose first element needs no memory of its own |
 //!
-//! Two lives, one connection, one call; the bytes are carried by hand:
+//! Two incarnations, one connection, one call; the bytes are carried by hand:
 //!
 //! ```
 //! use std::sync::Arc;
 //! use bytes::BytesMut;
 //! use wallaby_proto::call::{initiator::Initiator, server::{Outbound, Server}};
-//! use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION};
+//! use wallaby_proto::connection::{Connection, Event, Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
 //! use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
 //! use wallaby_proto::{CallId, NodeId, Token};
 //!
 //! let hello = |node| Arc::new(Hello {
 //!     versions: (VERSION, VERSION), node, expected: None, address: None,
-//!     features: Features::default(), limits: Limits::default(),
+//!     features: Features::default(), limits: ConnectionLimits::default(),
 //! });
 //! let (alice, bob) = (NodeId::new(1).unwrap(), NodeId::new(2).unwrap());
 //! let mut at_alice = Connection::dial(hello(alice), None);
@@ -92,9 +92,9 @@ pub mod dial;
 pub mod endpoint;
 pub mod error;
 pub mod executor;
+pub mod fifo;
 pub mod id;
 pub mod items;
-pub mod line;
 pub mod manifest;
 pub mod numbers;
 pub mod seal;
@@ -102,8 +102,8 @@ pub mod trace;
 pub mod wire;
 
 mod address;
+mod cold;
 mod durable;
-mod rare;
 mod status;
 mod varint;
 

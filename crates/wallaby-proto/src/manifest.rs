@@ -27,7 +27,7 @@ pub struct Manifest {
     pub facts: Facts,
 }
 
-/// A manifest that is passed on. Most messages carry none: so these do not wait for its bytes, which were just written.
+/// A manifest that is relayed. Most messages carry none: so these do not wait for its bytes, which were just written.
 #[inline]
 pub(crate) fn passed_on(manifest: &Option<Manifest>) -> Option<Manifest> {
     match manifest {

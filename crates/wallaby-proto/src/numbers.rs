@@ -20,7 +20,7 @@ pub const MESSAGE_COST: u64 = 64;
 /// no longer than this: in bytes.
 pub const SMALL_ANSWER: usize = 4096;
 
-/// How often a message of which no byte was written moves to another connection, or waits for a way.
+/// How often a message of which no byte was written moves to another connection, or waits for a route.
 pub const MOST_MOVES: u8 = 3;
 
 /// Connections that claim to be one node's, of which an answer takes notice.

@@ -44,7 +44,7 @@ pub struct Hop {
     pub parent: Option<usize>,
     /// Its server, where that is known.
     pub server: Option<Address>,
-    /// Its server's life, where that is known.
+    /// Its server's incarnation, where that is known.
     pub node: Option<NodeId>,
     /// Its method, where that is known.
     pub method: Option<String>,

@@ -60,7 +60,7 @@ enum Source {
     /// Nothing more comes.
     Done,
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>),
-    Received(Received),
+    Received(ReceivedBody),
     /// Somebody else reads it, too.
     Half(Half),
     /// Nothing of it comes any more, and this is told.
@@ -163,7 +163,7 @@ impl Body {
     /// What follows a request that has come.
     pub(crate) fn received(endpoint: &Arc<Inner>, body: InBody) -> Self {
         let endpoint = Arc::clone(endpoint);
-        Self::of(Source::Received(Received { endpoint, body }))
+        Self::of(Source::Received(ReceivedBody { endpoint, body }))
     }
 
     /// Whether its request was stopped, without reading; who asks is woken when it is.
@@ -371,12 +371,12 @@ impl Attached {
 }
 
 /// The reader's end of a body that arrives.
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     endpoint: Arc<Inner>,
     body: InBody,
 }
 
-impl Received {
+impl ReceivedBody {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         self.endpoint
             .enter(|core| match core.endpoint.read_body(self.body) {
@@ -401,7 +401,7 @@ impl Received {
     }
 }
 
-impl Drop for Received {
+impl Drop for ReceivedBody {
     fn drop(&mut self) {
         self.endpoint.enter(|core| {
             core.endpoint.drop_body(self.body);
@@ -421,7 +421,7 @@ impl From<BodyEnd> for BodyError {
 
 /// Sends a body after its request, in a task of its own.
 pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
-    let sending = Sending {
+    let sending = SendingBody {
         endpoint: Arc::clone(endpoint),
         out,
         body,
@@ -431,14 +431,14 @@ pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
 }
 
 /// A body that is being sent.
-struct Sending {
+struct SendingBody {
     endpoint: Arc<Inner>,
     out: OutBody,
     body: Body,
     is_over: bool,
 }
 
-impl Sending {
+impl SendingBody {
     /// Until it is whole, or nobody wants more of it.
     async fn run(mut self) {
         while let Some(chunk) = poll_fn(|cx| self.poll_source(cx)).await {
@@ -504,7 +504,7 @@ impl Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for SendingBody {
     fn drop(&mut self) {
         let is_over = self.is_over;
         self.endpoint.enter(|core| {

@@ -53,7 +53,7 @@ pub struct Limits {
     /// of answers each connection and initiator has a share. Beyond: calls fail with [`Failure::Refused`](crate::Failure::Refused),
     /// handlers wait with what they send. Default 256 MiB.
     pub waiting: usize,
-    /// Bytes of answers of other servers that wait to be passed on to their initiators, each with 2 KiB besides its
+    /// Bytes of answers of other servers that wait to be relayed to their initiators, each with 2 KiB besides its
     /// payload, all together. Beyond: they are dropped and counted as undeliverable; so are those for a connection that has
     /// its share of them. Default 64 MiB.
     pub relayed: u64,
@@ -72,14 +72,14 @@ pub struct Limits {
     /// The same for all calls together. Default 64 MiB.
     pub kept: u64,
     /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few
-    /// for each chunk that they came in: large arguments, and all that is stored before it is passed on. All of them
+    /// for each chunk that they came in: large arguments, and all that is stored before it is relayed. All of them
     /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub stored: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        let wire = wallaby_proto::connection::Limits::default();
+        let wire = wallaby_proto::connection::ConnectionLimits::default();
         Self {
             message: wire.message,
             requests: wire.requests,
@@ -344,7 +344,7 @@ impl Builder {
     /// before a request goes to a peer that has acknowledged nothing newer than `silence`, it is asked whether it is still
     /// there. So the first
     /// request after a longer pause costs a round trip more, and a server that was restarted in the pause is found; in a
-    /// shorter one, the first call fails that went to its former life. Default 5 s.
+    /// shorter one, the first call fails that went to its former incarnation. Default 5 s.
     pub fn confirm_after(mut self, silence: Duration) -> Self {
         self.config.confirm_after = timer::bounded(silence);
         self
@@ -368,12 +368,12 @@ impl Builder {
         self
     }
 
-    /// How many answers wait if no way leads to their initiator, how many bytes they may have together and for how long
+    /// How many answers wait if no route leads to their initiator, how many bytes they may have together and for how long
     /// each does. It cannot be dialled, and a relay on the way that its requests came is gone: they leave by the first
     /// connection that proves to be the initiator's, or that brings another request of it. Default 4,096 answers of
     /// 16 MiB, for 10 s. Beyond, and beyond the share of the connection that their requests came over, they are dropped and
     /// counted as undeliverable, and their calls fail if their initiators still live.
-    pub fn wait_for_ways(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
+    pub fn wait_for_routes(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
         self.config.waiting = WaitingLimits {
             answers,
             bytes,

@@ -462,7 +462,7 @@ impl Client {
         self
     }
 
-    /// The name under which the call may be asked for again, by another life of this endpoint too: whoever handles it sees it
+    /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees it
     /// ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
     /// [retried](Self::retry) call has the same. So a client has one name for one call: it sets it before each.
     ///

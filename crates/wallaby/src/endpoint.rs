@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, VERSION};
+use wallaby_proto::connection::{ConnectionLimits as WireLimits, Features, Hello, VERSION};
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::endpoint::{Endpoint as Proto, Seeds};
 use wallaby_proto::executor::Schedule;
@@ -56,7 +56,7 @@ impl Endpoint {
     }
 
     /// An endpoint that does not listen. It can make calls; answers of servers that it is not connected to come back
-    /// along the way its requests went.
+    /// along the route its requests went.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Endpoint {
         self.inner.address.as_ref()
     }
 
-    /// The endpoint's life: random, new at every start.
+    /// The endpoint's incarnation: random, new at every start.
     pub fn node(&self) -> NodeId {
         self.inner.node
     }

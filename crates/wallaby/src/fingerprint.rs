@@ -33,7 +33,7 @@ pub(crate) fn of<T: DeserializeOwned>() -> u64 {
             found: Vec::new(),
         };
         // A refusal of invented values is no error: what was asked for until then is the shape.
-        let _ = T::deserialize(Probe(&mut reading));
+        let _ = T::deserialize(TypeProbe(&mut reading));
         let found = std::mem::take(&mut reading.found);
         readings += 1;
         let room = READINGS.saturating_sub(readings + plans.len());
@@ -56,9 +56,9 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Writes down what was asked for; an error when the reading has gone on for too long.
-    fn note(&mut self, what: impl Display) -> Result<(), Refused> {
-        self.steps = self.steps.checked_sub(1).ok_or(Refused)?;
-        fmt::Write::write_fmt(self.shape, format_args!("{what} ")).map_err(|_| Refused)
+    fn note(&mut self, what: impl Display) -> Result<(), ProbeEnd> {
+        self.steps = self.steps.checked_sub(1).ok_or(ProbeEnd)?;
+        fmt::Write::write_fmt(self.shape, format_args!("{what} ")).map_err(|_| ProbeEnd)
     }
 
     /// Whether optional things are still invented: recursion has to end.
@@ -81,35 +81,35 @@ impl Reading<'_> {
 }
 
 #[derive(Debug)]
-struct Refused;
+struct ProbeEnd;
 
-impl Display for Refused {
+impl Display for ProbeEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("refused")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ProbeEnd {}
 
-impl de::Error for Refused {
+impl de::Error for ProbeEnd {
     fn custom<T: Display>(_: T) -> Self {
         Self
     }
 }
 
-struct Probe<'r, 'a>(&'r mut Reading<'a>);
+struct TypeProbe<'r, 'a>(&'r mut Reading<'a>);
 
 macro_rules! invent {
     ($($method:ident => $visit:ident($($value:expr)?),)*) => {
-        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeEnd> {
             self.0.note(stringify!($visit))?;
             visitor.$visit($($value)?)
         })*
     };
 }
 
-impl<'de> Deserializer<'de> for Probe<'_, '_> {
-    type Error = Refused;
+impl<'de> Deserializer<'de> for TypeProbe<'_, '_> {
+    type Error = ProbeEnd;
 
     invent! {
         deserialize_bool => visit_bool(false),
@@ -134,16 +134,16 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         deserialize_identifier => visit_u32(0),
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Refused> {
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeEnd> {
         self.0.note("any")?;
-        Err(Refused)
+        Err(ProbeEnd)
     }
 
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeEnd> {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeEnd> {
         self.0.note("option")?;
         if self.0.is_generous() {
             visitor.visit_some(self)
@@ -156,7 +156,7 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         self,
         name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         self.0.note(name)?;
         visitor.visit_unit()
     }
@@ -165,12 +165,12 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         self,
         name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         self.0.note(name)?;
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeEnd> {
         self.0.note("seq")?;
         let elements = usize::from(self.0.is_generous());
         visitor.visit_seq(Elements {
@@ -183,7 +183,7 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         self,
         len: usize,
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         self.0.note(format_args!("tuple{len}"))?;
         visitor.visit_seq(Elements {
             reading: self.0,
@@ -196,12 +196,12 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         name: &'static str,
         len: usize,
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         self.0.note(name)?;
         self.deserialize_tuple(len, visitor)
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeEnd> {
         self.0.note("map")?;
         let entries = usize::from(self.0.is_generous());
         visitor.visit_map(Elements {
@@ -215,7 +215,7 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         self.0.note(format_args!("{name}{fields:?}"))?;
         visitor.visit_seq(Elements {
             reading: self.0,
@@ -228,7 +228,7 @@ impl<'de> Deserializer<'de> for Probe<'_, '_> {
         name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refused> {
+    ) -> Result<V::Value, ProbeEnd> {
         let variant = self.0.variant(name, variants.len());
         self.0.note(format_args!("{name}{variants:?}#{variant}"))?;
         visitor.visit_enum(Variant {
@@ -248,32 +248,32 @@ struct Elements<'r, 'a> {
 }
 
 impl<'de> SeqAccess<'de> for Elements<'_, '_> {
-    type Error = Refused;
+    type Error = ProbeEnd;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Refused> {
+    ) -> Result<Option<T::Value>, ProbeEnd> {
         let Some(left) = self.left.checked_sub(1) else {
             return Ok(None);
         };
         self.left = left;
-        seed.deserialize(Probe(self.reading)).map(Some)
+        seed.deserialize(TypeProbe(self.reading)).map(Some)
     }
 }
 
 impl<'de> MapAccess<'de> for Elements<'_, '_> {
-    type Error = Refused;
+    type Error = ProbeEnd;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Refused> {
+    ) -> Result<Option<K::Value>, ProbeEnd> {
         self.next_element_seed(seed)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Refused> {
-        seed.deserialize(Probe(self.reading))
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ProbeEnd> {
+        seed.deserialize(TypeProbe(self.reading))
     }
 }
 
@@ -283,37 +283,37 @@ struct Variant<'r, 'a> {
 }
 
 impl<'de> EnumAccess<'de> for Variant<'_, '_> {
-    type Error = Refused;
+    type Error = ProbeEnd;
     type Variant = Self;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Refused> {
-        let number: U32Deserializer<Refused> = self.variant.into_deserializer();
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), ProbeEnd> {
+        let number: U32Deserializer<ProbeEnd> = self.variant.into_deserializer();
         Ok((seed.deserialize(number)?, self))
     }
 }
 
 impl<'de> VariantAccess<'de> for Variant<'_, '_> {
-    type Error = Refused;
+    type Error = ProbeEnd;
 
-    fn unit_variant(self) -> Result<(), Refused> {
+    fn unit_variant(self) -> Result<(), ProbeEnd> {
         self.reading.note("unit")
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Refused> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, ProbeEnd> {
         self.reading.note("newtype")?;
-        seed.deserialize(Probe(self.reading))
+        seed.deserialize(TypeProbe(self.reading))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Refused> {
-        Probe(self.reading).deserialize_tuple(len, visitor)
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, ProbeEnd> {
+        TypeProbe(self.reading).deserialize_tuple(len, visitor)
     }
 
     fn struct_variant<V: Visitor<'de>>(
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refused> {
-        Probe(self.reading).deserialize_struct("", fields, visitor)
+    ) -> Result<V::Value, ProbeEnd> {
+        TypeProbe(self.reading).deserialize_struct("", fields, visitor)
     }
 }
 

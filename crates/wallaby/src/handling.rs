@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    Author, Delegation, Handler as Request, How, InBody, Lane, OutBody, Place, RequestKey,
+    Author, Handler as Request, How, InBody, Lane, NewDelegation, OutBody, Permit, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
@@ -29,10 +29,10 @@ use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::SendError;
 use crate::intercept::{
-    Around, Exit, Extensions, Intent, Interceptor, Layer, Onward, caught, until_stopped,
+    Around, DelegatedRequest, Exit, Extensions, Intent, Interceptor, Layer, caught, until_stopped,
 };
 use crate::log;
-use crate::pipeline::Held;
+use crate::pipeline::StoredBytes;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture, Registered};
 use crate::timer::{self, Instant, Sleep};
@@ -81,7 +81,7 @@ struct State {
     /// Its handler is done: what is around it does the rest.
     closing: bool,
     /// The handler's place in the executor meanwhile: what must be finished takes it along.
-    place: Option<Place>,
+    place: Option<Permit>,
     /// The status with which that is to begin.
     failed: Option<Status>,
     /// Why the framework ended the request.
@@ -95,29 +95,29 @@ struct State {
     body: Option<InBody>,
     unread: Option<Body>,
     /// What is to run when its turn has come.
-    job: Option<Waiting>,
+    job: Option<WaitingHandler>,
 }
 
 /// A handler that waits for its turn, or for interceptors to decide about that.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingHandler {
     /// Which of the methods served it is for.
     pub(crate) served: usize,
     pub(crate) registered: Arc<Registered>,
     pub(crate) payload: Bytes,
     /// What its arguments take of what may be stored.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<StoredBytes>,
     /// How many interceptors were not asked yet.
     unasked: usize,
     /// What is sent in place of what its handler would send.
     replay: Option<Vec<Intent>>,
 }
 
-impl Waiting {
+impl WaitingHandler {
     pub(crate) fn new(
         served: usize,
         registered: Arc<Registered>,
         payload: Bytes,
-        held: Option<Held>,
+        held: Option<StoredBytes>,
     ) -> Self {
         Self {
             served,
@@ -361,12 +361,12 @@ impl Handling {
     fn give_with(
         &self,
         core: &mut Core,
-        to: Onward,
+        to: DelegatedRequest,
         last: bool,
         body: &mut Option<(OutBody, Attached)>,
     ) -> Result<(), SendError> {
         let own = to.own.map(|own| *own).unwrap_or_default();
-        let delegation = Delegation {
+        let delegation = NewDelegation {
             server: to.server,
             method: to.method,
             payload: to.payload,
@@ -722,7 +722,7 @@ impl Handling {
     }
 
     /// This is to be done for it in place of what was to be done before.
-    pub(crate) fn reroute(&self, job: Waiting) {
+    pub(crate) fn reroute(&self, job: WaitingHandler) {
         let before = self.lock().job.replace(job);
         drop(before);
     }
@@ -752,8 +752,8 @@ impl Handling {
     // Messages that came down a line.
 
     /// Passes the request on to the next server of its line; `left` are to have it, that one included.
-    pub(crate) fn pass_on(&self, to: Onward, left: u32) {
-        let Onward {
+    pub(crate) fn pass_on(&self, to: DelegatedRequest, left: u32) {
+        let DelegatedRequest {
             server,
             method,
             payload,
@@ -877,14 +877,14 @@ impl Drop for Keep {
 /// A place in the executor, until this is dropped.
 pub(crate) struct Occupied {
     endpoint: Arc<Inner>,
-    place: Option<Place>,
+    place: Option<Permit>,
 }
 
 impl Drop for Occupied {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
             self.endpoint
-                .enter(|core| core.endpoint.release_place(place));
+                .enter(|core| core.endpoint.release_permit(place));
         }
     }
 }
@@ -925,7 +925,7 @@ pub(crate) struct Job {
     pub(crate) work: Work,
     pub(crate) payload: Bytes,
     /// Its place in the executor, until the handler is done.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Permit>,
 }
 
 impl Job {
@@ -937,7 +937,7 @@ impl Job {
             effects::push(Effect::Stop(handling, Box::new(why)));
             return None;
         }
-        let Waiting {
+        let WaitingHandler {
             registered,
             payload,
             held,
@@ -950,7 +950,7 @@ impl Job {
             effects::push(Effect::Drop(Box::new(held)));
         }
         Some(Self {
-            place: core.endpoint.keep_place(handling.key),
+            place: core.endpoint.keep_permit(handling.key),
             handling,
             work: match replay {
                 None => Work::Handle(Arc::clone(&registered.handler)),
@@ -979,7 +979,7 @@ impl Job {
         let span = handling.span();
         let request = RawRequest::new(&handling, payload);
         let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| work.begin(request))));
-        let mut run = Run {
+        let mut run = RunningHandler {
             future: None,
             handling,
             span,
@@ -1008,13 +1008,13 @@ impl Job {
 }
 
 /// A handler that runs.
-struct Run {
+struct RunningHandler {
     handling: Arc<Handling>,
     span: tracing::Span,
     future: Option<HandlerFuture>,
     /// The request was stopped, and the handler has so much time left.
     grace: Option<Sleep>,
-    place: Option<Place>,
+    place: Option<Permit>,
     /// An abort finds it.
     enlisted: bool,
     /// The handler has returned, and what is around the request does the rest.
@@ -1023,7 +1023,7 @@ struct Run {
     done: bool,
 }
 
-impl Run {
+impl RunningHandler {
     fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut result = self.poll_once(cx);
         if let Some(returned) =
@@ -1096,7 +1096,7 @@ impl Run {
                 core.endpoint.flush(handling.key);
             }
             if let Some(place) = place {
-                core.endpoint.release_place(place);
+                core.endpoint.release_permit(place);
             }
         });
         if ends {
@@ -1127,12 +1127,12 @@ impl Run {
             && let Some(place) = self.place.take()
         {
             endpoint.meters.stuck.add();
-            endpoint.enter(|core| core.endpoint.release_place(place));
+            endpoint.enter(|core| core.endpoint.release_permit(place));
         }
     }
 }
 
-impl Future for Run {
+impl Future for RunningHandler {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -1168,7 +1168,7 @@ impl Future for Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for RunningHandler {
     fn drop(&mut self) {
         if !self.done {
             // The runtime ends and takes the handler along: what it would have sent is missing.

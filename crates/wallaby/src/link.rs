@@ -79,7 +79,7 @@ pub fn sleep_until(deadline: Instant) {
 pub struct DelayLine<T> {
     delay: Duration,
     piece: usize,
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedQueue<T>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -134,7 +134,7 @@ impl<T: Send + 'static> DelayLine<T> {
             None => sleep_until,
         };
         let piece = pacer.as_ref().map_or(usize::MAX, Pacer::piece);
-        let shared = Arc::new(Shared::new(capacity, pacer));
+        let shared = Arc::new(SharedQueue::new(capacity, pacer));
         let for_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("wallaby-link".into())
@@ -263,7 +263,7 @@ impl<T> fmt::Display for Refused<T> {
 impl<T: fmt::Debug> std::error::Error for Refused<T> {}
 
 /// What a line and its thread share.
-struct Shared<T> {
+struct SharedQueue<T> {
     queue: Mutex<Queue<T>>,
     changed: Condvar,
 }
@@ -280,7 +280,7 @@ struct Queue<T> {
     stopped: bool,
 }
 
-impl<T> Shared<T> {
+impl<T> SharedQueue<T> {
     fn new(capacity: usize, pacer: Option<Pacer>) -> Self {
         Self {
             queue: Mutex::new(Queue {
@@ -324,7 +324,7 @@ impl<T> Shared<T> {
     }
 }
 
-fn run<T>(shared: &Shared<T>, wait: fn(Instant), mut deliver: impl FnMut(T)) {
+fn run<T>(shared: &SharedQueue<T>, wait: fn(Instant), mut deliver: impl FnMut(T)) {
     let _stopped = StopOnExit(shared);
     let mut bias = Bias::default();
     while let Some((due, item)) = shared.next() {
@@ -335,7 +335,7 @@ fn run<T>(shared: &Shared<T>, wait: fn(Instant), mut deliver: impl FnMut(T)) {
 }
 
 /// Refuses further items when the thread ends, also by a panic of the delivery function.
-struct StopOnExit<'line, T>(&'line Shared<T>);
+struct StopOnExit<'line, T>(&'line SharedQueue<T>);
 
 impl<T> Drop for StopOnExit<'_, T> {
     fn drop(&mut self) {

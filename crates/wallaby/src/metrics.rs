@@ -63,11 +63,11 @@ pub struct Metrics {
     pub stuck: u64,
     /// Responses passed on for initiators that cannot be dialled.
     pub relayed: u64,
-    /// Pings passed on for initiators that cannot reach a server.
-    pub pings_passed: u64,
-    /// Responses that waited since no way led to their initiator.
-    pub waited_for_ways: u64,
-    /// Responses that no way led to their initiator for, and messages that 255 servers had passed on towards it.
+    /// Pings relayed for initiators that cannot reach a server.
+    pub pings_relayed: u64,
+    /// Responses that waited since no route led to their initiator.
+    pub waited_for_routes: u64,
+    /// Responses that no route led to their initiator for, and messages that 255 servers had passed on towards it.
     pub undeliverable: u64,
     /// Responses that had arrived before.
     pub duplicates_dropped: u64,
@@ -140,8 +140,8 @@ impl Meters {
             late_errors: counted.late_errors,
             stuck: self.stuck.get(),
             relayed: counted.relayed,
-            pings_passed: counted.pings_passed,
-            waited_for_ways: counted.waited_for_ways,
+            pings_relayed: counted.pings_relayed,
+            waited_for_routes: counted.waited_for_routes,
             undeliverable: counted.undeliverable,
             duplicates_dropped: counted.duplicates_dropped,
             late_dropped: counted.late_dropped,

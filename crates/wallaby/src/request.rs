@@ -22,7 +22,7 @@ use crate::client::Caller;
 use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::SendError;
 use crate::handling::{Handling, Keep};
-use crate::intercept::{Exit, Extensions, Intent, Onward, Own, SendFuture};
+use crate::intercept::{DelegatedRequest, DelegationOptions, Exit, Extensions, Intent, SendFuture};
 use crate::method::{Answer, Many, One, Target};
 use crate::transport::Identity;
 
@@ -398,7 +398,7 @@ impl fmt::Debug for RawRequest {
 pub struct Delegation<R>(Departure<R>);
 
 impl<R: Borrow<Exit> + Unpin> Delegation<R> {
-    pub(crate) fn of(request: R, to: Result<Onward, SendError>, last: bool) -> Self {
+    pub(crate) fn of(request: R, to: Result<DelegatedRequest, SendError>, last: bool) -> Self {
         let mut to = to.map(Intent::from);
         if let Ok(to) = &mut to {
             let exit: &Exit = request.borrow();
@@ -507,14 +507,14 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         self
     }
 
-    fn onward(&mut self) -> Option<&mut Onward> {
+    fn onward(&mut self) -> Option<&mut DelegatedRequest> {
         match &mut self.0.stage {
             Stage::Here(Some(Intent::Delegation { to, .. }), _) => Some(to),
             _ => None,
         }
     }
 
-    fn own(&mut self) -> Option<&mut Own> {
+    fn own(&mut self) -> Option<&mut DelegationOptions> {
         let to = self.onward()?;
         Some(to.own.get_or_insert_default())
     }
@@ -613,14 +613,14 @@ fn answer_of<T, C: Codec<T>>(answer: &T) -> Result<Intent, SendError> {
     Ok(Intent::answer(C::encode(answer)?))
 }
 
-fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<Onward, SendError> {
-    let mut to = Onward::new(server, target.definition, target.payload?);
+fn target_at<A, C>(server: Address, target: Target<A, C>) -> Result<DelegatedRequest, SendError> {
+    let mut to = DelegatedRequest::new(server, target.definition, target.payload?);
     to.body = target.body.map(Attached::new);
     Ok(to)
 }
 
-fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Onward {
-    Onward::new(server, Arc::clone(method), payload)
+fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> DelegatedRequest {
+    DelegatedRequest::new(server, Arc::clone(method), payload)
 }
 
 /// A request to a method that answers `A`: what a handler holds, and what it can do with it.

@@ -91,7 +91,7 @@ const OF_ENDPOINTS: [Timed; 12] = [
     ("stall_limit", |builder, time| builder.stall_limit(time)),
     ("grace", |builder, time| builder.grace(time)),
     ("wait_for_ways", |builder, time| {
-        builder.wait_for_ways(10, 1000, time)
+        builder.wait_for_routes(10, 1000, time)
     }),
 ];
 
@@ -182,7 +182,7 @@ async fn every_count() {
         let builders: [Counted; 6] = [
             |builder, (count, bytes, ..)| builder.remember(count as usize, bytes),
             |builder, (count, bytes, ..)| {
-                builder.wait_for_ways(count as usize, bytes, Duration::from_secs(1))
+                builder.wait_for_routes(count as usize, bytes, Duration::from_secs(1))
             },
             |builder, (count, ..)| builder.max_depth(count),
             |builder, (_, _, budgets, _)| builder.max_budgets(budgets),

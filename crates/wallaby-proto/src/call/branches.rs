@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::call::initiator::{Arrival, Violation};
-use crate::call::room::{BranchRoom, Share};
+use crate::call::room::{BranchRoom, RoomShare};
+use crate::cold::Cold;
 use crate::id::{Path, PathHasher, Token};
 use crate::manifest::Facts;
-use crate::rare::Rare;
 use crate::wire::{HandledBy, Response};
 
 /// Below this many branches a scan beats a map.
@@ -24,13 +24,13 @@ pub(super) struct Branch {
     /// A manifest on the way from the root says that it exists.
     pub(super) expected: bool,
     pub(super) facts: Option<Facts>,
-    pub(super) received: Received,
+    pub(super) received: ReceivedResponses,
     /// The highest hop that was heard of.
     pub(super) hop: u32,
     /// Responses that are statuses: its last, and those in place of answers that were too large.
-    statuses: Rare<Received>,
+    statuses: Cold<ReceivedResponses>,
     /// Who handles it, as its servers said, and at which hop that was.
-    pub(super) handled_by: Rare<Option<(u32, HandledBy)>>,
+    pub(super) handled_by: Cold<Option<(u32, HandledBy)>>,
     /// When something was heard of it last, if it did not end with that.
     pub(super) heard: Option<Duration>,
     /// It has changed since the call's watch last looked at it.
@@ -49,10 +49,10 @@ impl Branch {
             index: 0,
             expected: false,
             facts: None,
-            received: Received::default(),
+            received: ReceivedResponses::default(),
             hop: 0,
-            statuses: Rare::NONE,
-            handled_by: Rare::NONE,
+            statuses: Cold::NONE,
+            handled_by: Cold::NONE,
             heard: None,
             changed: false,
             undelivered: false,
@@ -109,13 +109,13 @@ type Runs = BTreeMap<u32, u32>;
 
 /// Which responses of a branch have arrived: all below a number, and those that overtook others.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Received {
+pub(super) struct ReceivedResponses {
     below: u32,
-    ahead: Rare<Runs>,
+    ahead: Cold<Runs>,
     pub(super) count: u32,
 }
 
-impl Received {
+impl ReceivedResponses {
     /// Notes response `index`, which is less than `u32::MAX`; `false` if it had arrived before.
     #[inline]
     pub(super) fn insert(&mut self, index: u32) -> bool {
@@ -198,7 +198,7 @@ fn last_end(runs: &Runs) -> Option<u32> {
 #[derive(Debug, Default)]
 pub(super) struct Branches {
     first: Option<Branch>,
-    rest: Rare<Rest>,
+    rest: Cold<Rest>,
 }
 
 /// All but the first.
@@ -210,7 +210,7 @@ struct Rest {
     /// Branches whose parents have become known, if anybody wants to know.
     adopted: Option<Vec<u32>>,
     /// The part of the room for branches of all calls that is taken here.
-    share: Option<Share>,
+    share: Option<RoomShare>,
 }
 
 impl std::fmt::Debug for PathHasher {
@@ -258,7 +258,7 @@ impl Branches {
     #[cold]
     pub(super) fn take_room(&mut self, room: &BranchRoom) -> Result<(), Violation> {
         let share = &mut self.rest.get_or_insert_default().share;
-        share.get_or_insert_with(|| Share::of(room)).grow()
+        share.get_or_insert_with(|| RoomShare::of(room)).grow()
     }
 
     /// The branch at a position that [`Self::find`] or [`Self::add`] returned.
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn responses_are_noted_in_any_order() {
         let order = [5, 3, 9, 4, 0, 11, 10, 1, 3, 5, 2, 0, 8, 7, 6];
-        let (mut received, mut expected) = (Received::default(), Vec::new());
+        let (mut received, mut expected) = (ReceivedResponses::default(), Vec::new());
         for index in order {
             assert_eq!(received.insert(index), !expected.contains(&index));
             expected.push(index);

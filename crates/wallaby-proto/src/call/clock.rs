@@ -103,15 +103,15 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum ClockStep {
         Pass(u64),
         Arm(Option<u64>),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<ClockStep>> {
         let step = prop_oneof![
-            (0..20_u64).prop_map(Step::Pass),
-            proptest::option::of(0..40_u64).prop_map(Step::Arm),
+            (0..20_u64).prop_map(ClockStep::Pass),
+            proptest::option::of(0..40_u64).prop_map(ClockStep::Arm),
         ];
         proptest::collection::vec(step, 0..100)
     }
@@ -124,8 +124,8 @@ mod tests {
             for step in steps {
                 let from_now = |millis: u64| last.saturating_sub(Duration::from_millis(10)) + Duration::from_millis(millis);
                 match step {
-                    Step::Pass(millis) => raw += Duration::from_millis(millis),
-                    Step::Arm(at) => {
+                    ClockStep::Pass(millis) => raw += Duration::from_millis(millis),
+                    ClockStep::Arm(at) => {
                         due = at.map(from_now);
                         clock.arm(due);
                     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::call::branches::{Branch, Branches};
-use crate::call::census::{Census, Counts};
+use crate::call::counts::{BranchCounts, Counts};
 use crate::call::room::{BranchRoom, UNCOUNTED};
+use crate::cold::Cold;
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
-use crate::rare::Rare;
 use crate::wire::{Budgets, End, HandledBy, Progress, Response, TraceRecord};
 
 /// Most trace records that an initiator keeps of one call.
@@ -61,9 +61,9 @@ pub struct Initiator {
     received: u64,
     bytes: u64,
     statuses: u64,
-    trace: Rare<Vec<TraceRecord>>,
+    trace: Cold<Vec<TraceRecord>>,
     /// Branches that have changed, while somebody watches over the call.
-    changes: Rare<Changes>,
+    changes: Cold<Changes>,
     /// Initial requests of it were sent again.
     executed_again: bool,
     /// Of how many branches it is known who handles them.
@@ -78,7 +78,7 @@ struct Changes {
     /// Positions of branches that have changed since the call's watch last looked at them, in the order in which they did.
     positions: VecDeque<u32>,
     /// Made when the first of them is lost.
-    census: Option<Box<Census>>,
+    counts: Option<Box<BranchCounts>>,
 }
 
 /// What a response turned out to be.
@@ -194,8 +194,8 @@ impl Initiator {
             received: 0,
             bytes: 0,
             statuses: 0,
-            trace: Rare::NONE,
-            changes: Rare::NONE,
+            trace: Cold::NONE,
+            changes: Cold::NONE,
             executed_again: false,
             located: 0,
             room: None,
@@ -590,8 +590,8 @@ impl Initiator {
             return Ok(());
         }
         self.count_all();
-        let census = self.changes.get_mut().and_then(|all| all.census.as_mut());
-        let orphans = census.map(|census| census.take_orphans(&path));
+        let counts = self.changes.get_mut().and_then(|all| all.counts.as_mut());
+        let orphans = counts.map(|counts| counts.take_orphans(&path));
         for child in orphans.into_iter().flatten() {
             let branch = self.branches.at(child);
             let (child_path, index) = (branch.path, branch.index);
@@ -613,8 +613,8 @@ impl Initiator {
         if branch.parent.replace(parent).is_none() {
             self.branches.adopt(position);
         }
-        if let Some(census) = self.census_mut() {
-            census.note_parent(position, above);
+        if let Some(counts) = self.counts_mut() {
+            counts.note_parent(position, above);
         }
         Ok(position)
     }
@@ -622,12 +622,12 @@ impl Initiator {
     /// How many branches there are of each kind.
     pub(super) fn counts(&mut self) -> Counts {
         self.count_all();
-        self.census_mut()
-            .map_or_else(Counts::default, |census| census.counts())
+        self.counts_mut()
+            .map_or_else(Counts::default, |counts| counts.counts())
     }
 
-    fn census_mut(&mut self) -> Option<&mut Census> {
-        self.changes.get_mut()?.census.as_deref_mut()
+    fn counts_mut(&mut self) -> Option<&mut BranchCounts> {
+        self.changes.get_mut()?.counts.as_deref_mut()
     }
 
     /// Counts what has changed; the first time, all there is.
@@ -635,8 +635,8 @@ impl Initiator {
         let Some(changes) = self.changes.get_mut() else {
             return;
         };
-        if changes.census.is_none() {
-            changes.census = Some(Box::new(Census::new(self.token)));
+        if changes.counts.is_none() {
+            changes.counts = Some(Box::new(BranchCounts::new(self.token)));
             return (0..self.branches.len()).for_each(|position| self.count(position));
         }
         let positions = std::mem::take(&mut changes.positions);
@@ -647,13 +647,13 @@ impl Initiator {
     }
 
     fn count(&mut self, position: u32) {
-        let census = self.changes.get_mut().and_then(|all| all.census.as_mut());
-        let (Some(census), Some(branch)) = (census, self.branches.get(position)) else {
+        let counts = self.changes.get_mut().and_then(|all| all.counts.as_mut());
+        let (Some(counts), Some(branch)) = (counts, self.branches.get(position)) else {
             return;
         };
         let known = branch.parent.and_then(|parent| self.branches.get(parent));
         let parent = known.map(|parent| parent.path);
-        census.count(position, branch, parent.or_else(|| branch.path.parent()));
+        counts.count(position, branch, parent.or_else(|| branch.path.parent()));
     }
 
     #[inline(never)]

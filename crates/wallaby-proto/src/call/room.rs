@@ -13,10 +13,10 @@ pub(super) const UNCOUNTED: u32 = 1024;
 
 /// The branches of all calls of an endpoint, but for the first 1,024 of each. Clones count together.
 #[derive(Debug, Clone)]
-pub struct BranchRoom(Arc<Shared>);
+pub struct BranchRoom(Arc<SharedRoom>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedRoom {
     limit: u64,
     held: AtomicU64,
 }
@@ -24,7 +24,7 @@ struct Shared {
 impl BranchRoom {
     /// Room for so many.
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedRoom {
             limit,
             held: AtomicU64::new(0),
         }))
@@ -38,12 +38,12 @@ impl BranchRoom {
 
 /// What one call has of it.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct RoomShare {
     room: BranchRoom,
     held: u64,
 }
 
-impl Share {
+impl RoomShare {
     pub(super) fn of(room: &BranchRoom) -> Self {
         Self {
             room: room.clone(),
@@ -64,7 +64,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RoomShare {
     fn drop(&mut self) {
         let BranchRoom(room) = &self.room;
         room.held.fetch_sub(self.held, Ordering::Relaxed);

@@ -45,7 +45,7 @@ pub struct Server<T> {
     /// Number of the next child request.
     requests: u32,
     manifest: Option<Manifest>,
-    held: Option<Held<T>>,
+    held: Option<HeldMessage<T>>,
     traced: Option<Vec<TraceRecord>>,
     /// What it may use up, if the call's budgets are stated or this server has a maximum.
     allowance: Option<Box<Allowance>>,
@@ -56,7 +56,7 @@ pub struct Server<T> {
 
 /// A message that waits to learn whether it is the last.
 #[derive(Debug)]
-enum Held<T> {
+enum HeldMessage<T> {
     Response { status: bool, payload: Bytes },
     Request { to: T, payload: Bytes },
 }
@@ -110,7 +110,7 @@ pub struct Inherited {
 
 /// The messages of an operation that ends a request.
 #[derive(Debug, PartialEq)]
-pub struct Released<T> {
+pub struct LastMessages<T> {
     /// The one held back before; it leaves first. Boxed, since messages are large and most requests send a single one.
     pub before: Option<Box<Outbound<T>>>,
     /// The last one.
@@ -118,7 +118,7 @@ pub struct Released<T> {
 }
 
 /// In the order in which they leave.
-impl<T> IntoIterator for Released<T> {
+impl<T> IntoIterator for LastMessages<T> {
     type Item = Outbound<T>;
     type IntoIter = Chain<option::IntoIter<Outbound<T>>, Once<Outbound<T>>>;
 
@@ -283,7 +283,7 @@ impl<T> Server<T> {
         }
     }
 
-    /// A request onward comes next: `delegate` or `forward`. Where no budgets are stated, a request may still delegate no
+    /// A delegated request comes next: `delegate` or `forward`. Where no budgets are stated, a request may still delegate no
     /// more often than [`Budgets::default`] says.
     ///
     /// # Errors
@@ -301,8 +301,8 @@ impl<T> Server<T> {
 
     /// A budget is used up: what the handler has sent so far leaves, and a status ends the branch.
     #[cold]
-    pub fn exhaust(&mut self, status: &Status, record: Option<TraceRecord>) -> Released<T> {
-        Released {
+    pub fn exhaust(&mut self, status: &Status, record: Option<TraceRecord>) -> LastMessages<T> {
+        LastMessages {
             before: self.flush_before(),
             last: self.fail(status, record),
         }
@@ -316,15 +316,15 @@ impl<T> Server<T> {
     ///
     /// If the request has ended, as do all operations that send.
     pub fn reply(&mut self, payload: Bytes) -> Option<Outbound<T>> {
-        self.hold(Held::Response {
+        self.hold(HeldMessage::Response {
             status: false,
             payload,
         })
     }
 
-    /// A request onward; more may follow.
+    /// A delegated request; more may follow.
     pub fn delegate(&mut self, to: T, payload: Bytes) -> Option<Outbound<T>> {
-        self.hold(Held::Request { to, payload })
+        self.hold(HeldMessage::Request { to, payload })
     }
 
     /// Releases the message held back: the handler yields and may not come back for long.
@@ -334,23 +334,28 @@ impl<T> Server<T> {
 
     /// The last response. `record` is this hop's, in a traced call.
     #[inline]
-    pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
+    pub fn respond(&mut self, payload: Bytes, record: Option<TraceRecord>) -> LastMessages<T> {
         let before = self.flush_before();
         // Most have no manifest, and do not wait for its bytes.
         if self.requests == 0 && self.manifest.is_none() {
             self.assert_open();
             self.ended = true;
             let last = self.response(false, payload, true, None, record);
-            return Released { before, last };
+            return LastMessages { before, last };
         }
         let last = self.last_response(false, payload, record);
-        Released { before, last }
+        LastMessages { before, last }
     }
 
-    /// A request onward as the last act: a tail call.
+    /// A delegated request as the last act: a tail call.
     #[inline]
-    pub fn forward(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Released<T> {
-        Released {
+    pub fn forward(
+        &mut self,
+        to: T,
+        payload: Bytes,
+        record: Option<TraceRecord>,
+    ) -> LastMessages<T> {
+        LastMessages {
             before: self.flush_before(),
             last: self.last_request(to, payload, record),
         }
@@ -394,7 +399,7 @@ impl<T> Server<T> {
         }
     }
 
-    fn hold(&mut self, message: Held<T>) -> Option<Outbound<T>> {
+    fn hold(&mut self, message: HeldMessage<T>) -> Option<Outbound<T>> {
         self.assert_open();
         if self.repeatable {
             return Some(self.release(message));
@@ -405,13 +410,13 @@ impl<T> Server<T> {
     }
 
     /// Sends a message of which it is not known that it is the last.
-    fn release(&mut self, message: Held<T>) -> Outbound<T> {
+    fn release(&mut self, message: HeldMessage<T>) -> Outbound<T> {
         let manifest = self.manifest.take();
         match message {
-            Held::Response { status, payload } => {
+            HeldMessage::Response { status, payload } => {
                 self.response(status, payload, false, manifest, None)
             }
-            Held::Request { to, payload } => {
+            HeldMessage::Request { to, payload } => {
                 let id = self.child();
                 self.delegated(to, id, 0, payload, manifest, None)
             }
@@ -419,10 +424,16 @@ impl<T> Server<T> {
     }
 
     /// Sends the last message, which tells the end of the branch.
-    fn release_last(&mut self, message: Held<T>, record: Option<TraceRecord>) -> Outbound<T> {
+    fn release_last(
+        &mut self,
+        message: HeldMessage<T>,
+        record: Option<TraceRecord>,
+    ) -> Outbound<T> {
         match message {
-            Held::Response { status, payload } => self.last_response(status, payload, record),
-            Held::Request { to, payload } => self.last_request(to, payload, record),
+            HeldMessage::Response { status, payload } => {
+                self.last_response(status, payload, record)
+            }
+            HeldMessage::Request { to, payload } => self.last_request(to, payload, record),
         }
     }
 

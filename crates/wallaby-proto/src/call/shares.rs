@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::call::records::Session;
+use crate::call::records::SessionNumber;
 use crate::id::NodeId;
 
 /// How many times what is free one holder may have.
@@ -40,14 +40,14 @@ pub struct Shares {
     taken: usize,
     holders: Vec<Holder>,
     free_holders: Vec<u32>,
-    connections: Vec<Connection>,
+    connections: Vec<SessionShares>,
     free_connections: Vec<u32>,
-    by_name: BTreeMap<(Session, NodeId), u32>,
-    by_session: BTreeMap<Session, u32>,
+    by_name: BTreeMap<(SessionNumber, NodeId), u32>,
+    by_session: BTreeMap<SessionNumber, u32>,
     /// The one that was named last, and how many places were taken when it was: requests come in rows, and it alone changes
     /// that number meanwhile.
     last: u32,
-    last_name: Option<(Session, NodeId)>,
+    last_name: Option<(SessionNumber, NodeId)>,
     settled: usize,
     /// Those that had no place when they were put here, longest ago first; some may have one by now.
     idle: VecDeque<u32>,
@@ -56,15 +56,15 @@ pub struct Shares {
 /// An initiator on a connection.
 #[derive(Debug)]
 struct Holder {
-    name: (Session, NodeId),
+    name: (SessionNumber, NodeId),
     connection: u32,
     taken: usize,
     is_idle: bool,
 }
 
 #[derive(Debug)]
-struct Connection {
-    session: Session,
+struct SessionShares {
+    session: SessionNumber,
     taken: usize,
     /// Its initiators that are known.
     holders: u32,
@@ -97,7 +97,7 @@ impl Shares {
 
     /// The share of an initiator on a connection.
     #[inline]
-    pub fn name(&mut self, session: Session, initiator: NodeId) -> Share {
+    pub fn name(&mut self, session: SessionNumber, initiator: NodeId) -> Share {
         if self.last_name != Some((session, initiator)) {
             self.look_up((session, initiator));
         }
@@ -105,7 +105,7 @@ impl Shares {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, name: (Session, NodeId)) {
+    fn look_up(&mut self, name: (SessionNumber, NodeId)) {
         self.settle();
         self.last = match self.by_name.get(&name) {
             Some(holder) => *holder,
@@ -129,7 +129,7 @@ impl Shares {
         }
     }
 
-    fn add(&mut self, name: (Session, NodeId)) -> u32 {
+    fn add(&mut self, name: (SessionNumber, NodeId)) -> u32 {
         let connection = self.connection(name.0);
         self.connections[connection as usize].holders += 1;
         let new = Holder {
@@ -143,11 +143,11 @@ impl Shares {
         holder
     }
 
-    fn connection(&mut self, session: Session) -> u32 {
+    fn connection(&mut self, session: SessionNumber) -> u32 {
         if let Some(known) = self.by_session.get(&session) {
             return *known;
         }
-        let new = Connection {
+        let new = SessionShares {
             session,
             taken: 0,
             holders: 0,
@@ -253,7 +253,7 @@ impl Shares {
     ///
     /// Its share if it may not.
     #[inline]
-    pub fn try_take(&mut self, session: Session, initiator: NodeId) -> Result<Share, Share> {
+    pub fn try_take(&mut self, session: SessionNumber, initiator: NodeId) -> Result<Share, Share> {
         self.try_take_all(session, initiator, 1)
     }
 
@@ -265,7 +265,7 @@ impl Shares {
     #[inline]
     pub fn try_take_all(
         &mut self,
-        session: Session,
+        session: SessionNumber,
         initiator: NodeId,
         places: usize,
     ) -> Result<Share, Share> {
@@ -279,7 +279,7 @@ impl Shares {
     }
 
     /// An initiator on a connection takes a place, as it may.
-    pub fn take(&mut self, session: Session, initiator: NodeId) {
+    pub fn take(&mut self, session: SessionNumber, initiator: NodeId) {
         self.name(session, initiator);
         self.taken += 1;
     }
@@ -334,10 +334,10 @@ mod tests {
     fn nobody_has_too_much_while_there_is_plenty() {
         for limit in 0..100 {
             let mut shares = Shares::new(limit);
-            let share = shares.name(Session(1), node(1));
+            let share = shares.name(SessionNumber(1), node(1));
             while shares.taken < shares.plenty {
                 assert!(shares.has_room(share), "{} of {limit}", shares.taken);
-                shares.take(Session(1), node(1));
+                shares.take(SessionNumber(1), node(1));
             }
         }
     }
@@ -349,11 +349,11 @@ mod tests {
     /// Takes as many places as there are for it, up to so many.
     fn take(shares: &mut Shares, session: u64, initiator: u64, most: usize) -> usize {
         for taken in 0..most {
-            let share = shares.name(Session(session), node(initiator));
+            let share = shares.name(SessionNumber(session), node(initiator));
             if !shares.has_room(share) {
                 return taken;
             }
-            shares.take(Session(session), node(initiator));
+            shares.take(SessionNumber(session), node(initiator));
         }
         most
     }
@@ -383,20 +383,20 @@ mod tests {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
                 let (session, places) = (state >> 62, (state >> 40) as usize % 300 + 1);
-                let taken = together.try_take_all(Session(session), node(1), places);
+                let taken = together.try_take_all(SessionNumber(session), node(1), places);
                 let before = single.taken();
                 let one_by_one = take(&mut single, session, 1, places);
                 assert_eq!(taken.is_ok(), one_by_one == places);
                 for _ in 0..one_by_one % places {
-                    let share = single.name(Session(session), node(1));
+                    let share = single.name(SessionNumber(session), node(1));
                     single.give_back(share);
                 }
                 if state & 1 << 30 != 0 && taken.is_ok() {
-                    let share = together.name(Session(session), node(1));
-                    together.name(Session(9), node(9));
+                    let share = together.name(SessionNumber(session), node(1));
+                    together.name(SessionNumber(9), node(9));
                     together.give_back_all(share, places);
                     (0..places).for_each(|_| {
-                        let share = single.name(Session(session), node(1));
+                        let share = single.name(SessionNumber(session), node(1));
                         single.give_back(share);
                     });
                     assert_eq!(single.taken(), before);
@@ -439,9 +439,11 @@ mod tests {
     #[test]
     fn holders_that_come_and_go_leave_nothing_behind() {
         let mut shares = Shares::new(100);
-        let kept = shares.try_take(Session(7), node(7)).expect("it is empty");
+        let kept = shares
+            .try_take(SessionNumber(7), node(7))
+            .expect("it is empty");
         for number in 1..20_000 {
-            let share = shares.try_take(Session(number / 3 + 8), node(number));
+            let share = shares.try_take(SessionNumber(number / 3 + 8), node(number));
             shares.give_back(share.expect("there is room"));
         }
         assert_eq!(shares.taken(), 1);
@@ -451,6 +453,10 @@ mod tests {
             shares.by_session.len() + shares.free_connections.len(),
             shares.connections.len()
         );
-        assert_eq!(shares.name(Session(7), node(7)), kept, "it holds a place");
+        assert_eq!(
+            shares.name(SessionNumber(7), node(7)),
+            kept,
+            "it holds a place"
+        );
     }
 }

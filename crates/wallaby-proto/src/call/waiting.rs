@@ -1,7 +1,7 @@
-//! Answers to which no way leads: they wait until somebody shows the token of their call.
+//! Answers to which no route leads: they wait until somebody shows the token of their call.
 //!
-//! An initiator that cannot be dialled is answered along the way its requests came. When a relay on that way is gone,
-//! the answers of all servers behind it would be lost, though the initiator lives and may come by another way at any
+//! An initiator that cannot be dialled is answered along the route its requests came. When a relay on that route is gone,
+//! the answers of all servers behind it would be lost, though the initiator lives and may come by another route at any
 //! time. How many wait, how large they are together and for how long is limited: nobody has to come.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::call::records::Session;
+use crate::call::records::SessionNumber;
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::numbers::MESSAGE_COST;
 
-/// How much may wait for ways that are gone.
+/// How much may wait for routes that are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitingLimits {
     /// Answers. Beyond, further ones are refused; so are those of a connection that has its share of them.
@@ -43,7 +43,7 @@ impl Default for WaitingLimits {
      connection: at most {} of {} bytes may, and each connection has a share",
     limits.answers, limits.bytes
 )]
-pub struct Full {
+pub struct WaitingFull {
     /// How many wait.
     pub answers: usize,
     /// What they take.
@@ -54,7 +54,7 @@ pub struct Full {
     pub limits: WaitingLimits,
 }
 
-/// What an answer waits for: a way for answers of this call.
+/// What an answer waits for: a route for answers of this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Awaited {
     /// The call.
@@ -83,9 +83,9 @@ pub struct WaitingId {
 
 /// Answers that wait, as `T` of the driver's.
 #[derive(Debug)]
-pub struct Waiting<T> {
+pub struct WaitingAnswers<T> {
     limits: WaitingLimits,
-    answers: BTreeMap<WaitingId, Answer<T>>,
+    answers: BTreeMap<WaitingId, WaitingAnswer<T>>,
     by_call: BTreeSet<(CallId, Token, WaitingId)>,
     /// Who has how many of the answers, and of their bytes.
     shares: (Shares, Shares),
@@ -103,15 +103,15 @@ const LAST: WaitingId = WaitingId {
 };
 
 #[derive(Debug)]
-struct Answer<T> {
+struct WaitingAnswer<T> {
     wanted: Awaited,
-    session: Session,
+    session: SessionNumber,
     cost: usize,
     shares: (Share, Share),
     what: T,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingAnswers<T> {
     /// Nothing waits.
     pub fn new(limits: WaitingLimits) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl<T> Waiting<T> {
     }
 
     /// The session that answers of this call were put here for, if any wait.
-    pub fn session(&self, call: CallId, token: Token) -> Option<Session> {
+    pub fn session(&self, call: CallId, token: Token) -> Option<SessionNumber> {
         let first = WaitingId {
             due: Duration::ZERO,
             number: 0,
@@ -147,7 +147,7 @@ impl<T> Waiting<T> {
         ((*of, *by) == (call, token)).then_some(answer.session)
     }
 
-    /// An answer with a payload of so many bytes waits for a way to its initiator. The session is the one that a request of its
+    /// An answer with a payload of so many bytes waits for a route to its initiator. The session is the one that a request of its
     /// call came over, though it may have ended: it and the initiator have a share of what may wait.
     ///
     /// # Errors
@@ -155,16 +155,16 @@ impl<T> Waiting<T> {
     /// If too many wait already; `what` comes back.
     pub fn put(
         &mut self,
-        (awaited, session): (Awaited, Session),
+        (awaited, session): (Awaited, SessionNumber),
         payload: usize,
         what: T,
         now: Duration,
-    ) -> Result<WaitingId, (Full, T)> {
+    ) -> Result<WaitingId, (WaitingFull, T)> {
         let cost = payload.saturating_add(MESSAGE_COST as usize);
         let Some(shares) = self.share((session, awaited.call.initiator), cost) else {
             let (_, bytes) = &mut self.shares;
             let share = bytes.name(session, awaited.call.initiator);
-            let full = Full {
+            let full = WaitingFull {
                 answers: self.answers.len(),
                 bytes: bytes.taken() as u64,
                 of_connection: bytes.taken_by_connection(share) as u64,
@@ -177,7 +177,7 @@ impl<T> Waiting<T> {
         let id = WaitingId { due, number };
         self.next += 1;
         self.by_call.insert((awaited.call, awaited.token, id));
-        let answer = Answer {
+        let answer = WaitingAnswer {
             wanted: awaited,
             session,
             cost,
@@ -188,7 +188,11 @@ impl<T> Waiting<T> {
         Ok(id)
     }
 
-    fn share(&mut self, (session, of): (Session, NodeId), cost: usize) -> Option<(Share, Share)> {
+    fn share(
+        &mut self,
+        (session, of): (SessionNumber, NodeId),
+        cost: usize,
+    ) -> Option<(Share, Share)> {
         let (answers, bytes) = &mut self.shares;
         let answer = answers.try_take(session, of).ok()?;
         match bytes.try_take_all(session, of, cost) {
@@ -210,7 +214,7 @@ impl<T> Waiting<T> {
         Some(answer.what)
     }
 
-    /// There is a way for answers of this call: the next one that waits for it, in the order in which they came.
+    /// There is a route for answers of this call: the next one that waits for it, in the order in which they came.
     pub fn take(&mut self, call: CallId, token: Token) -> Option<T> {
         let (found, shown, id) = *self.by_call.range((call, token, FIRST)..).next()?;
         if (found, shown) != (call, token) {
@@ -219,11 +223,11 @@ impl<T> Waiting<T> {
         self.remove(id)
     }
 
-    /// What waits for a way to this initiator: a few of its calls, each by one answer, and of those whose requests came over one
+    /// What waits for a route to this initiator: a few of its calls, each by one answer, and of those whose requests came over one
     /// session fewer still: anybody can make up calls of others.
     pub fn of(&self, initiator: NodeId) -> Vec<Awaited> {
         let mut found: Vec<Awaited> = Vec::new();
-        let mut sessions: BTreeMap<Session, usize> = BTreeMap::new();
+        let mut sessions: BTreeMap<SessionNumber, usize> = BTreeMap::new();
         let mut searched = 0;
         let sequence = 0;
         let mut from = (

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::connection::MAX_REASON;
-use crate::connection::output::Output;
+use crate::connection::output::OutputBuffer;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
@@ -49,13 +49,13 @@ pub enum BodyEvent {
 
 /// The bodies that this side sends.
 #[derive(Debug, Default)]
-pub(super) struct Sending {
+pub(super) struct SendingBodies {
     next: u64,
-    open: BTreeMap<u64, Window>,
+    open: BTreeMap<u64, BodyWindow>,
 }
 
 #[derive(Debug)]
-struct Window {
+struct BodyWindow {
     /// Bytes that may still be sent.
     left: u64,
     /// Bytes of it wait in the outbox.
@@ -64,7 +64,7 @@ struct Window {
     after: Option<u64>,
 }
 
-impl Sending {
+impl SendingBodies {
     /// Whether one more may begin.
     pub(super) fn has_room(&self) -> bool {
         self.open.len() < MAX_BODIES
@@ -86,7 +86,7 @@ impl Sending {
         let queued = false;
         self.open.insert(
             self.next,
-            Window {
+            BodyWindow {
                 left,
                 queued,
                 after,
@@ -173,7 +173,7 @@ const EARLY: usize = 4 * 1024;
 
 /// The bodies that come.
 #[derive(Debug, Default)]
-pub(super) struct Receiving {
+pub(super) struct ReceivingBodies {
     /// The frame whose beginning was told, while its rest arrives.
     begun: Option<Begun>,
     /// Above all numbers that have come.
@@ -200,7 +200,7 @@ struct Wanted {
     stopped: bool,
 }
 
-impl Receiving {
+impl ReceivingBodies {
     /// A request has come whose body has this number.
     pub(super) fn open(&mut self, number: u64, window: u64) -> Result<(), DecodeError> {
         let begun = (self.open.len() + self.overtaken.len()) as u64;
@@ -356,7 +356,7 @@ fn unknown(what: &'static str) -> DecodeError {
 }
 
 /// Some of a body.
-pub(super) fn put_bytes(output: &mut Output, number: u64, bytes: &[u8]) {
+pub(super) fn put_bytes(output: &mut OutputBuffer, number: u64, bytes: &[u8]) {
     output.put_frame(kind::BODY, |out| {
         varint::put(out, number);
         out.put_u8(MORE);
@@ -365,7 +365,7 @@ pub(super) fn put_bytes(output: &mut Output, number: u64, bytes: &[u8]) {
 }
 
 /// The end of a body: it is whole, or why it is not.
-pub(super) fn put_end(output: &mut Output, number: u64, end: Result<(), &str>) {
+pub(super) fn put_end(output: &mut OutputBuffer, number: u64, end: Result<(), &str>) {
     output.put_frame(kind::BODY, |out| {
         varint::put(out, number);
         match end {
@@ -391,7 +391,7 @@ const GRANT: u8 = 0;
 const STOP: u8 = 1;
 
 impl Wish {
-    pub(super) fn put(self, output: &mut Output, number: u64) {
+    pub(super) fn put(self, output: &mut OutputBuffer, number: u64) {
         output.put_frame(kind::BODY_CREDIT, |out| {
             varint::put(out, number);
             match self {
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn bodies_whose_requests_are_still_to_come_count_like_those_that_are_open() {
-        let mut receiving = Receiving::default();
+        let mut receiving = ReceivingBodies::default();
         let last = MAX_BODIES as u64 - 1;
         // Request 9 overtakes those from 0 to 8, and the last one all others.
         receiving.open(9, WINDOW).expect("room");
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_number_is_used_once_be_it_overtaken_or_not() {
-        let mut receiving = Receiving::default();
+        let mut receiving = ReceivingBodies::default();
         for number in [5, 2, 7] {
             receiving.open(number, WINDOW).expect("new");
         }

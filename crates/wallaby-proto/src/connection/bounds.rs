@@ -68,27 +68,27 @@ impl Default for PartialLimits {
 
 /// Counts the unfinished messages of all connections of an endpoint. Clones count together.
 #[derive(Debug, Clone, Default)]
-pub struct Partials(Arc<Shared>);
+pub struct Partials(Arc<SharedBudget>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedBudget {
     limits: PartialLimits,
     held: AtomicU64,
     /// Connections that hold something.
     holders: AtomicU64,
     /// Touched only while the budget is used up, and by who waited then.
-    queue: Mutex<Queue>,
+    queue: Mutex<RoomQueue>,
 }
 
 /// Connections that wait for room, as they came. The first one has its turn: it may go on.
 #[derive(Debug, Default)]
-struct Queue {
+struct RoomQueue {
     last: u64,
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, Waiter>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     /// Bytes of unfinished messages.
     held: u64,
     /// The connection is to be closed.
@@ -99,9 +99,9 @@ impl Partials {
     /// A budget for one endpoint.
     pub fn new(limits: PartialLimits) -> Self {
         let period = limits.period.clamp(SHORTEST, PingSettings::LONGEST);
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedBudget {
             limits: PartialLimits { period, ..limits },
-            ..Shared::default()
+            ..SharedBudget::default()
         }))
     }
 
@@ -116,8 +116,8 @@ impl Partials {
     }
 
     /// The share of one connection.
-    pub(crate) fn share(&self) -> Share {
-        Share {
+    pub(crate) fn share(&self) -> BudgetShare {
+        BudgetShare {
             partials: self.clone(),
             held: 0,
             place: None,
@@ -126,25 +126,25 @@ impl Partials {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RoomQueue> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What one connection holds of the budget.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BudgetShare {
     partials: Partials,
     held: u64,
     /// Its place in the queue, and for how many periods in a row it was held back while a message stood still.
     place: Option<u64>,
     waited: u32,
-    turn: Option<Turn>,
+    turn: Option<MessageTurn>,
 }
 
 /// A message that goes on although the budget is used up.
 #[derive(Debug)]
-struct Turn {
+struct MessageTurn {
     /// Its stream.
     message: u64,
     /// What the connection held when its turn began.
@@ -155,7 +155,7 @@ struct Turn {
     periods: u64,
 }
 
-impl Share {
+impl BudgetShare {
     pub(crate) fn add(&mut self, bytes: u64) {
         if self.held == 0 && bytes > 0 {
             self.partials.0.holders.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Share {
         let is_first = queue.places.first_key_value().map(|(place, _)| *place) == Some(own);
         drop(queue);
         if let (true, Some((message, len))) = (is_first, next()) {
-            self.turn = Some(Turn {
+            self.turn = Some(MessageTurn {
                 message,
                 held: self.held,
                 most: 2 + self.periods(len),
@@ -338,16 +338,16 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl Queue {
+impl RoomQueue {
     fn join(&mut self, held: u64) -> u64 {
         self.last += 1;
-        let place = Place {
+        let place = Waiter {
             held,
             condemned: false,
         };
@@ -362,13 +362,13 @@ impl Queue {
 
 /// Since when unfinished messages are watched.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct StallWatch {
     looked: Option<Duration>,
     /// This side has held them back since.
     held_back: bool,
 }
 
-impl Watch {
+impl StallWatch {
     pub(crate) fn hold_back(&mut self) {
         self.held_back = true;
     }
@@ -386,13 +386,13 @@ impl Watch {
 
 /// How much a message has gained since the latest look.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct Gain {
     gained: u64,
     /// It was not there then.
     fresh: bool,
 }
 
-impl Default for Progress {
+impl Default for Gain {
     fn default() -> Self {
         Self {
             gained: 0,
@@ -401,7 +401,7 @@ impl Default for Progress {
     }
 }
 
-impl Progress {
+impl Gain {
     pub(crate) fn gain(&mut self, bytes: usize) {
         self.gained += bytes as u64;
     }

@@ -58,12 +58,12 @@ impl Grants {
 pub(crate) struct CallWindows {
     /// The call that took credit last, for itself: most initiators have one call at a time answered over a connection.
     latest: Option<(CallId, u64)>,
-    others: Others,
+    others: OtherCalls,
 }
 
 /// What is outstanding of other calls.
 #[derive(Debug, Default)]
-struct Others {
+struct OtherCalls {
     calls: BTreeMap<CallId, Outstanding>,
     /// Their uses, in order. One that is not its call's latest means nothing.
     uses: VecDeque<(CallId, u64)>,
@@ -141,7 +141,7 @@ impl CallWindows {
     }
 }
 
-impl Others {
+impl OtherCalls {
     #[inline(never)]
     fn outstanding(&mut self, call: CallId) -> Option<&mut u64> {
         if !self.calls.contains_key(&call) {

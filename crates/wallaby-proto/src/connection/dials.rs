@@ -51,7 +51,7 @@ pub enum NamedBy {
 
 /// Why an address is not dialled now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Held {
+pub enum DialBackoff {
     /// It is being dialled, or was a moment ago and in vain.
     #[error("it was dialled a moment ago")]
     Recent,
@@ -65,9 +65,9 @@ pub enum Held {
 
 /// When an address was dialled, or when that turned out to be in vain.
 #[derive(Debug)]
-struct Attempt {
+struct DialAttempt {
     at: Duration,
-    /// Who was there in place of the life that was wanted.
+    /// Who was there in place of the incarnation that was wanted.
     found: Option<NodeId>,
     /// Nobody was there.
     refused: bool,
@@ -81,7 +81,7 @@ pub struct Dials<A> {
     ahead: Duration,
     /// When the bucket would be full again: later by `interval` with each dial.
     full_at: Duration,
-    attempts: BTreeMap<A, Attempt>,
+    attempts: BTreeMap<A, DialAttempt>,
     /// The attempts by age, with some that are no more.
     ages: VecDeque<(Duration, A)>,
     /// How often each address was dialled in the second that began with the first time, whatever was found there.
@@ -105,7 +105,7 @@ impl<A: Clone + Ord> Dials<A> {
         }
     }
 
-    /// Whether this address may be dialled now, to reach this life or whoever is there. If so the dial has begun. What the
+    /// Whether this address may be dialled now, to reach this incarnation or whoever is there. If so the dial has begun. What the
     /// application has named is not limited by the rate.
     ///
     /// # Errors
@@ -117,24 +117,24 @@ impl<A: Clone + Ord> Dials<A> {
         to: &A,
         wanted: Option<NodeId>,
         named_by: NamedBy,
-    ) -> Result<(), Held> {
+    ) -> Result<(), DialBackoff> {
         self.forget_old(now);
         if let Some(attempt) = self.attempts.get(to) {
             let is_there = |found| wanted.is_none_or(|wanted| found == wanted);
             if !attempt.found.is_some_and(is_there) {
                 return Err(match attempt.refused {
-                    true => Held::Refused,
-                    false => Held::Recent,
+                    true => DialBackoff::Refused,
+                    false => DialBackoff::Recent,
                 });
             }
         }
         if self.begun.get(to).is_some_and(|begun| *begun >= MOST_BEGUN) {
-            return Err(Held::Recent);
+            return Err(DialBackoff::Recent);
         }
         if named_by == NamedBy::Peer {
-            let interval = self.interval.ok_or(Held::TooMany)?;
+            let interval = self.interval.ok_or(DialBackoff::TooMany)?;
             if self.ages.len() >= REMEMBERED || self.full_at > now.saturating_add(self.ahead) {
-                return Err(Held::TooMany);
+                return Err(DialBackoff::TooMany);
             }
             self.full_at = self.full_at.max(now).saturating_add(interval);
         }
@@ -158,7 +158,7 @@ impl<A: Clone + Ord> Dials<A> {
         self.note(now, to, None, true);
     }
 
-    /// A dial was in vain: nobody was reached, or another life than the one that was wanted.
+    /// A dial was in vain: nobody was reached, or another incarnation than the one that was wanted.
     pub fn failed(&mut self, now: Duration, to: &A, found: Option<NodeId>) {
         self.forget_old(now);
         self.note(now, to, found, false);
@@ -180,7 +180,7 @@ impl<A: Clone + Ord> Dials<A> {
 
     fn note(&mut self, at: Duration, to: &A, found: Option<NodeId>, refused: bool) {
         if self.ages.len() < 2 * REMEMBERED {
-            let attempt = Attempt { at, found, refused };
+            let attempt = DialAttempt { at, found, refused };
             self.attempts.insert(to.clone(), attempt);
             self.ages.push_back((at, to.clone()));
         }
@@ -218,7 +218,12 @@ mod tests {
         NodeId::new(number)
     }
 
-    fn begin(dials: &mut Dials<u32>, now: f64, to: u32, wanted: Option<NodeId>) -> Option<Held> {
+    fn begin(
+        dials: &mut Dials<u32>,
+        now: f64,
+        to: u32,
+        wanted: Option<NodeId>,
+    ) -> Option<DialBackoff> {
         (dials.begin(seconds(now), &to, wanted, NamedBy::Peer)).err()
     }
 
@@ -228,12 +233,12 @@ mod tests {
         assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
         for wanted in 1..6000 {
             let held = begin(&mut dials, 1.1, 7, node(wanted));
-            assert_eq!(held, Some(Held::Recent), "it is under way");
+            assert_eq!(held, Some(DialBackoff::Recent), "it is under way");
         }
         dials.failed(seconds(1.2), &7, None);
         for wanted in 1..6000 {
             let held = begin(&mut dials, 2.1, 7, node(wanted));
-            assert_eq!(held, Some(Held::Recent), "it was in vain");
+            assert_eq!(held, Some(DialBackoff::Recent), "it was in vain");
         }
         assert_eq!(begin(&mut dials, 2.1, 8, node(1)), None, "another address");
         assert_eq!(begin(&mut dials, 2.2, 7, node(2)), None, "a second later");
@@ -241,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_address_that_accepts_and_closes_is_dialled_once_a_second_unless_its_life_was_met() {
-        for (was_met, held) in [(false, Some(Held::Recent)), (true, None)] {
+        for (was_met, held) in [(false, Some(DialBackoff::Recent)), (true, None)] {
             let mut dials = Dials::new(DialLimits::default());
             assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
             dials.closed(seconds(1.1), &7, was_met);
@@ -256,7 +261,10 @@ mod tests {
         let mut dials = Dials::new(DialLimits::default());
         assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
         dials.failed(seconds(1.1), &7, None);
-        assert_eq!(begin(&mut dials, 1.2, 7, node(2)), Some(Held::Recent));
+        assert_eq!(
+            begin(&mut dials, 1.2, 7, node(2)),
+            Some(DialBackoff::Recent)
+        );
         dials.found(&7);
         assert_eq!(begin(&mut dials, 1.3, 7, node(2)), None);
     }
@@ -266,9 +274,15 @@ mod tests {
         let mut dials = Dials::new(DialLimits::default());
         assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
         dials.failed(seconds(1.1), &7, node(2));
-        assert_eq!(begin(&mut dials, 1.2, 7, node(3)), Some(Held::Recent));
+        assert_eq!(
+            begin(&mut dials, 1.2, 7, node(3)),
+            Some(DialBackoff::Recent)
+        );
         assert_eq!(begin(&mut dials, 1.2, 7, node(2)), None);
-        assert_eq!(begin(&mut dials, 1.2, 7, node(2)), Some(Held::Recent));
+        assert_eq!(
+            begin(&mut dials, 1.2, 7, node(2)),
+            Some(DialBackoff::Recent)
+        );
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub enum ConnectionError {
         /// Lowest and highest of the peer.
         theirs: (u8, u8),
     },
-    /// Another life answers at this address than the one that was meant: both sides close the connection.
+    /// Another incarnation answers at this address than the one that was meant: both sides close the connection.
     #[error("expected node {expected}, but node {found} answers")]
     WrongNode {
         /// Whom the dialler wanted.

@@ -21,16 +21,16 @@ const MAX_EXTENSIONS: usize = 1024;
 pub struct Hello {
     /// The lowest and the highest version it speaks.
     pub versions: (u8, u8),
-    /// Its life.
+    /// Its incarnation.
     pub node: NodeId,
-    /// The life that it wants to reach; `None` if any will do.
+    /// The incarnation that it wants to reach; `None` if any will do.
     pub expected: Option<NodeId>,
     /// Where others reach it; `None` if it does not listen.
     pub address: Option<Address>,
     /// Optional features it knows, a bit each: see [`Features`].
     pub features: Features,
     /// What it takes.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
 }
 
 /// Optional features, a bit each; both sides use what both know.
@@ -64,7 +64,7 @@ impl Features {
 
 /// What one side of a connection takes before it has processed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Longest message, in bytes of payload.
     pub message: u64,
     /// Bytes of requests that wait for their handlers.
@@ -77,7 +77,7 @@ pub struct Limits {
     pub streams: u32,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     /// Messages of 16 MiB; 4 MiB of requests, 1 MiB of responses a call, 128 KiB of parts of 4 messages under way.
     fn default() -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Hello {
             }
         };
         let features = Features(reader.varint(what)?);
-        let limits = Limits {
+        let limits = ConnectionLimits {
             message: reader.varint(what)?,
             requests: reader.varint(what)?,
             call: reader.varint(what)?,

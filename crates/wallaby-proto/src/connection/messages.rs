@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::{Connection, ConnectionError, Event, too_large};
 use crate::varint::Reader;
 use crate::wire::{
-    FRAME_HEADER, Link, Message, MethodRef, RequestBegin, ResponseBegin, ResponseBehind, kind,
+    FRAME_HEADER, LinkEnds, Message, MethodRef, RequestBegin, ResponseBegin, ResponseBehind, kind,
 };
 
 impl Connection {
@@ -36,7 +36,7 @@ impl Connection {
     ) -> Result<Option<Event>, ConnectionError> {
         let mut reader = Reader::new(&input[FRAME_HEADER..FRAME_HEADER + len]);
         let previous = self.last_received;
-        let link = Link {
+        let link = LinkEnds {
             previous,
             ..self.link()
         };

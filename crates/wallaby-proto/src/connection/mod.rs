@@ -1,4 +1,4 @@
-//! One connection of one life to another: handshake, frames, parts, credit, method numbers.
+//! One connection of one incarnation to another: handshake, frames, parts, credit, method numbers.
 //!
 //! The driver's contract: give it what arrived by [`Connection::handle_input`] until that returns `None` or nothing is
 //! left, then write what [`Connection::output`] shows and say how much by [`Connection::advance`]. Everything that sends
@@ -18,7 +18,7 @@ mod methods;
 mod output;
 mod pace;
 mod parts;
-mod places;
+mod slots;
 pub(crate) mod transit;
 
 use std::collections::VecDeque;
@@ -31,26 +31,26 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
 pub use self::bounds::{Bounds, PartialLimits, Partials};
 pub use self::credit::MAX_CALLS;
-pub use self::dials::{DialLimits, Dials, Held, NamedBy};
+pub use self::dials::{DialBackoff, DialLimits, Dials, NamedBy};
 pub use self::event::{ConnectionError, Event, Granted, Refusal};
-pub use self::hello::{Features, Hello, Limits, VERSION};
+pub use self::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
-pub use self::places::{Places, Search, StrangerLimits, Usefulness};
+pub use self::slots::{ConnectionSlots, Search, StrangerLimits, Usefulness};
 
 use self::bodies::Wish;
 use self::credit::{CallWindows, Grants};
 use self::methods::{Number, Numbers};
-use self::output::Output;
+use self::output::OutputBuffer;
 use self::pace::Pace;
-use self::parts::{Assembled, Inbox, Left, Outbox};
+use self::parts::{Left, PartOutcome, PartsInbox, PartsOutbox};
 use self::transit::{Telling, Transit};
 use crate::id::{CallId, NodeId};
 use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint::{self, Reader};
 use crate::wire::{
-    DecodeError, FRAME_HEADER, Link, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
+    DecodeError, FRAME_HEADER, LinkEnds, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response,
     kind,
 };
 
@@ -79,12 +79,12 @@ pub struct Connection {
     me: Arc<Hello>,
     /// The peer's hello, once the handshake is done.
     peer: Option<Arc<Hello>>,
-    output: Output,
-    outbox: Outbox,
+    output: OutputBuffer,
+    outbox: PartsOutbox,
     pace: Pace,
-    inbox: Inbox,
-    bodies: bodies::Sending,
-    bodies_in: bodies::Receiving,
+    inbox: PartsInbox,
+    bodies: bodies::SendingBodies,
+    bodies_in: bodies::ReceivingBodies,
     numbers: Numbers,
     methods_named: u32,
     /// The sequence of the latest request of a call of this side's own that was sent, but not in parts.
@@ -133,7 +133,7 @@ pub enum Mark {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Speaks first; may insist on a life.
+    /// Speaks first; may insist on an incarnation.
     Dialer {
         expected: Option<NodeId>,
     },
@@ -163,7 +163,7 @@ impl AddAssign for Counters {
 }
 
 impl Connection {
-    /// The side that dialled; it insists on a life if one is `expected`.
+    /// The side that dialled; it insists on an incarnation if one is `expected`.
     pub fn dial(me: Arc<Hello>, expected: Option<NodeId>) -> Self {
         let mut connection = Self::new(Role::Dialer { expected }, me);
         connection.send_hello(expected);
@@ -183,12 +183,12 @@ impl Connection {
             role,
             me,
             peer: None,
-            output: Output::default(),
-            outbox: Outbox::default(),
+            output: OutputBuffer::default(),
+            outbox: PartsOutbox::default(),
             pace: Pace::default(),
-            inbox: Inbox::new(bounds.partials.share()),
-            bodies: bodies::Sending::default(),
-            bodies_in: bodies::Receiving::default(),
+            inbox: PartsInbox::new(bounds.partials.share()),
+            bodies: bodies::SendingBodies::default(),
+            bodies_in: bodies::ReceivingBodies::default(),
             numbers: Numbers::default(),
             methods_named: 0,
             last_sent: 0,
@@ -220,7 +220,7 @@ impl Connection {
 
     /// Holds no more than this for the peer.
     pub fn bounded(mut self, bounds: &Bounds) -> Self {
-        self.inbox = Inbox::new(bounds.partials.share());
+        self.inbox = PartsInbox::new(bounds.partials.share());
         self.most_output = bounds.output;
         self
     }
@@ -548,7 +548,7 @@ impl Connection {
     /// yet, it is not, so that the peer knows that nothing of it was taken.
     pub fn refuse(&mut self, reason: &str) {
         if self.counters.bytes_sent == 0 && !self.output.was_taken() {
-            self.output = Output::default();
+            self.output = OutputBuffer::default();
         }
         self.close(reason);
     }
@@ -727,9 +727,9 @@ impl Connection {
 
     /// What messages arrive on, once the handshake is done.
     #[inline]
-    fn link(&self) -> Link {
+    fn link(&self) -> LinkEnds {
         let peer = self.peer.as_ref().unwrap_or(&self.me);
-        Link::new(peer.node, self.me.node)
+        LinkEnds::new(peer.node, self.me.node)
     }
 
     /// To be called each [`PartialLimits::period`], with the time since any one moment.
@@ -851,12 +851,12 @@ impl Connection {
         let (bytes, assembled) = self.inbox.handle_part(body, self.me.limits, told)?;
         self.part_arrived(bytes)?;
         let (mut message, size, told) = match assembled {
-            Assembled::Partly => return Ok(None),
-            Assembled::Whole { kind, body, told } => {
+            PartOutcome::Partly => return Ok(None),
+            PartOutcome::Whole { kind, body, told } => {
                 let size = body.len() as u64;
                 (Message::decode(kind, body, link)?, size, told)
             }
-            Assembled::TooLarge {
+            PartOutcome::TooLarge {
                 kind,
                 beginning,
                 total,
@@ -1058,10 +1058,10 @@ impl Connection {
         &mut self,
         kind: u8,
         payload: &Bytes,
-        put_header: impl FnOnce(&mut Vec<u8>, Link),
+        put_header: impl FnOnce(&mut Vec<u8>, LinkEnds),
     ) -> bool {
         let Some(peer) = &self.peer else { return false };
-        let mut link = Link::new(self.me.node, peer.node);
+        let mut link = LinkEnds::new(self.me.node, peer.node);
         self.counters.messages_sent += 1;
         if payload.len() > MAX_FRAME {
             let mut header = Vec::new();
@@ -1099,14 +1099,14 @@ fn highest_cost(window: u64) -> u64 {
 const ASK: u8 = 0;
 const ANSWER: u8 = 1;
 
-fn put_probe(output: &mut Output, side: u8, nonce: u64) {
+fn put_probe(output: &mut OutputBuffer, side: u8, nonce: u64) {
     output.put_frame(kind::PROBE, |out| {
         out.put_u8(side);
         varint::put(out, nonce);
     });
 }
 
-fn put_credit(output: &mut Output, window: u8, bytes: u64) {
+fn put_credit(output: &mut OutputBuffer, window: u8, bytes: u64) {
     output.put_frame(kind::CREDIT, |out| {
         out.put_u8(window);
         varint::put(out, bytes);

@@ -10,14 +10,14 @@ const KEPT: usize = 1024 * 1024;
 
 /// Frames, in order; some of the first may have been written already.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct OutputBuffer {
     bytes: Vec<u8>,
     written: usize,
     /// Bytes that were taken to be written, and are not known to be.
     taken: usize,
 }
 
-impl Output {
+impl OutputBuffer {
     pub(super) fn waiting(&self) -> &[u8] {
         &self.bytes[self.written..]
     }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::connection::bounds::{Progress, Share, Watch};
-use crate::connection::output::Output;
-use crate::connection::transit::Told;
-use crate::connection::{ConnectionError, Limits, bodies};
+use crate::connection::bounds::{BudgetShare, Gain, StallWatch};
+use crate::connection::output::OutputBuffer;
+use crate::connection::transit::PeerTime;
+use crate::connection::{ConnectionError, ConnectionLimits, bodies};
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
 
@@ -22,8 +22,8 @@ const GROWTH: u64 = 4;
 
 /// A large message, or some of a body, on its way out.
 #[derive(Debug)]
-struct Outgoing {
-    what: What,
+struct OutgoingMessage {
+    what: OutgoingKind,
     header: Bytes,
     payload: Bytes,
     /// When it was sent, if that has to be told ahead of its first part.
@@ -31,7 +31,7 @@ struct Outgoing {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum OutgoingKind {
     Message { stream: u64, kind: u8, begun: bool },
     Body(u64),
 }
@@ -45,7 +45,7 @@ pub(super) enum Left {
     Body(u64),
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     fn left(&self) -> usize {
         self.header.len() + self.payload.len()
     }
@@ -53,15 +53,15 @@ impl Outgoing {
 
 /// The large messages that wait to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct PartsOutbox {
     /// Those that take turns, at most as many as the peer allows, then those that wait.
-    queue: VecDeque<Outgoing>,
+    queue: VecDeque<OutgoingMessage>,
     /// Bytes of messages that wait.
     bytes: usize,
     next_stream: u64,
 }
 
-impl Outbox {
+impl PartsOutbox {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -78,8 +78,8 @@ impl Outbox {
         let stream = self.next_stream;
         self.next_stream += 1;
         self.bytes += header.len() + payload.len();
-        self.queue.push_back(Outgoing {
-            what: What::Message {
+        self.queue.push_back(OutgoingMessage {
+            what: OutgoingKind::Message {
                 stream,
                 kind,
                 begun: false,
@@ -106,8 +106,8 @@ impl Outbox {
     /// Adds some of a body, of which nothing waits.
     #[inline(never)]
     pub(super) fn push_body(&mut self, number: u64, payload: Bytes) {
-        self.queue.push_back(Outgoing {
-            what: What::Body(number),
+        self.queue.push_back(OutgoingMessage {
+            what: OutgoingKind::Body(number),
             header: Bytes::new(),
             payload,
             told: None,
@@ -116,7 +116,7 @@ impl Outbox {
 
     /// What waits of a body is not sent.
     pub(super) fn drop_body(&mut self, number: u64) {
-        let waits = |outgoing: &Outgoing| outgoing.what == What::Body(number);
+        let waits = |outgoing: &OutgoingMessage| outgoing.what == OutgoingKind::Body(number);
         if let Some(position) = self.queue.iter().position(waits) {
             self.queue.remove(position);
         }
@@ -124,7 +124,7 @@ impl Outbox {
 
     /// Whether some of the message of this stream waits.
     pub(super) fn has_message(&self, number: u64) -> bool {
-        let is_it = |outgoing: &Outgoing| matches!(outgoing.what, What::Message { stream, .. } if stream == number);
+        let is_it = |outgoing: &OutgoingMessage| matches!(outgoing.what, OutgoingKind::Message { stream, .. } if stream == number);
         self.queue.iter().any(is_it)
     }
 
@@ -132,7 +132,7 @@ impl Outbox {
     /// and what has left if they were the last.
     pub(super) fn write_part(
         &mut self,
-        output: &mut Output,
+        output: &mut OutputBuffer,
         streams: u32,
         size: usize,
     ) -> (usize, Option<Left>) {
@@ -141,7 +141,7 @@ impl Outbox {
         };
         let before = outgoing.left();
         match &mut outgoing.what {
-            What::Message {
+            OutgoingKind::Message {
                 stream,
                 kind,
                 begun,
@@ -157,19 +157,19 @@ impl Outbox {
                 let room = size - header.len();
                 out.put_slice(&outgoing.payload.split_to(outgoing.payload.len().min(room)));
             }),
-            What::Body(number) => {
+            OutgoingKind::Body(number) => {
                 let bytes = outgoing.payload.split_to(outgoing.payload.len().min(size));
                 bodies::put_bytes(output, *number, &bytes);
             }
         }
         let written = before - outgoing.left();
-        if matches!(outgoing.what, What::Message { .. }) {
+        if matches!(outgoing.what, OutgoingKind::Message { .. }) {
             self.bytes -= written;
         }
         if outgoing.left() == 0 {
             let left = match outgoing.what {
-                What::Message { stream, .. } => Left::Message(stream),
-                What::Body(number) => Left::Body(number),
+                OutgoingKind::Message { stream, .. } => Left::Message(stream),
+                OutgoingKind::Body(number) => Left::Body(number),
             };
             return (written, Some(left));
         }
@@ -182,7 +182,7 @@ impl Outbox {
 
 /// A large message on its way in.
 #[derive(Debug)]
-struct Incoming {
+struct IncomingMessage {
     kind: u8,
     total: u64,
     /// What arrived; only the beginning, if the message is too large to be taken.
@@ -190,30 +190,30 @@ struct Incoming {
     arrived: u64,
     too_large: bool,
     /// The latest time that the peer had told when its first part came.
-    told: Option<Told>,
-    progress: Progress,
+    told: Option<PeerTime>,
+    progress: Gain,
 }
 
 /// The large messages that are arriving.
 #[derive(Debug)]
-pub(super) struct Inbox {
-    streams: BTreeMap<u64, Incoming>,
-    share: Share,
-    watch: Watch,
+pub(super) struct PartsInbox {
+    streams: BTreeMap<u64, IncomingMessage>,
+    share: BudgetShare,
+    watch: StallWatch,
     /// What has come and gets no credit before there is room for more.
     withheld: u64,
 }
 
 /// What a part completed.
 #[derive(Debug)]
-pub(super) enum Assembled {
+pub(super) enum PartOutcome {
     /// More parts are to come.
     Partly,
     /// A message of this kind, and the latest time that the peer had told before its first part.
     Whole {
         kind: u8,
         body: Bytes,
-        told: Option<Told>,
+        told: Option<PeerTime>,
     },
     /// The beginning of a message that is too large; the rest was and will be dropped.
     TooLarge {
@@ -223,12 +223,12 @@ pub(super) enum Assembled {
     },
 }
 
-impl Inbox {
-    pub(super) fn new(share: Share) -> Self {
+impl PartsInbox {
+    pub(super) fn new(share: BudgetShare) -> Self {
         Self {
             streams: BTreeMap::new(),
             share,
-            watch: Watch::default(),
+            watch: StallWatch::default(),
             withheld: 0,
         }
     }
@@ -238,9 +238,9 @@ impl Inbox {
     pub(super) fn handle_part(
         &mut self,
         body: &[u8],
-        limits: Limits,
-        told: Option<Told>,
-    ) -> Result<(u64, Assembled), DecodeError> {
+        limits: ConnectionLimits,
+        told: Option<PeerTime>,
+    ) -> Result<(u64, PartOutcome), DecodeError> {
         let what = "part";
         let mut reader = Reader::new(body);
         let stream = reader.varint(what)?;
@@ -254,14 +254,14 @@ impl Inbox {
             let total = reader.varint(what)?;
             let kind = reader.u8(what)?;
             let too_large = total > limits.message.saturating_add(MAX_FRAME as u64);
-            let incoming = Incoming {
+            let incoming = IncomingMessage {
                 kind,
                 total,
                 bytes: BytesMut::new(),
                 arrived: 0,
                 too_large,
                 told,
-                progress: Progress::default(),
+                progress: Gain::default(),
             };
             self.streams.insert(stream, incoming);
         }
@@ -281,9 +281,9 @@ impl Inbox {
         let held = incoming.bytes.len() as u64;
         let assembled = incoming.take(bytes)?;
         match &assembled {
-            Assembled::Partly => self.share.add(incoming.bytes.len() as u64 - held),
-            Assembled::Whole { .. } => self.share.remove(held),
-            Assembled::TooLarge { .. } => {}
+            PartOutcome::Partly => self.share.add(incoming.bytes.len() as u64 - held),
+            PartOutcome::Whole { .. } => self.share.remove(held),
+            PartOutcome::TooLarge { .. } => {}
         }
         if incoming.arrived == incoming.total {
             self.streams.remove(&stream);
@@ -326,7 +326,7 @@ impl Inbox {
         let (time, held_back) = self.watch.look(now, self.share.limits().period);
         let least = time.map(|time| self.share.least_unpressed(time));
         let stands =
-            |incoming: &Incoming| least.is_some_and(|least| incoming.progress.stands(least));
+            |incoming: &IncomingMessage| least.is_some_and(|least| incoming.progress.stands(least));
         let stood = is_read && held_back && self.streams.values().any(stands);
         let had_turn = self.share.look(time.is_some(), stood)?;
         let time = time.filter(|_| had_turn || !held_back);
@@ -344,14 +344,14 @@ impl Inbox {
 }
 
 /// The first message that takes room, and its length.
-fn first(streams: &BTreeMap<u64, Incoming>) -> Option<(u64, u64)> {
+fn first(streams: &BTreeMap<u64, IncomingMessage>) -> Option<(u64, u64)> {
     let mut kept = streams.iter().filter(|(_, incoming)| !incoming.too_large);
     kept.next()
         .map(|(stream, incoming)| (*stream, incoming.total))
 }
 
-impl Incoming {
-    fn take(&mut self, bytes: &[u8]) -> Result<Assembled, DecodeError> {
+impl IncomingMessage {
+    fn take(&mut self, bytes: &[u8]) -> Result<PartOutcome, DecodeError> {
         let first = self.arrived == 0;
         self.progress.gain(bytes.len());
         self.arrived += bytes.len() as u64;
@@ -364,13 +364,13 @@ impl Incoming {
         if self.too_large {
             let (kind, total) = (self.kind, self.total);
             return Ok(if first {
-                Assembled::TooLarge {
+                PartOutcome::TooLarge {
                     kind,
                     beginning: Bytes::copy_from_slice(bytes),
                     total,
                 }
             } else {
-                Assembled::Partly
+                PartOutcome::Partly
             });
         }
         if self.bytes.capacity() - self.bytes.len() < bytes.len() {
@@ -379,9 +379,9 @@ impl Incoming {
         }
         self.bytes.extend_from_slice(bytes);
         if self.arrived < self.total {
-            return Ok(Assembled::Partly);
+            return Ok(PartOutcome::Partly);
         }
-        Ok(Assembled::Whole {
+        Ok(PartOutcome::Whole {
             kind: self.kind,
             body: std::mem::take(&mut self.bytes).freeze(),
             told: self.told,

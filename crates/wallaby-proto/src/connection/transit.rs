@@ -62,12 +62,12 @@ impl Connection {
     }
 
     /// The latest time that the peer has told. What begins to arrive now was sent then, or less than [`EVERY`] later.
-    pub(super) fn told(&self) -> Option<Told> {
+    pub(super) fn told(&self) -> Option<PeerTime> {
         self.transit.as_ref()?.told
     }
 
     /// The same for a request that began to arrive when this was the latest time.
-    pub(super) fn waited_since(&self, told: Option<Told>) -> Duration {
+    pub(super) fn waited_since(&self, told: Option<PeerTime>) -> Duration {
         let (Some(transit), Some(told), Some(now)) = (&self.transit, told, self.now) else {
             return Duration::ZERO;
         };
@@ -114,12 +114,12 @@ pub(crate) fn microseconds(now: Duration) -> u64 {
 
 /// What a peer's clock showed, in microseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told(i64);
+pub(super) struct PeerTime(i64);
 
 /// What the peer's times tell of those on the way.
 #[derive(Debug, Default)]
 pub(crate) struct Transit {
-    told: Option<Told>,
+    told: Option<PeerTime>,
     /// The least delay of this half of the time and of the half before.
     least: [Option<Delay>; 2],
     /// When this half began.
@@ -151,10 +151,10 @@ impl Transit {
     }
 
     /// The peer's clock showed this last.
-    fn note_time(&mut self, told: u64) -> Told {
+    fn note_time(&mut self, told: u64) -> PeerTime {
         *self
             .told
-            .insert(Told(i64::try_from(told).unwrap_or(i64::MAX)))
+            .insert(PeerTime(i64::try_from(told).unwrap_or(i64::MAX)))
     }
 
     /// How long something has waited that was sent when the latest time was told, and arrives at `now`.
@@ -164,7 +164,7 @@ impl Transit {
     }
 
     /// How long something has waited that was sent when the peer's clock showed `told`, and has arrived at `now`.
-    fn waited_since(&self, told: Told, now: Duration) -> Duration {
+    fn waited_since(&self, told: PeerTime, now: Duration) -> Duration {
         let known = self.least.iter().flatten();
         let Some(least) = known.min_by_key(|least| least.microseconds) else {
             return Duration::ZERO;
@@ -180,7 +180,7 @@ impl Transit {
 }
 
 impl Delay {
-    fn new(Told(told): Told, now: Duration) -> Self {
+    fn new(PeerTime(told): PeerTime, now: Duration) -> Self {
         let shown = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         Self {
             microseconds: shown.saturating_sub(told),

@@ -5,17 +5,17 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::connection::{ConnectionError, Event, Granted};
-use crate::datagram::assembly::Assembled;
+use crate::datagram::assembly::PieceOutcome;
 use crate::datagram::methods;
-use crate::datagram::outgoing::Streams;
+use crate::datagram::outbound::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION, TIMED};
 use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{REQUESTS, Session, Stage};
-use crate::datagram::window::Arrival;
+use crate::datagram::window::WindowCheck;
 use crate::id::{CallId, NodeId};
 use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint::Reader;
-use crate::wire::{DecodeError, Link, Message, MethodRef, Request, Response, kind};
+use crate::wire::{DecodeError, LinkEnds, Message, MethodRef, Request, Response, kind};
 
 /// Packet numbers are below: no sender gets that far.
 const MAX_PACKET_NUMBER: u64 = 1 << 62;
@@ -73,7 +73,7 @@ impl Session {
         let Some(peer) = &self.peer else {
             return Err(Dropped::Malformed);
         };
-        let link = Link::new(peer.node, self.me.node);
+        let link = LinkEnds::new(peer.node, self.me.node);
         let number = reader.varint("packet")?;
         if number >= MAX_PACKET_NUMBER {
             return Err(Dropped::Malformed);
@@ -142,7 +142,7 @@ impl Session {
         now: Duration,
         frame: Frame,
         datagram: &Bytes,
-        link: Link,
+        link: LinkEnds,
         events: &mut impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
         let number = match frame {
@@ -150,9 +150,9 @@ impl Session {
             Frame::Whole { number, .. } | Frame::Piece { number, .. } => number,
         };
         match self.window.look(number) {
-            Arrival::New => {}
-            Arrival::Duplicate => return Ok(None),
-            Arrival::TooFar => return Err(Dropped::Overrun),
+            WindowCheck::New => {}
+            WindowCheck::Duplicate => return Ok(None),
+            WindowCheck::TooFar => return Err(Dropped::Overrun),
         }
         let closed = match frame {
             Frame::Probe => None,
@@ -171,10 +171,10 @@ impl Session {
                 let piece = &datagram[start..end];
                 let message = (number, kind, total);
                 match (self.assembly).insert(now, message, offset, piece, limit) {
-                    Assembled::Partly => return Ok(None),
-                    Assembled::Full => return Err(Dropped::Overrun),
-                    Assembled::Contradiction => return Err(Dropped::Malformed),
-                    Assembled::Whole(body) => {
+                    PieceOutcome::Partly => return Ok(None),
+                    PieceOutcome::Full => return Err(Dropped::Overrun),
+                    PieceOutcome::Contradiction => return Err(Dropped::Malformed),
+                    PieceOutcome::Whole(body) => {
                         self.handle_message(now, kind, &body, 0, body.len(), link, events)?
                     }
                 }
@@ -197,7 +197,7 @@ impl Session {
         bytes: &Bytes,
         start: usize,
         end: usize,
-        link: Link,
+        link: LinkEnds,
         events: &mut impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
         let body = &bytes[start..end];

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::connection::ConnectionError;
-use crate::connection::bounds::{Progress, Share, Watch};
-use crate::datagram::outgoing::{MAX_PIECES, Streams};
+use crate::connection::bounds::{BudgetShare, Gain, StallWatch};
+use crate::datagram::outbound::{MAX_PIECES, Streams};
 
 /// Most that are not complete, however short they are: all are looked at for each piece.
 const MOST_UNFINISHED: usize = 64;
@@ -18,13 +18,13 @@ struct Partial {
     kind: u8,
     total: usize,
     /// What has arrived, ascending, with gaps between: so much memory as bytes came, whatever was announced.
-    runs: Vec<Run>,
-    progress: Progress,
+    runs: Vec<ByteRun>,
+    progress: Gain,
 }
 
 /// Bytes without a gap, and where they begin.
 #[derive(Debug)]
-struct Run {
+struct ByteRun {
     start: usize,
     bytes: BytesMut,
 }
@@ -36,15 +36,15 @@ pub(super) struct Assembly {
     partials: Vec<Partial>,
     /// How long they will be together.
     bytes: usize,
-    share: Share,
-    watch: Watch,
+    share: BudgetShare,
+    watch: StallWatch,
     /// When it is looked whether they grow.
     due: Option<Duration>,
 }
 
 /// What became of a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Assembled {
+pub(super) enum PieceOutcome {
     /// More pieces are to come.
     Partly,
     /// It was the last of its message.
@@ -56,12 +56,12 @@ pub(super) enum Assembled {
 }
 
 impl Assembly {
-    pub(super) fn new(share: Share) -> Self {
+    pub(super) fn new(share: BudgetShare) -> Self {
         Self {
             partials: Vec::new(),
             bytes: 0,
             share,
-            watch: Watch::default(),
+            watch: StallWatch::default(),
             due: None,
         }
     }
@@ -75,26 +75,26 @@ impl Assembly {
         offset: usize,
         piece: &[u8],
         limit: Streams,
-    ) -> Assembled {
+    ) -> PieceOutcome {
         let known = (self.partials.iter()).position(|partial| partial.number == number);
         let place = known.unwrap_or(self.partials.len());
         if place > 0 && self.share.is_pressed() {
             self.watch.hold_back();
-            return Assembled::Full;
+            return PieceOutcome::Full;
         }
         if known.is_none() {
             let many = self.partials.len() >= MOST_UNFINISHED.max(limit.count);
             if many || !limit.admit(self.partials.len(), self.bytes, total) {
-                return Assembled::Full;
+                return PieceOutcome::Full;
             }
             self.begin(now, number, kind, total);
         }
         let partial = &mut self.partials[place];
         if (partial.kind, partial.total) != (kind, total) {
-            return Assembled::Contradiction;
+            return PieceOutcome::Contradiction;
         }
         let Some(gained) = partial.insert(offset, piece) else {
-            return Assembled::Full;
+            return PieceOutcome::Full;
         };
         partial.progress.gain(gained);
         self.share.add(gained as u64);
@@ -105,11 +105,11 @@ impl Assembly {
                 self.share.remove(total as u64);
                 self.partials.remove(place);
                 if let (0, Some(next)) = (place, self.partials.first_mut()) {
-                    next.progress = Progress::default(); // it may have been held back until now
+                    next.progress = Gain::default(); // it may have been held back until now
                 }
-                Assembled::Whole(whole)
+                PieceOutcome::Whole(whole)
             }
-            _ => Assembled::Partly,
+            _ => PieceOutcome::Partly,
         }
     }
 
@@ -120,10 +120,10 @@ impl Assembly {
             kind,
             total,
             runs: Vec::new(),
-            progress: Progress::default(),
+            progress: Gain::default(),
         });
         if self.due.is_none() {
-            self.watch = Watch::default();
+            self.watch = StallWatch::default();
             self.look(now);
         }
     }
@@ -176,7 +176,7 @@ impl Partial {
         }
         let before: usize = self.runs[from..to].iter().map(|run| run.bytes.len()).sum();
         let mut touched = self.runs.drain(from..to);
-        let mut joined = Run {
+        let mut joined = ByteRun {
             start: offset,
             bytes: BytesMut::new(),
         };
@@ -198,7 +198,7 @@ impl Partial {
     }
 }
 
-impl Run {
+impl ByteRun {
     fn end(&self) -> usize {
         self.start + self.bytes.len()
     }
@@ -231,11 +231,11 @@ mod tests {
         offset: usize,
         piece: &[u8],
         limit: Streams,
-    ) -> Assembled {
+    ) -> PieceOutcome {
         assembly.insert(Duration::ZERO, message, offset, piece, limit)
     }
 
-    fn put(assembly: &mut Assembly, number: u64, from: usize, to: usize) -> Assembled {
+    fn put(assembly: &mut Assembly, number: u64, from: usize, to: usize) -> PieceOutcome {
         let total = MESSAGE.len();
         insert(
             assembly,
@@ -254,10 +254,10 @@ mod tests {
                 let (from, to) = (piece * 11, (piece * 11 + 13).min(MESSAGE.len()));
                 let assembled = put(&mut assembly, 7, from, to);
                 if step < 3 {
-                    assert_eq!(assembled, Assembled::Partly);
-                    assert_eq!(put(&mut assembly, 7, from, to), Assembled::Partly);
+                    assert_eq!(assembled, PieceOutcome::Partly);
+                    assert_eq!(put(&mut assembly, 7, from, to), PieceOutcome::Partly);
                 } else {
-                    assert_eq!(assembled, Assembled::Whole(Bytes::from_static(MESSAGE)));
+                    assert_eq!(assembled, PieceOutcome::Whole(Bytes::from_static(MESSAGE)));
                 }
             }
         }
@@ -266,18 +266,18 @@ mod tests {
     #[test]
     fn no_more_messages_than_allowed_and_no_contradictions() {
         let mut assembly = empty();
-        assert_eq!(put(&mut assembly, 1, 0, 5), Assembled::Partly);
-        assert_eq!(put(&mut assembly, 2, 0, 5), Assembled::Partly);
-        assert_eq!(put(&mut assembly, 3, 0, 5), Assembled::Full);
+        assert_eq!(put(&mut assembly, 1, 0, 5), PieceOutcome::Partly);
+        assert_eq!(put(&mut assembly, 2, 0, 5), PieceOutcome::Partly);
+        assert_eq!(put(&mut assembly, 3, 0, 5), PieceOutcome::Full);
         let other_kind = insert(&mut assembly, (1, 0x11, MESSAGE.len()), 5, b"x", TWO);
-        assert_eq!(other_kind, Assembled::Contradiction);
+        assert_eq!(other_kind, PieceOutcome::Contradiction);
         let other_total = insert(&mut assembly, (1, 0x10, MESSAGE.len() + 1), 5, b"x", TWO);
-        assert_eq!(other_total, Assembled::Contradiction);
+        assert_eq!(other_total, PieceOutcome::Contradiction);
         assert!(matches!(
             put(&mut assembly, 1, 5, MESSAGE.len()),
-            Assembled::Whole(_)
+            PieceOutcome::Whole(_)
         ));
-        assert_eq!(put(&mut assembly, 3, 0, 5), Assembled::Partly);
+        assert_eq!(put(&mut assembly, 3, 0, 5), PieceOutcome::Partly);
     }
 
     #[test]
@@ -288,23 +288,29 @@ mod tests {
             bytes: 300,
         };
         let mut begin = |number| insert(&mut assembly, (number, 0x10, 100), 0, b"x", limit);
-        assert_eq!([1, 2, 3].map(&mut begin), [const { Assembled::Partly }; 3]);
-        assert_eq!(begin(4), Assembled::Full);
+        assert_eq!(
+            [1, 2, 3].map(&mut begin),
+            [const { PieceOutcome::Partly }; 3]
+        );
+        assert_eq!(begin(4), PieceOutcome::Full);
         let end = insert(&mut assembly, (1, 0x10, 100), 1, &[b'x'; 99], limit);
-        assert!(matches!(end, Assembled::Whole(_)), "{end:?}");
+        assert!(matches!(end, PieceOutcome::Whole(_)), "{end:?}");
         let mut begin = |number| insert(&mut assembly, (number, 0x10, 100), 0, b"x", limit);
-        assert_eq!([4, 5].map(&mut begin), [Assembled::Partly, Assembled::Full]);
+        assert_eq!(
+            [4, 5].map(&mut begin),
+            [PieceOutcome::Partly, PieceOutcome::Full]
+        );
     }
 
     #[test]
     fn crumbs_are_bounded() {
         let mut assembly = empty();
         let mut crumb = |offset| insert(&mut assembly, (1, 0x10, 1000), offset, b"x", TWO);
-        (0..MAX_PIECES).for_each(|number| assert_eq!(crumb(2 * number), Assembled::Partly));
-        assert_eq!(crumb(2 * MAX_PIECES), Assembled::Full);
+        (0..MAX_PIECES).for_each(|number| assert_eq!(crumb(2 * number), PieceOutcome::Partly));
+        assert_eq!(crumb(2 * MAX_PIECES), PieceOutcome::Full);
         assert_eq!(
             crumb(1),
-            Assembled::Partly,
+            PieceOutcome::Partly,
             "a crumb that fills a gap is taken"
         );
     }
@@ -343,13 +349,13 @@ mod tests {
             Assembly::new(partials.share()),
             Assembly::new(partials.share()),
         );
-        assert_eq!(put(&mut one, 1, 0, 5), Assembled::Partly);
-        assert_eq!(put(&mut one, 2, 0, 5), Assembled::Partly);
-        assert_eq!(put(&mut one, 2, 5, 9), Assembled::Full);
-        assert_eq!(put(&mut other, 1, 0, 5), Assembled::Partly);
-        assert_eq!(put(&mut other, 2, 0, 5), Assembled::Full);
-        assert!(matches!(put(&mut one, 1, 5, 43), Assembled::Whole(_)));
-        assert!(matches!(put(&mut one, 2, 5, 43), Assembled::Whole(_)));
+        assert_eq!(put(&mut one, 1, 0, 5), PieceOutcome::Partly);
+        assert_eq!(put(&mut one, 2, 0, 5), PieceOutcome::Partly);
+        assert_eq!(put(&mut one, 2, 5, 9), PieceOutcome::Full);
+        assert_eq!(put(&mut other, 1, 0, 5), PieceOutcome::Partly);
+        assert_eq!(put(&mut other, 2, 0, 5), PieceOutcome::Full);
+        assert!(matches!(put(&mut one, 1, 5, 43), PieceOutcome::Whole(_)));
+        assert!(matches!(put(&mut one, 2, 5, 43), PieceOutcome::Whole(_)));
     }
 
     #[test]
@@ -379,10 +385,10 @@ mod tests {
         let partials = Partials::new(limits);
         let mut assembly = Assembly::new(partials.share());
         let mut now = Duration::ZERO;
-        assert_eq!(put(&mut assembly, 1, 0, 9), Assembled::Partly);
+        assert_eq!(put(&mut assembly, 1, 0, 9), PieceOutcome::Partly);
         let ended = (0..20).find(|_| {
             now += limits.period / 4;
-            assert_eq!(put(&mut assembly, 2, 0, 5), Assembled::Full);
+            assert_eq!(put(&mut assembly, 2, 0, 5), PieceOutcome::Full);
             assembly.check(now).is_err()
         });
         assert!(ended.is_some_and(|step| step < 12), "{ended:?}");
@@ -402,15 +408,19 @@ mod tests {
             insert(&mut assembly, (number, 0x10, 43), 0, &MESSAGE[..6], three);
         }
         let mut end = |number| insert(&mut assembly, (number, 0x10, 43), 6, &MESSAGE[6..], three);
-        assert_eq!(end(3), Assembled::Full);
-        assert!(matches!(end(1), Assembled::Whole(_)));
+        assert_eq!(end(3), PieceOutcome::Full);
+        assert!(matches!(end(1), PieceOutcome::Whole(_)));
         let rest = insert(&mut assembly, (3, 0x10, 43), 6, &MESSAGE[6..8], three);
-        assert_eq!(rest, Assembled::Partly, "there is room again");
+        assert_eq!(rest, PieceOutcome::Partly, "there is room again");
         let full = insert(&mut assembly, (3, 0x10, 43), 8, &MESSAGE[8..12], three);
-        assert_eq!(full, Assembled::Partly);
+        assert_eq!(full, PieceOutcome::Partly);
         assert_eq!(partials.held(), 18);
         let held_back = insert(&mut assembly, (3, 0x10, 43), 12, &MESSAGE[12..], three);
-        assert_eq!(held_back, Assembled::Full, "the second one came before it");
+        assert_eq!(
+            held_back,
+            PieceOutcome::Full,
+            "the second one came before it"
+        );
         assert_eq!(assembly.check(limits.period), Ok(()), "its turn has begun");
         assert!(assembly.check(2 * limits.period).is_err());
     }

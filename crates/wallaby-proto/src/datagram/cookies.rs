@@ -43,7 +43,7 @@ const OF_CLIENT: u8 = 1;
 const OF_SERVER: u8 = 2;
 
 impl Cookies {
-    /// `secret` is new in each life: what was handed out by another one is no good here.
+    /// `secret` is new in each incarnation: what was handed out by another one is no good here.
     pub(super) fn new(secret: [u8; 16]) -> Self {
         Self {
             secret: Secret(secret),

@@ -13,11 +13,11 @@ use thiserror::Error;
 use crate::connection::{ConnectionError, Event, Granted, Hello, NamedBy, Partials};
 use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
-use crate::datagram::leaving::Fate;
+use crate::datagram::leaving::SessionFate;
 use crate::datagram::packet::{self, AMPLIFICATION, Datagram, Flags, Unreadable};
 use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, Stage};
-use crate::datagram::{Cause, DATAGRAM_SIZES, Ended, Settings};
+use crate::datagram::{Cause, DATAGRAM_SIZES, SessionEnd, Settings};
 use crate::id::NodeId;
 use crate::varint::Reader;
 
@@ -72,7 +72,7 @@ pub struct Counters {
     pub overrun: u64,
     /// Dropped: for a session, but not from its peer's address or not at its time.
     pub stray: u64,
-    /// Dropped: for no session of this life. Their senders were told.
+    /// Dropped: for no session of this incarnation. Their senders were told.
     pub unknown: u64,
     /// Answered with a challenge.
     pub challenged: u64,
@@ -85,7 +85,7 @@ pub struct Counters {
 }
 
 /// What has happened to a session; after an error nothing more does.
-pub type SessionEvent = (SessionId, Result<Event, Box<Ended>>);
+pub type SessionEvent = (SessionId, Result<Event, Box<SessionEnd>>);
 
 /// A table of sessions: their ids need no hashing.
 pub type BySession<T> = HashMap<SessionId, T, BuildHasherDefault<IdHasher>>;
@@ -117,7 +117,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of a socket. `secret` is random and new in each life: ids that no other side may guess come from it.
+    /// The gate of a socket. `secret` is random and new in each incarnation: ids that no other side may guess come from it.
     pub fn new(me: Arc<Hello>, secret: [u8; 16], settings: Settings) -> Self {
         let (least, most) = DATAGRAM_SIZES;
         let datagram = settings.datagram.clamp(least, most);
@@ -346,10 +346,10 @@ impl Gate {
                 self.events.push_back((SessionId(id), Ok(granted)));
             }
             match session.handle_timeout(now) {
-                Fate::GoesOn => self.wake(id),
-                Fate::Ends(cause) => self.end(now, id, cause),
-                Fate::Breaks(error) => self.break_off(id, error),
-                Fate::IsOver => drop(self.remove(now, id)),
+                SessionFate::GoesOn => self.wake(id),
+                SessionFate::Ends(cause) => self.end(now, id, cause),
+                SessionFate::Breaks(error) => self.break_off(id, error),
+                SessionFate::IsOver => drop(self.remove(now, id)),
             }
         }
     }
@@ -550,7 +550,7 @@ impl Gate {
         if self.accepted >= self.settings.sessions || self.at(from).len() >= MOST_AT_ADDRESS {
             return self.refuse(now, from, server, issued);
         }
-        // A datagram from a former life may come late: it must not end sessions of the next one.
+        // A datagram from a former incarnation may come late: it must not end sessions of the next one.
         let since = Duration::from_micros(issued);
         let outlived = self.at(from).into_iter().any(|id| {
             self.sessions.get(&id).is_some_and(|other| {
@@ -705,8 +705,8 @@ impl Gate {
     }
 }
 
-fn ended(session: &Session, cause: Cause) -> Box<Ended> {
-    Box::new(Ended {
+fn ended(session: &Session, cause: Cause) -> Box<SessionEnd> {
+    Box::new(SessionEnd {
         cause,
         pending: session.pending().collect(),
         acknowledged: session.acknowledged(),

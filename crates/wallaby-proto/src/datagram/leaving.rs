@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::clock::earliest;
 use crate::connection::{ConnectionError, NamedBy};
 use crate::datagram::Cause;
-use crate::datagram::outgoing::Streams;
+use crate::datagram::outbound::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
 use crate::datagram::recovery::{ASLEEP, Timeout, nanoseconds};
 use crate::datagram::session::{Session, Stage};
@@ -27,7 +27,7 @@ const MOST_PADDING: usize = 16;
 
 /// What becomes of a session.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SessionFate {
     /// It goes on.
     GoesOn,
     /// It ends, and the driver learns why.
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// It is `now`.
-    pub(super) fn handle_timeout(&mut self, now: Duration) -> Fate {
+    pub(super) fn handle_timeout(&mut self, now: Duration) -> SessionFate {
         let due = self.timeout();
         match &mut self.stage {
             Stage::Asking { since, .. } => {
@@ -242,17 +242,17 @@ impl Session {
                 }
                 let waited = now.saturating_sub(*since);
                 if waited >= self.settings.patience {
-                    return Fate::Ends(Cause::NoAnswer(waited));
+                    return SessionFate::Ends(Cause::NoAnswer(waited));
                 }
-                return Fate::GoesOn;
+                return SessionFate::GoesOn;
             }
             Stage::Closing {
                 until: Some(until), ..
-            } if *until <= now => return Fate::IsOver,
+            } if *until <= now => return SessionFate::IsOver,
             _ => {}
         }
         if let Err(error) = self.assembly.check(now) {
-            return Fate::Breaks(error);
+            return SessionFate::Breaks(error);
         }
         if !self.recovery.is_waiting() && self.idle_at() <= now {
             self.probe = true;
@@ -261,14 +261,16 @@ impl Session {
             recovery, outgoing, ..
         } = self;
         match recovery.handle_timeout(now, |chunk| outgoing.resend(chunk)) {
-            Timeout::Nothing => Fate::GoesOn,
+            Timeout::Nothing => SessionFate::GoesOn,
             Timeout::Probe { packets } => {
                 self.probe = true;
                 self.probes = packets;
-                Fate::GoesOn
+                SessionFate::GoesOn
             }
-            Timeout::GiveUp { .. } if self.is_closing() => Fate::IsOver,
-            Timeout::GiveUp { silent, probes } => Fate::Ends(Cause::Silent { silent, probes }),
+            Timeout::GiveUp { .. } if self.is_closing() => SessionFate::IsOver,
+            Timeout::GiveUp { silent, probes } => {
+                SessionFate::Ends(Cause::Silent { silent, probes })
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::connection::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// What names a method between two lives: its name, codec and fingerprints, hashed.
+/// What names a method between two incarnations: its name, codec and fingerprints, hashed.
 fn hash(method: &MethodDefinition) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(method.name().as_bytes());
@@ -48,7 +48,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<MethodDefinition, DecodeEr
 
 /// A method that this side calls.
 #[derive(Debug)]
-struct Called {
+struct CalledMethod {
     definition: MethodDefinition,
     hash: u64,
     /// The other side has its definition.
@@ -57,10 +57,10 @@ struct Called {
 
 /// The methods that this side calls.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CalledMethods {
     /// The one used last: most sessions use one at a time.
     last: usize,
-    methods: Vec<Called>,
+    methods: Vec<CalledMethod>,
     by_hash: BTreeMap<u64, usize>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Named {
     pub(super) introduces: Option<u16>,
 }
 
-impl Calls {
+impl CalledMethods {
     /// How to name this method; `None` if no more can be named, or another one has the same hash.
     pub(super) fn name(&mut self, method: &MethodDefinition) -> Option<Named> {
         if !self.is(self.last, method) {
@@ -83,7 +83,7 @@ impl Calls {
                 None if self.methods.len() >= MAX_METHODS => return None,
                 None => {
                     self.by_hash.insert(hash, self.methods.len());
-                    self.methods.push(Called {
+                    self.methods.push(CalledMethod {
                         definition: method.clone(),
                         hash,
                         confirmed: false,
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn methods_are_introduced_until_confirmed() {
-        let (mut calls, mut introduced) = (Calls::default(), Introduced::default());
+        let (mut calls, mut introduced) = (CalledMethods::default(), Introduced::default());
         let (knock, ring) = (method("door/knock", 2), method("door/ring", 2));
         let first = calls.name(&knock).expect("room");
         assert_eq!(first.introduces, Some(0));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn other_types_are_another_method() {
-        let mut calls = Calls::default();
+        let mut calls = CalledMethods::default();
         let one = calls.name(&method("door/knock", 2)).expect("room");
         let other = calls.name(&method("door/knock", 3)).expect("room");
         assert_ne!(one.hash, other.hash);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn colliding_methods_and_more_than_the_limit_are_refused() {
-        let mut calls = Calls::default();
+        let mut calls = CalledMethods::default();
         let knock = calls.name(&method("door/knock", 2)).expect("room");
         let ring = method("door/ring", 2);
         calls.by_hash.insert(hash(&ring), 0);

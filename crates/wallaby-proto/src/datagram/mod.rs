@@ -1,6 +1,6 @@
 //! Messages over datagrams (UDP): each at most once, and exactly once while its session lives (thesis 4.6).
 //!
-//! A [`Gate`] is all that one socket does: it holds its *sessions*, each between this life and another one, proves
+//! A [`Gate`] is all that one socket does: it holds its *sessions*, each between this incarnation and another one, proves
 //! addresses before it works for them, and answers strangers without remembering them. A session carries what a
 //! [`crate::connection`] carries, with the same events, limits and credit, but in datagrams: messages of up to
 //! [`MAX_MESSAGE`] bytes of payload, several in one datagram or one in several, acknowledged by what travels the other
@@ -27,13 +27,13 @@
 //! ```
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};
 //! use wallaby_proto::NodeId;
-//! use wallaby_proto::connection::{Event, Features, Hello, Limits, VERSION};
+//! use wallaby_proto::connection::{Event, Features, Hello, ConnectionLimits, VERSION};
 //! use wallaby_proto::datagram::{Gate, Settings};
 //!
 //! let gate = |node, secret| {
 //!     let hello = Hello {
 //!         versions: (VERSION, VERSION), node: NodeId::new(node).unwrap(), expected: None, address: None,
-//!         features: Features::default(), limits: Limits::default(),
+//!         features: Features::default(), limits: ConnectionLimits::default(),
 //!     };
 //!     Gate::new(Arc::new(hello), secret, Settings::default())
 //! };
@@ -79,7 +79,7 @@ mod cookies;
 mod gate;
 mod leaving;
 mod methods;
-mod outgoing;
+mod outbound;
 mod packet;
 mod received;
 mod recovery;
@@ -98,7 +98,7 @@ use crate::wire::MAX_FRAME;
 pub use self::gate::{
     BySession, Counters, Gate, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
 };
-pub use self::outgoing::MessageNumber;
+pub use self::outbound::MessageNumber;
 pub use self::recovery::PathStats;
 pub use self::session::Session;
 
@@ -154,7 +154,7 @@ impl Default for Settings {
 
 /// Why a message was not accepted for sending; the session goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum SessionRefusal {
     /// The peer has not answered yet.
     #[error("the handshake is not done yet")]
     NotOpen,
@@ -189,18 +189,18 @@ pub enum Refusal {
 }
 
 /// As a stream puts it.
-impl From<Refusal> for connection::Refusal {
-    fn from(refusal: Refusal) -> Self {
+impl From<SessionRefusal> for connection::Refusal {
+    fn from(refusal: SessionRefusal) -> Self {
         match refusal {
-            Refusal::NotOpen | Refusal::Closing => Self::NotOpen,
-            Refusal::Blocked => Self::Blocked,
-            Refusal::TooLarge { size, limit } => Self::TooLarge { size, limit },
-            Refusal::TooLargeForDatagrams { size } => Self::TooLarge {
+            SessionRefusal::NotOpen | SessionRefusal::Closing => Self::NotOpen,
+            SessionRefusal::Blocked => Self::Blocked,
+            SessionRefusal::TooLarge { size, limit } => Self::TooLarge { size, limit },
+            SessionRefusal::TooLargeForDatagrams { size } => Self::TooLarge {
                 size,
                 limit: MAX_MESSAGE as u64,
             },
-            Refusal::NoMethodName => Self::NoMethodNumber,
-            Refusal::NoBodies => Self::NoBodies,
+            SessionRefusal::NoMethodName => Self::NoMethodNumber,
+            SessionRefusal::NoBodies => Self::NoBodies,
         }
     }
 }
@@ -208,7 +208,7 @@ impl From<Refusal> for connection::Refusal {
 /// A session has ended: why, and what became of its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{cause}")]
-pub struct Ended {
+pub struct SessionEnd {
     /// Why.
     pub cause: Cause,
     /// The messages of this side that the other one did not acknowledge.
@@ -248,10 +248,10 @@ pub enum Cause {
         /// How often something was sent again meanwhile without an answer.
         probes: u32,
     },
-    /// The peer's life does not know the session: it has closed it, or lost it.
+    /// The peer's incarnation does not know the session: it has closed it, or lost it.
     #[error("node {0} does not know this session any more")]
     Forgotten(NodeId),
-    /// Another life answers at the peer's address: the peer was restarted.
+    /// Another incarnation answers at the peer's address: the peer was restarted.
     #[error("node {was} was restarted: node {now} answers at its address")]
     Restarted {
         /// The session's peer.

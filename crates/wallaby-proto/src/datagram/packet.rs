@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::BufMut;
 
 use crate::datagram::checksum::crc32c;
-use crate::datagram::received::Received;
+use crate::datagram::received::ReceivedPackets;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME};
@@ -110,7 +110,7 @@ pub(super) enum Datagram<'a> {
     },
     /// A packet of a session that is known.
     Data { session: u64, flags: Flags },
-    /// This life knows no such session.
+    /// This incarnation knows no such session.
     Gone { session: u64, node: NodeId },
 }
 
@@ -322,7 +322,7 @@ impl Ack {
 }
 
 /// Appends an acknowledgement of `room` bytes at most, the newest ranges first; there is at least one.
-pub(super) fn put_ack(out: &mut Vec<u8>, received: &Received, delay: Duration, room: usize) {
+pub(super) fn put_ack(out: &mut Vec<u8>, received: &ReceivedPackets, delay: Duration, room: usize) {
     let mut ranges = received.ranges().rev();
     let Some((mut first, largest)) = ranges.next() else {
         debug_assert!(false, "something was received");
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_survive_and_drop_their_oldest_ranges_for_want_of_room() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         let numbers: Vec<u64> = (0..200).filter(|n| n % 7 != 3 && n % 11 != 5).collect();
         numbers.iter().for_each(|&number| {
             received.insert(number);
@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_takes_the_room_it_is_given_wherever_it_stands() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         (0..100).for_each(|number| received.insert(1000 * number));
         let written = |before: usize, room: usize| {
             let mut out = vec![0; before];

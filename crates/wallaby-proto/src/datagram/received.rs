@@ -27,7 +27,7 @@ fn latest(now: u64) -> u64 {
 
 /// The numbers of packets that have arrived, as ranges; the oldest are forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Received {
+pub(super) struct ReceivedPackets {
     /// First and last number, ascending, with gaps between them.
     ranges: Vec<(u64, u64)>,
     /// What is below has arrived or is not accepted any more.
@@ -42,7 +42,7 @@ pub(super) struct Received {
     due: Option<u64>,
 }
 
-impl Received {
+impl ReceivedPackets {
     pub(super) fn ranges(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().copied()
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn ranges_join_and_split() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         for number in [5, 1, 3, 2, 9, 4, 0] {
             assert!(!received.contains(number));
             received.insert(number);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_too_old_to_tell_counts_as_arrived() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         for number in 0..MAX_RANGES as u64 + 1 {
             received.insert(2 * number + 1);
         }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_waits_unless_something_is_missing_or_urgent() {
         let due = |packets: &[(u64, bool)]| {
-            let mut received = Received::default();
+            let mut received = ReceivedPackets::default();
             for &(number, urgent) in packets {
                 received.handle_asking(NOW, number, 1200, urgent);
             }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(due(&[(0, false), (1, true)]), Some(NOW));
         assert_eq!(due(&[(0, false), (2, false)]), Some(NOW));
         assert_eq!(due(&[(1, false), (0, false)]), Some(NOW));
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         received.handle(NOW, 0);
         assert_eq!(
             received.due(),
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn much_is_acknowledged_at_once() {
         let until_due = |size: usize| {
-            let mut received = Received::default();
+            let mut received = ReceivedPackets::default();
             let mut packets = 0;
             while received.due() != Some(NOW) {
                 received.handle_asking(NOW, packets, size, false);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_once_is_never_taken_again() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         (0..30).for_each(|number| received.insert(number));
         received.forget_below(21);
         received.forget_below(6);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_very_first_packet_is_forgotten_too() {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         received.insert(0);
         received.insert(2);
         received.forget_below(1);

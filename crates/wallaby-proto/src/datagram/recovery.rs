@@ -57,7 +57,7 @@ enum State {
 
 /// A packet that was sent. Times are in nanoseconds, here and below, since each packet is computed with several of them.
 #[derive(Debug)]
-struct Sent {
+struct SentPacket {
     at: u64,
     size: u32,
     state: State,
@@ -71,7 +71,7 @@ struct Sent {
 /// The packets of one session that are under way.
 #[derive(Debug)]
 pub(super) struct Recovery {
-    packets: VecDeque<Sent>,
+    packets: VecDeque<SentPacket>,
     /// Number of the first of `packets`.
     first: u64,
     chunks: VecDeque<Chunk>,
@@ -82,7 +82,7 @@ pub(super) struct Recovery {
     under_way: usize,
     largest_acknowledged: Option<u64>,
     rtt: Rtt,
-    window: Window,
+    window: CongestionWindow,
     reordered: u64,
     /// When the next packet counts as lost.
     loss_at: Option<u64>,
@@ -131,7 +131,7 @@ impl Recovery {
             under_way: 0,
             largest_acknowledged: None,
             rtt: Rtt::default(),
-            window: Window::new(settings),
+            window: CongestionWindow::new(settings),
             reordered: REORDERED.0,
             loss_at: None,
             last_sent: 0,
@@ -180,7 +180,7 @@ impl Recovery {
             self.under_way += 1;
             self.last_sent = now;
         }
-        self.packets.push_back(Sent {
+        self.packets.push_back(SentPacket {
             at: now,
             size: size as u32,
             state: if asks {
@@ -542,7 +542,7 @@ pub(super) const fn nanoseconds(duration: Duration) -> u64 {
 
 /// How many bytes may be under way.
 #[derive(Debug)]
-struct Window {
+struct CongestionWindow {
     size: usize,
     /// Below, it doubles each round trip; above, it grows by a datagram.
     threshold: usize,
@@ -554,7 +554,7 @@ struct Window {
     most: usize,
 }
 
-impl Window {
+impl CongestionWindow {
     fn new(settings: &Settings) -> Self {
         let datagram = settings.datagram;
         Self {
@@ -617,7 +617,7 @@ impl Window {
 mod tests {
     use super::*;
     use crate::datagram::packet;
-    use crate::datagram::received::Received;
+    use crate::datagram::received::ReceivedPackets;
     use crate::varint::Reader;
 
     const DATAGRAM: usize = 1000;
@@ -631,7 +631,7 @@ mod tests {
     }
 
     fn ack(numbers: impl IntoIterator<Item = u64>) -> Ack {
-        let mut received = Received::default();
+        let mut received = ReceivedPackets::default();
         numbers
             .into_iter()
             .for_each(|number| received.insert(number));
@@ -893,7 +893,7 @@ mod tests {
             unacknowledged: DATAGRAM,
             ..Settings::default()
         };
-        let mut window = Window::new(&settings);
+        let mut window = CongestionWindow::new(&settings);
         window.set_datagram(30 * DATAGRAM);
         assert_eq!(window.size, 60 * DATAGRAM);
         window.handle_acknowledged(1, 1, true);
@@ -904,7 +904,7 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_beyond_a_window_counts_for_the_next_datagram() {
-        let mut window = Window::new(&Settings {
+        let mut window = CongestionWindow::new(&Settings {
             datagram: DATAGRAM,
             ..Settings::default()
         });
@@ -923,7 +923,7 @@ mod tests {
 
     #[test]
     fn of_long_silence_the_first_notice_says_how_large_the_window_was() {
-        let mut window = Window::new(&Settings {
+        let mut window = CongestionWindow::new(&Settings {
             datagram: DATAGRAM,
             ..Settings::default()
         });

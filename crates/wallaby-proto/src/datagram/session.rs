@@ -1,4 +1,4 @@
-//! One session of one life with another: what the driver may ask of it.
+//! One session of one incarnation with another: what the driver may ask of it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::connection::credit::{CallWindows, Grants};
 use crate::connection::transit::{Transit, microseconds};
 use crate::connection::{Counters, Features, Hello, MethodDefinition, NamedBy, Partials};
 use crate::datagram::assembly::Assembly;
-use crate::datagram::methods::{self, Calls, Introduced};
-use crate::datagram::outgoing::{MessageNumber, Outbound, Outgoing};
+use crate::datagram::methods::{self, CalledMethods, Introduced};
+use crate::datagram::outbound::{MessageNumber, NewMessage, OutboundQueue};
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD, TIMED};
-use crate::datagram::received::Received;
+use crate::datagram::received::ReceivedPackets;
 use crate::datagram::recovery::{ASLEEP, PathStats, Recovery};
 use crate::datagram::sizing::Sizing;
-use crate::datagram::window::{WINDOW, Window};
-use crate::datagram::{MAX_MESSAGE, Pending, Refusal, Settings};
+use crate::datagram::window::{ReplayWindow, WINDOW};
+use crate::datagram::{MAX_MESSAGE, Pending, SessionRefusal, Settings};
 use crate::id::{CallId, NodeId};
 use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint;
-use crate::wire::{Link, Message, MethodRef, Request, Response, kind};
+use crate::wire::{LinkEnds, Message, MethodRef, Request, Response, kind};
 
 /// Of the numbers for messages that are not acknowledged, so many are kept for those that need no credit.
 const CONTROL_NUMBERS: u64 = WINDOW / 4;
@@ -49,12 +49,12 @@ pub struct Session {
     pub(super) local_id: u64,
     pub(super) remote_id: u64,
     pub(super) stage: Stage,
-    pub(super) received: Received,
-    pub(super) window: Window,
+    pub(super) received: ReceivedPackets,
+    pub(super) window: ReplayWindow,
     pub(super) assembly: Assembly,
     pub(super) introduced: Introduced,
-    pub(super) calls: Calls,
-    pub(super) outgoing: Outgoing,
+    pub(super) calls: CalledMethods,
+    pub(super) outgoing: OutboundQueue,
     pub(super) recovery: Recovery,
     pub(super) sizing: Sizing,
     pub(super) request_window: i64,
@@ -87,7 +87,7 @@ pub(super) enum Stage {
     /// This side asks for it.
     Asking {
         hello: Bytes,
-        /// The life that is wanted, if not any.
+        /// The incarnation that is wanted, if not any.
         expected: Option<NodeId>,
         named_by: NamedBy,
         since: Duration,
@@ -109,7 +109,7 @@ pub(super) enum Stage {
     },
 }
 
-/// Whether the peer's life goes on, as far as known.
+/// Whether the peer's incarnation goes on, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     /// It does, unless it has shown no life for long.
@@ -139,12 +139,12 @@ impl Session {
             local_id: ids.0,
             remote_id: ids.1,
             stage,
-            received: Received::default(),
-            window: Window::default(),
+            received: ReceivedPackets::default(),
+            window: ReplayWindow::default(),
             assembly: Assembly::new(partials.share()),
             introduced: Introduced::default(),
-            calls: Calls::default(),
-            outgoing: Outgoing::default(),
+            calls: CalledMethods::default(),
+            outgoing: OutboundQueue::default(),
             recovery: Recovery::new(settings),
             sizing: Sizing::new(settings, remote),
             request_window: 0,
@@ -195,7 +195,7 @@ impl Session {
         self.outgoing.is_empty()
     }
 
-    /// Whether the peer has acknowledged this message: its life has received it (PROTOCOL-NOTES 25).
+    /// Whether the peer has acknowledged this message: its incarnation has received it (PROTOCOL-NOTES 25).
     pub fn is_acknowledged(&self, message: MessageNumber) -> bool {
         self.outgoing.has_arrived(message.0)
     }
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// Whether a request should be sent now. A peer that has shown no life for long is asked first whether it is still there,
-    /// so that a request is not spent on a life or a session that is over: nobody could tell whether that had executed it.
+    /// so that a request is not spent on an incarnation or a session that is over: nobody could tell whether that had executed it.
     /// When it has answered, or has not in half a second, [`crate::connection::Event::Credit`] says that requests may go on.
     ///
     /// A sign of life is that it has acknowledged something, as old as what it has acknowledged.
@@ -248,7 +248,7 @@ impl Session {
         }
     }
 
-    /// Silence for longer than this, and the peer may be another life by now.
+    /// Silence for longer than this, and the peer may be another incarnation by now.
     fn confirm_after(&self) -> Duration {
         let round_trips = self.recovery.round_trip() * ROUND_TRIPS;
         round_trips.max(self.settings.confirm_after)
@@ -310,16 +310,19 @@ impl Session {
         &mut self,
         request: &mut Request,
         method: &MethodDefinition,
-    ) -> Result<MessageNumber, Refusal> {
+    ) -> Result<MessageNumber, SessionRefusal> {
         let size = request.payload.len();
         self.check(size)?;
         if self.request_window <= 0 || self.is_congested() {
-            return Err(Refusal::Blocked);
+            return Err(SessionRefusal::Blocked);
         }
         if request.body().is_some() {
-            return Err(Refusal::NoBodies);
+            return Err(SessionRefusal::NoBodies);
         }
-        let named = self.calls.name(method).ok_or(Refusal::NoMethodName)?;
+        let named = self
+            .calls
+            .name(method)
+            .ok_or(SessionRefusal::NoMethodName)?;
         self.request_window -= (size as u64 + MESSAGE_COST) as i64;
         request.method = MethodRef::Hash(named.hash);
         let mut header = self.outgoing.buffer();
@@ -356,7 +359,7 @@ impl Session {
         &mut self,
         response: &Response,
         counted: bool,
-    ) -> Result<MessageNumber, Refusal> {
+    ) -> Result<MessageNumber, SessionRefusal> {
         let size = response.payload.len();
         self.check(size)?;
         let accepted = if counted {
@@ -367,7 +370,7 @@ impl Session {
             !self.is_full()
         };
         if !accepted {
-            return Err(Refusal::Blocked);
+            return Err(SessionRefusal::Blocked);
         }
         let mut header = self.outgoing.buffer();
         if let Some(link) = self.link() {
@@ -383,11 +386,11 @@ impl Session {
     /// # Errors
     ///
     /// If the handshake is not done, or if more is unacknowledged than even such messages may add to.
-    pub fn send_control(&mut self, message: Message) -> Result<MessageNumber, Refusal> {
+    pub fn send_control(&mut self, message: Message) -> Result<MessageNumber, SessionRefusal> {
         let payload = message.payload().clone();
         self.check(payload.len())?;
         if self.is_full() {
-            return Err(Refusal::Blocked);
+            return Err(SessionRefusal::Blocked);
         }
         let mut header = self.outgoing.buffer();
         if let Some(link) = self.link() {
@@ -482,25 +485,25 @@ impl Session {
     }
 
     /// Whether a message with a payload of this size may be sent at all.
-    fn check(&self, payload: usize) -> Result<(), Refusal> {
+    fn check(&self, payload: usize) -> Result<(), SessionRefusal> {
         let peer = match (&self.peer, &self.stage) {
-            (_, Stage::Closing { .. }) => return Err(Refusal::Closing),
-            (None, _) => return Err(Refusal::NotOpen),
+            (_, Stage::Closing { .. }) => return Err(SessionRefusal::Closing),
+            (None, _) => return Err(SessionRefusal::NotOpen),
             (Some(peer), _) => peer,
         };
         let size = payload as u64;
         let limit = peer.limits.message.min(self.me.limits.message);
         if payload > MAX_MESSAGE {
-            Err(Refusal::TooLargeForDatagrams { size })
+            Err(SessionRefusal::TooLargeForDatagrams { size })
         } else if size > limit {
-            Err(Refusal::TooLarge { size, limit })
+            Err(SessionRefusal::TooLarge { size, limit })
         } else {
             Ok(())
         }
     }
 
-    fn link(&self) -> Option<Link> {
-        Some(Link::new(self.me.node, self.peer.as_ref()?.node))
+    fn link(&self) -> Option<LinkEnds> {
+        Some(LinkEnds::new(self.me.node, self.peer.as_ref()?.node))
     }
 
     /// Sends something that concerns the session alone.
@@ -526,7 +529,7 @@ impl Session {
         if len + PIECE_OVERHEAD > room {
             self.sizing.want_more();
         }
-        let message = Outbound {
+        let message = NewMessage {
             kind,
             payload,
             control,
@@ -545,7 +548,7 @@ impl Session {
         };
         let beside_hello = whole.saturating_sub(packet::OPEN_OVERHEAD + hello.len());
         let piece = beside_hello.saturating_sub(PIECE_OVERHEAD);
-        if len <= piece * crate::datagram::outgoing::MAX_PIECES {
+        if len <= piece * crate::datagram::outbound::MAX_PIECES {
             beside_hello
         } else {
             whole

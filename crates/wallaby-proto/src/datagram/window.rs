@@ -7,7 +7,7 @@ const WORDS: usize = (WINDOW / 64) as usize;
 
 /// The numbers of messages that have arrived.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ReplayWindow {
     /// All below have arrived; this one has not.
     base: u64,
     /// A bit for each number from `base` on, in a ring: that of number n is bit n mod [`WINDOW`].
@@ -16,7 +16,7 @@ pub(super) struct Window {
 
 /// What a window says of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum WindowCheck {
     /// It has not arrived yet.
     New,
     /// It has.
@@ -25,7 +25,7 @@ pub(super) enum Arrival {
     TooFar,
 }
 
-impl Default for Window {
+impl Default for ReplayWindow {
     fn default() -> Self {
         Self {
             base: 0,
@@ -34,22 +34,22 @@ impl Default for Window {
     }
 }
 
-impl Window {
-    pub(super) fn look(&self, number: u64) -> Arrival {
+impl ReplayWindow {
+    pub(super) fn look(&self, number: u64) -> WindowCheck {
         if number < self.base {
-            Arrival::Duplicate
+            WindowCheck::Duplicate
         } else if number - self.base >= WINDOW {
-            Arrival::TooFar
+            WindowCheck::TooFar
         } else if self.bits[word(number)] & bit(number) != 0 {
-            Arrival::Duplicate
+            WindowCheck::Duplicate
         } else {
-            Arrival::New
+            WindowCheck::New
         }
     }
 
-    /// A message that is [`Arrival::New`] has arrived.
+    /// A message that is [`WindowCheck::New`] has arrived.
     pub(super) fn insert(&mut self, number: u64) {
-        debug_assert_eq!(self.look(number), Arrival::New);
+        debug_assert_eq!(self.look(number), WindowCheck::New);
         self.bits[word(number)] |= bit(number);
         while self.bits[word(self.base)] & bit(self.base) != 0 {
             self.bits[word(self.base)] &= !bit(self.base);
@@ -72,28 +72,28 @@ mod tests {
 
     #[test]
     fn each_number_is_new_once() {
-        let mut window = Window::default();
+        let mut window = ReplayWindow::default();
         // Every block of 100 backwards, so that there are always gaps.
         for block in 0..200 {
             for number in (block * 100..(block + 1) * 100).rev() {
-                assert_eq!(window.look(number), Arrival::New, "{number}");
+                assert_eq!(window.look(number), WindowCheck::New, "{number}");
                 window.insert(number);
-                assert_eq!(window.look(number), Arrival::Duplicate, "{number}");
+                assert_eq!(window.look(number), WindowCheck::Duplicate, "{number}");
             }
         }
-        assert!((0..20_000).all(|number| window.look(number) == Arrival::Duplicate));
-        assert_eq!(window.look(20_000 + WINDOW - 1), Arrival::New);
-        assert_eq!(window.look(20_000 + WINDOW), Arrival::TooFar);
+        assert!((0..20_000).all(|number| window.look(number) == WindowCheck::Duplicate));
+        assert_eq!(window.look(20_000 + WINDOW - 1), WindowCheck::New);
+        assert_eq!(window.look(20_000 + WINDOW), WindowCheck::TooFar);
     }
 
     #[test]
     fn a_gap_holds_it_back() {
-        let mut window = Window::default();
+        let mut window = ReplayWindow::default();
         (1..WINDOW).for_each(|number| window.insert(number));
-        assert_eq!(window.look(WINDOW), Arrival::TooFar);
-        assert_eq!(window.look(0), Arrival::New);
+        assert_eq!(window.look(WINDOW), WindowCheck::TooFar);
+        assert_eq!(window.look(0), WindowCheck::New);
         window.insert(0);
-        assert_eq!(window.look(WINDOW), Arrival::New);
-        assert_eq!(window.look(0), Arrival::Duplicate);
+        assert_eq!(window.look(WINDOW), WindowCheck::New);
+        assert_eq!(window.look(0), WindowCheck::Duplicate);
     }
 }

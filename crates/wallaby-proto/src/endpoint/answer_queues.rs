@@ -24,15 +24,15 @@ pub(super) enum Size {
 /// Answers that wait. Those of a call for which there is no credit have no turn, so that neither room nor credit of others
 /// costs a look at them.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
-    queues: BTreeMap<Of, Queue>,
+pub(super) struct AnswerQueues {
+    queues: BTreeMap<Of, CallQueue>,
     turns: [BTreeMap<u64, Of>; 3],
     latest: u64,
 }
 
 /// Those of one call, of which there is one at least.
 #[derive(Debug)]
-struct Queue {
+struct CallQueue {
     parcels: VecDeque<Parcel>,
     turn: Option<(Size, u64)>,
 }
@@ -51,7 +51,7 @@ impl Size {
     }
 }
 
-impl Answers {
+impl AnswerQueues {
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
@@ -99,7 +99,7 @@ impl Answers {
             self.turns[size as usize].insert(turn, of);
             (size, turn)
         });
-        self.queues.insert(of, Queue { parcels, turn });
+        self.queues.insert(of, CallQueue { parcels, turn });
     }
 
     /// The calls before this one of its initiator are over: their answers need no credit any more. Whether any have waited for it.

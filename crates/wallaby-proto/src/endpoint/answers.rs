@@ -5,7 +5,7 @@ use super::conn::ConnId;
 use super::event::{Answer, CallKey, Output};
 use super::probe::Probe;
 use crate::call::initiator::{Arrival, Violation};
-use crate::call::taken::AnswerLimits;
+use crate::call::ungranted::AnswerLimits;
 use crate::connection::{ConnectionError, MAX_CALLS};
 use crate::detach::{FEW, detach};
 use crate::error::Failure;
@@ -224,7 +224,7 @@ impl<P: Probe> Endpoint<P> {
         let (conns, sockets, roots) = (&self.conns, &self.sockets, &call.roots);
         let requests = || roots.iter().count() as u64;
         let messages = || {
-            let carrier = conns.get(from).and_then(|peer| peer.way.peek(sockets));
+            let carrier = conns.get(from).and_then(|peer| peer.link.peek(sockets));
             carrier.map_or(0, |carrier| carrier.counters().messages_received)
         };
         let connection = from.number();

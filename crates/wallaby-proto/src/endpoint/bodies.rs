@@ -88,8 +88,8 @@ pub enum BodyEnd {
 /// Bodies of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
-    read: Table<Arriving>,
-    written: Table<Leaving>,
+    read: BodyTable<IncomingBody>,
+    written: BodyTable<OutgoingBody>,
     /// Those that are written, by what ends them.
     owners: BTreeSet<(Owner, OutBody)>,
     /// Connections on which one has ended: another one may begin.
@@ -106,7 +106,7 @@ pub(super) struct Followed {
 
 /// One that is read.
 #[derive(Debug)]
-struct Arriving {
+struct IncomingBody {
     conn: ConnId,
     number: u64,
     chunks: VecDeque<Bytes>,
@@ -123,9 +123,9 @@ struct Arriving {
 
 /// One that is written.
 #[derive(Debug)]
-struct Leaving {
+struct OutgoingBody {
     owner: Owner,
-    place: Place,
+    place: OutgoingState,
     /// When it is given up, if its owner may have ended before.
     until: Option<Duration>,
     /// What its writer waits for.
@@ -144,7 +144,7 @@ enum Owner {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum OutgoingState {
     /// Its request is held back: it is not sent at all if its handler fails.
     Held,
     /// Its request waits to be sent.
@@ -160,19 +160,19 @@ enum Waits {
 }
 
 #[derive(Debug)]
-struct Table<T> {
+struct BodyTable<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for BodyTable<T> {
     fn default() -> Self {
         let (slots, free) = Default::default();
         Self { slots, free }
     }
 }
 
-impl<T> Table<T> {
+impl<T> BodyTable<T> {
     fn add(&mut self, body: T) -> Key {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -231,11 +231,11 @@ impl Bodies {
 
     /// One is to follow an initial request of this call.
     pub(super) fn begin_root(&mut self, sequence: u64) -> OutBody {
-        self.begin(Owner::Call(sequence), Place::Waits, None)
+        self.begin(Owner::Call(sequence), OutgoingState::Waits, None)
     }
 
-    fn begin(&mut self, owner: Owner, place: Place, until: Option<Duration>) -> OutBody {
-        let body = OutBody(self.written.add(Leaving {
+    fn begin(&mut self, owner: Owner, place: OutgoingState, until: Option<Duration>) -> OutBody {
+        let body = OutBody(self.written.add(OutgoingBody {
             owner,
             place,
             until,
@@ -250,7 +250,7 @@ impl Bodies {
     /// Its request is not held back any more.
     pub(super) fn released(&mut self, body: OutBody) {
         if let Some(leaving) = self.written.get_mut(body.0) {
-            leaving.place = Place::Waits;
+            leaving.place = OutgoingState::Waits;
         }
     }
 
@@ -265,7 +265,7 @@ impl Bodies {
     }
 }
 
-impl Arriving {
+impl IncomingBody {
     /// Keeps what has arrived in about as much memory as it has bytes, however small the pieces are that it came in.
     fn push(&mut self, mut bytes: Bytes) {
         if self.over {
@@ -357,7 +357,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request that is to be handled has come over a stream, and a body with this number follows it.
     pub(super) fn begin_read(&mut self, conn: ConnId, number: u64) -> Option<InBody> {
         self.conns.get(conn)?.stream()?;
-        let body = InBody(self.bodies.read.add(Arriving {
+        let body = InBody(self.bodies.read.add(IncomingBody {
             conn,
             number,
             chunks: VecDeque::new(),
@@ -475,8 +475,8 @@ impl<P: Probe> Endpoint<P> {
         leaving.is_some_and(|leaving| {
             leaving.break_off.is_none()
                 && match leaving.place {
-                    Place::Held | Place::Waits => true,
-                    Place::At(conn, number) => {
+                    OutgoingState::Held | OutgoingState::Waits => true,
+                    OutgoingState::At(conn, number) => {
                         let stream = self.conns.get(conn).and_then(Conn::stream);
                         stream.is_some_and(|stream| stream.connection.wants_body(number))
                     }
@@ -493,7 +493,7 @@ impl<P: Probe> Endpoint<P> {
         let leaving = self.bodies.written.get_mut(body.0);
         let leaving = leaving.filter(|leaving| leaving.break_off.is_none());
         let leaving = leaving.ok_or(BodyRefusal::Stopped)?;
-        let Place::At(conn, number) = leaving.place else {
+        let OutgoingState::At(conn, number) = leaving.place else {
             leaving.waits = Some(waits);
             return Err(BodyRefusal::Blocked);
         };
@@ -516,10 +516,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// One is to follow a delegation of this request, whose deadline is then.
-    pub(super) fn begin_onward(&mut self, request: RequestKey, deadline: Duration) -> OutBody {
+    pub(super) fn begin_delegated_body(
+        &mut self,
+        request: RequestKey,
+        deadline: Duration,
+    ) -> OutBody {
         let until = deadline.saturating_add(LATE);
         let owner = Owner::Request(request);
-        let body = self.bodies.begin(owner, Place::Held, Some(until));
+        let body = self.bodies.begin(owner, OutgoingState::Held, Some(until));
         self.alarms.insert((until, Alarm::Body(body)));
         body
     }
@@ -532,7 +536,7 @@ impl<P: Probe> Endpoint<P> {
         let leaving = self.bodies.written.get_mut(body.0);
         match (leaving, self.conns.get_mut(conn)) {
             (Some(leaving), Some(peer)) => {
-                leaving.place = Place::At(conn, number);
+                leaving.place = OutgoingState::At(conn, number);
                 let followed = peer.followed.get_or_insert_default();
                 followed.leaving.push(body);
             }
@@ -555,7 +559,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(leaving) = self.bodies.written.get_mut(body.0) else {
             return;
         };
-        let Place::At(conn, number) = leaving.place else {
+        let OutgoingState::At(conn, number) = leaving.place else {
             return;
         };
         let Some(stream) = self.conns.get(conn).and_then(Conn::stream) else {
@@ -603,7 +607,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(until) = leaving.until {
             self.alarms.remove(&(until, Alarm::Body(body)));
         }
-        let Place::At(conn, _) = leaving.place else {
+        let OutgoingState::At(conn, _) = leaving.place else {
             return;
         };
         let peer = self.conns.get_mut(conn);
@@ -620,7 +624,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(leaving) = leaving.filter(|leaving| leaving.break_off.is_none()) else {
             return;
         };
-        if let Place::At(conn, number) = leaving.place {
+        if let OutgoingState::At(conn, number) = leaving.place {
             let stream = self.conns.get_mut(conn).and_then(Conn::stream_mut);
             let ended = stream.map(|stream| stream.connection.end_body(number, Err(reason)));
             if ended != Some(Err(BodyRefusal::Blocked)) {
@@ -673,7 +677,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn end_held_bodies(&mut self, request: RequestKey) {
         for body in self.bodies.of(Owner::Request(request)) {
             let leaving = self.bodies.written.get(body.0);
-            if leaving.is_some_and(|leaving| leaving.place == Place::Held) {
+            if leaving.is_some_and(|leaving| leaving.place == OutgoingState::Held) {
                 self.body_over(body);
             }
         }
@@ -746,8 +750,8 @@ mod tests {
         }
     }
 
-    fn arriving() -> Arriving {
-        Arriving {
+    fn arriving() -> IncomingBody {
+        IncomingBody {
             conn: ConnId::NOBODY,
             number: 0,
             chunks: VecDeque::new(),
@@ -806,7 +810,7 @@ mod tests {
 
     #[test]
     fn a_key_means_only_what_it_was_given_for() {
-        let mut table = Table::default();
+        let mut table = BodyTable::default();
         let first = table.add('a');
         assert_eq!(table.remove(first), Some('a'));
         let second = table.add('b');

@@ -11,7 +11,7 @@ const PLACES: usize = 16;
 /// Live calls: a call's place is the end of its sequence, and a sequence whose place is taken is passed over. So nothing is
 /// hashed or searched.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CallTable {
     places: Vec<Option<(u64, Box<Option<Call>>)>>,
     /// Boxes of calls that are over, for the next ones.
     #[allow(clippy::vec_box, reason = "they go into `places` as they are")]
@@ -24,7 +24,7 @@ pub(super) struct Calls {
     oldest: u64,
 }
 
-impl Calls {
+impl CallTable {
     /// The sequence of a call that is begun now.
     pub(super) fn next(&mut self) -> u64 {
         if self.taken * 2 >= self.places.len() {
@@ -160,8 +160,8 @@ mod tests {
 
     use super::*;
     use crate::call::initiator::Initiator;
-    use crate::call::taken::Answers;
-    use crate::line::Line;
+    use crate::call::ungranted::UngrantedAnswers;
+    use crate::fifo::Fifo;
     use crate::wire::Budgets;
     use crate::{CallId, NodeId, Token};
 
@@ -180,10 +180,10 @@ mod tests {
             time: Duration::ZERO,
             deadline: Duration::ZERO,
             options: None,
-            roots: Line::default(),
+            roots: Fifo::default(),
             ended: false,
             wants_sent: false,
-            credit: Answers::default(),
+            credit: UngrantedAnswers::default(),
             watch: None,
             watch_due: None,
             waits_for_root: false,
@@ -194,7 +194,7 @@ mod tests {
             resending: None,
             order: None,
             tolerant: None,
-            answers: Line::default(),
+            answers: Fifo::default(),
             outcome: None,
             told: false,
             taken: true,
@@ -205,7 +205,7 @@ mod tests {
     /// A call that lives long beside very many short ones keeps its place, and costs them none.
     #[test]
     fn calls_are_found_by_their_sequence_and_the_oldest_is_known() {
-        let mut calls = Calls::default();
+        let mut calls = CallTable::default();
         let first = calls.next();
         calls.add(first, || call(first));
         for _ in 0..10_000 {

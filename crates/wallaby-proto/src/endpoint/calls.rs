@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::call::allowance::Allowance;
 use crate::call::initiator::Initiator;
 use crate::call::server::undelivered_initial;
-use crate::call::taken::Answers;
+use crate::call::ungranted::UngrantedAnswers;
 use crate::call::watch::{Loss, Watch};
 use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{
@@ -22,10 +22,10 @@ use super::event::{Answer, CallKey, Next, Outcome, Output};
 use super::order::Order;
 use super::probe::{Note, Probe};
 use super::resending::{Resend, Resending};
-use super::streams::Place;
+use super::streams::MarkOwner;
 use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
-use crate::line::Line;
+use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING, MESSAGE_COST};
 use crate::trace::{self, Trace};
 
@@ -76,13 +76,13 @@ pub(super) struct Call {
     pub(super) deadline: Duration,
     /// What is not the default.
     pub(super) options: Option<Box<CallOptions>>,
-    pub(super) roots: Line<Root>,
+    pub(super) roots: Fifo<InitialRequest>,
     /// It has come to its outcome; what still runs is being stopped.
     pub(super) ended: bool,
     /// The application waits until an initial request is sent.
     pub(super) wants_sent: bool,
     /// What answers cost of the call's credit.
-    pub(super) credit: Answers,
+    pub(super) credit: UngrantedAnswers,
     pub(super) watch: Option<Box<Watch>>,
     /// When the watch wants to look at it.
     pub(super) watch_due: Option<Duration>,
@@ -102,7 +102,7 @@ pub(super) struct Call {
     /// Of one that goes on without what is lost.
     pub(super) tolerant: Option<Box<Tolerance>>,
     /// Answers that the application has not taken, and how the call ended.
-    pub(super) answers: Line<Answer>,
+    pub(super) answers: Fifo<Answer>,
     pub(super) outcome: Option<Outcome>,
     /// The application was told that there is something to take.
     pub(super) told: bool,
@@ -132,7 +132,7 @@ pub(super) struct Tolerance {
 
 /// An initial request.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(super) struct InitialRequest {
     pub(super) request: RequestId,
     pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
@@ -172,7 +172,7 @@ impl Call {
                 // The initial request at or above this place is the likeliest: a call may have thousands.
                 let likely = path.initial_index();
                 let likely = likely.and_then(|index| self.roots.get(index as usize));
-                let is_over = |root: &Root| root.session == Some(from);
+                let is_over = |root: &InitialRequest| root.session == Some(from);
                 likely.is_some_and(is_over)
                     || self.roots.iter().any(is_over)
                     || self.was_sent_over(from)
@@ -229,10 +229,10 @@ impl<P: Probe> Endpoint<P> {
             time,
             deadline,
             options: special.then(|| Box::new(options.clone())),
-            roots: Line::default(),
+            roots: Fifo::default(),
             ended: false,
             wants_sent: false,
-            credit: Answers::default(),
+            credit: UngrantedAnswers::default(),
             watch: None,
             watch_due: None,
             waits_for_root: false,
@@ -249,7 +249,7 @@ impl<P: Probe> Endpoint<P> {
             resending: (options.resend.clone()).map(|policy| Box::new(Resending::new(policy))),
             order: options.in_order.then(Box::default),
             tolerant: (options.tolerant && !options.fail_fast).then(Box::default),
-            answers: Line::default(),
+            answers: Fifo::default(),
             outcome: None,
             told: false,
             taken: false,
@@ -345,7 +345,7 @@ impl<P: Probe> Endpoint<P> {
         };
         match call.initiator.send() {
             Ok(request) => {
-                call.roots.push(Root {
+                call.roots.push(InitialRequest {
                     request,
                     server: server.clone(),
                     method: Arc::clone(method),
@@ -505,7 +505,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(call) = self.calls.kept(key.0) {
             call.taken = true;
             self.untaken -= call.answers.len();
-            call.answers = Line::default();
+            call.answers = Fifo::default();
             self.calls.leave(key.0);
         }
     }
@@ -839,7 +839,7 @@ impl<P: Probe> Endpoint<P> {
             self.watch_at(sequence, Some(self.now));
         }
         if let Mark::Parts(number) = mark {
-            self.note_large(session, number, Place::Root(sequence, request));
+            self.note_large(session, number, MarkOwner::Root(sequence, request));
         }
     }
 
@@ -922,7 +922,7 @@ impl Call {
         self.resending.as_deref_mut()
     }
 
-    pub(super) fn root(&mut self, request: RequestId) -> Option<&mut Root> {
+    pub(super) fn root(&mut self, request: RequestId) -> Option<&mut InitialRequest> {
         let index = request.path.initial_index()? as usize;
         let root = self.roots.get_mut(index)?;
         (root.request.path == request.path).then_some(root)

@@ -11,7 +11,7 @@ use crate::Address;
 use crate::call::records::RecordLimits;
 use crate::call::waiting::WaitingLimits;
 use crate::connection::{
-    Bounds, KeepAliveSettings, Limits as WireLimits, PartialLimits, StrangerLimits,
+    Bounds, ConnectionLimits as WireLimits, KeepAliveSettings, PartialLimits, StrangerLimits,
 };
 use crate::datagram::MAX_MESSAGE;
 use crate::dial::DialPolicy;
@@ -46,7 +46,7 @@ pub struct Limits {
     /// [`Failure::Refused`](crate::error::Failure::Refused), and statuses that nobody waited with are dropped: they are
     /// asked for again. Default 16 MiB.
     pub waiting: usize,
-    /// Bytes of answers that wait to be passed on to their initiators: their payloads and optional fields, and 2 KiB for each.
+    /// Bytes of answers that wait to be relayed to their initiators: their payloads and optional fields, and 2 KiB for each.
     /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.
     pub relayed: u64,
     /// Bytes of initial requests that are kept to be sent again ([`Resend`](super::Resend)), a call, each with 512 bytes besides
@@ -123,7 +123,7 @@ pub struct Config {
     pub require_seals: bool,
     /// The schemes of the addresses that the shell dials.
     pub schemes: Schemes,
-    /// How many answers wait to which no way leads, and for how long.
+    /// How many answers wait to which no route leads, and for how long.
     pub wayless: WaitingLimits,
     /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a better
     /// way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).

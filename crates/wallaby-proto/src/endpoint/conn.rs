@@ -5,11 +5,11 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer_queues::Answers;
+use super::answer_queues::AnswerQueues;
 use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
 use super::relaying::Relayed;
-use crate::call::records::{Passage, Sent, Session, Ticket};
+use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -59,8 +59,8 @@ impl ConnId {
     }
 
     /// What records call it.
-    pub(super) fn session(self) -> Session {
-        Session(self.number())
+    pub(super) fn session(self) -> SessionNumber {
+        SessionNumber(self.number())
     }
 }
 
@@ -84,7 +84,7 @@ impl Conns {
             slot,
             generation: *generation,
         };
-        match &peer.way {
+        match &peer.link {
             Link::Session(socket, session) => drop(self.sessions.insert((*socket, *session), id)),
             Link::Stream(_) => self.streams += 1,
         }
@@ -95,9 +95,9 @@ impl Conns {
     /// A connection goes over something else from now on.
     pub(super) fn change(&mut self, id: ConnId, link: Link) {
         let Some(conn) = self.get_mut(id) else { return };
-        let before = std::mem::replace(&mut conn.way, link);
+        let before = std::mem::replace(&mut conn.link, link);
         self.streams -= usize::from(matches!(before, Link::Stream(_)));
-        if let Some(Link::Session(socket, session)) = self.get(id).map(|conn| &conn.way) {
+        if let Some(Link::Session(socket, session)) = self.get(id).map(|conn| &conn.link) {
             let session = (*socket, *session);
             self.sessions.insert(session, id);
         }
@@ -111,7 +111,7 @@ impl Conns {
         let peer = place.take()?;
         *generation = generation.wrapping_add(1).max(1);
         self.free.push(id.slot);
-        match &peer.way {
+        match &peer.link {
             Link::Session(socket, session) => drop(self.sessions.remove(&(*socket, *session))),
             Link::Stream(_) => self.streams -= 1,
         }
@@ -194,10 +194,10 @@ impl Link {
 /// The other end of a connection.
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) way: Link,
+    pub(super) link: Link,
     /// Where it is; nobody knows it of a stream that came in.
     pub(super) at: Option<Address>,
-    /// It was dialled: for whoever is there, or for one life.
+    /// It was dialled: for whoever is there, or for one incarnation.
     pub(super) dialled: Option<Option<NodeId>>,
     /// When it is given up if it is not open.
     pub(super) until: Option<Duration>,
@@ -214,7 +214,7 @@ pub(super) struct Conn {
     /// The credit of its calls before this one was forgotten last.
     pub(super) over: Option<CallId>,
     /// What its method numbers mean here.
-    pub(super) methods: Vec<Result<Meant, Refused>>,
+    pub(super) methods: Vec<Result<Meant, RefusedMethod>>,
     pub(super) queues: Option<Box<Queues>>,
     /// Bodies that are read or written over it.
     pub(super) followed: Option<Box<Followed>>,
@@ -231,7 +231,7 @@ pub(super) struct Meant {
 
 /// A method that is not served so, and the status that says why.
 #[derive(Debug)]
-pub(super) struct Refused(pub(super) Box<(MethodDefinition, Status)>);
+pub(super) struct RefusedMethod(pub(super) Box<(MethodDefinition, Status)>);
 
 /// Messages that wait for the handshake, for credit, or for room.
 #[derive(Debug, Default)]
@@ -240,7 +240,7 @@ pub(super) struct Queues {
     pub(super) requests: VecDeque<Parcel>,
     /// Requests that bodies are to follow: they may wait for others' bodies to end, which holds up nobody else.
     pub(super) followed: VecDeque<Parcel>,
-    pub(super) answers: Answers,
+    pub(super) answers: AnswerQueues,
 }
 
 /// What a message takes while it waits.
@@ -250,7 +250,7 @@ pub(super) struct Room {
     pub(super) requests: usize,
     /// Of the room for answers, and who has it.
     pub(super) answers: Option<(Share, usize)>,
-    /// What it belongs to, if it is passed on for another server: that has room of its own.
+    /// What it belongs to, if it is relayed for another server: that has room of its own.
     pub(super) relayed: Option<(CallId, Token)>,
     /// The request whose message waits, so that it sends no other in this direction.
     pub(super) of: Option<(RequestKey, Lane)>,
@@ -264,10 +264,10 @@ pub(super) struct Parcel {
     /// The method of a request.
     pub(super) method: Option<Arc<MethodDefinition>>,
     /// What records call it.
-    pub(super) released: Option<(Ticket, Sent)>,
+    pub(super) released: Option<(Ticket, ReleasedMessage)>,
     /// The same of the status of a request that has no record, and of what others have sent.
-    pub(super) passage: Option<Passage>,
-    /// Those of a request onward.
+    pub(super) relay_id: Option<RelayId>,
+    /// Those of a delegated request.
     pub(super) times: Option<Times>,
     /// The request that sent it, and in which direction.
     pub(super) of: Option<(RequestKey, Lane)>,
@@ -278,7 +278,7 @@ pub(super) struct Parcel {
     pub(super) room: Room,
 }
 
-/// What a request onward says of the time when it is sent, at last.
+/// What a delegated request says of the time when it is sent, at last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     /// When its call began, as far as known.
@@ -293,7 +293,7 @@ pub(super) struct Times {
 #[derive(Debug)]
 pub(super) enum Towards {
     Server(Address),
-    /// A life by an open connection, or whoever is at the address; whether that life was found there before.
+    /// An incarnation by an open connection, or whoever is at the address; whether that incarnation was found there before.
     Asked(Location, bool),
     /// The other end of a connection, as long as that is open.
     Over(ConnId),
@@ -310,7 +310,7 @@ pub(super) enum Towards {
         oldest: u64,
     },
     /// Towards the call's initiator, for another server.
-    Onward(Box<Relayed>),
+    Relay(Box<Relayed>),
 }
 
 impl Conn {
@@ -321,9 +321,9 @@ impl Conn {
         }
     }
 
-    pub(super) fn new(way: Link, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
+    pub(super) fn new(link: Link, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
         Self {
-            way,
+            link,
             at,
             dialled,
             until: None,
@@ -341,14 +341,14 @@ impl Conn {
     }
 
     pub(super) fn stream(&self) -> Option<&Stream> {
-        match &self.way {
+        match &self.link {
             Link::Stream(stream) => Some(stream),
             Link::Session(..) => None,
         }
     }
 
     pub(super) fn stream_mut(&mut self) -> Option<&mut Stream> {
-        match &mut self.way {
+        match &mut self.link {
             Link::Stream(stream) => Some(stream),
             Link::Session(..) => None,
         }
@@ -362,7 +362,7 @@ impl Conn {
 
     /// Whether a message that stands there has not left this endpoint yet.
     pub(super) fn is_writing(&self, sockets: &Sockets, mark: Mark) -> bool {
-        match (self.way.peek(sockets), mark) {
+        match (self.link.peek(sockets), mark) {
             (Some(carrier), Mark::Written(mark)) => carrier.progress().0 < mark,
             (Some(_), Mark::Parts(_)) => true,
             (None, _) => false,
@@ -446,7 +446,7 @@ impl Parcel {
             towards,
             method: None,
             released: None,
-            passage: None,
+            relay_id: None,
             times: None,
             of: None,
             body: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Hello, NamedBy, Search};
-use crate::datagram::{Cause, Ended, Session, SessionId, TooManySessions};
+use crate::datagram::{Cause, Session, SessionEnd, SessionId, TooManySessions};
 use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
@@ -25,7 +25,7 @@ const ROOM_NEEDED: &str = "room is needed for another connection";
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
 
-/// Fewest addresses whose lives are remembered, in fourths.
+/// Fewest addresses whose incarnations are remembered, in fourths.
 const MIN_FOUND: usize = 64;
 
 impl<P: Probe> Endpoint<P> {
@@ -52,14 +52,14 @@ impl<P: Probe> Endpoint<P> {
         Some(id)
     }
 
-    /// The open connection with what is reached at an address, if it says that it is this life.
-    pub(super) fn life_at(&mut self, at: &Address, node: NodeId) -> Option<ConnId> {
+    /// The open connection with what is reached at an address, if it says that it is this incarnation.
+    pub(super) fn incarnation_at(&mut self, at: &Address, node: NodeId) -> Option<ConnId> {
         let id = self.conn_at(at)?;
         let found = self.conns.get(id)?.node();
         (found == Some(node)).then_some(id)
     }
 
-    /// Open connections whose other end says that it is this life, a few of them: perhaps none of them is.
+    /// Open connections whose other end says that it is this incarnation, a few of them: perhaps none of them is.
     pub(super) fn claiming(&self, node: NodeId) -> Vec<ConnId> {
         let peers = self.by_node.get(&node).into_iter().flatten();
         // Those that came last: a stranger that claims it first must not be the only one.
@@ -74,13 +74,13 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Whether no connection with a life is left by which calls of this endpoint may hear of it.
+    /// Whether no connection with an incarnation is left by which calls of this endpoint may hear of it.
     pub(super) fn was_last(&self, node: NodeId) -> bool {
         let mut peers = self.by_node.get(&node).into_iter().flatten();
         !peers.any(|id| self.conns.get(*id).is_some_and(|peer| peer.carried_calls))
     }
 
-    /// The life at the other end of a connection, once the handshake is done.
+    /// The incarnation at the other end of a connection, once the handshake is done.
     pub fn peer(&self, id: ConnId) -> Option<NodeId> {
         self.conns.get(id)?.node
     }
@@ -90,14 +90,14 @@ impl<P: Probe> Endpoint<P> {
         self.conns.get(id)?.hello()?.address.as_ref()
     }
 
-    /// How many open connections there are with a life.
+    /// How many open connections there are with an incarnation.
     pub(super) fn connections_with(&self, node: NodeId) -> usize {
         self.by_node.get(&node).map_or(0, Vec::len)
     }
 
     /// What carries a peer's messages, to send by it.
     pub(super) fn carrier(&mut self, id: ConnId) -> Option<Carrier<&mut Connection, &mut Session>> {
-        match &mut self.conns.get_mut(id)?.way {
+        match &mut self.conns.get_mut(id)?.link {
             Link::Session(socket, session) => {
                 (self.sockets.session(*socket, *session)).map(Carrier::Session)
             }
@@ -158,7 +158,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request that came from a peer is handled, or was refused.
     pub(super) fn grant_request(&mut self, id: ConnId, payload: usize) -> Option<()> {
-        if let Link::Session(socket, session) = self.conns.get(id)?.way {
+        if let Link::Session(socket, session) = self.conns.get(id)?.link {
             let gate = self.sockets.gate_mut(socket)?;
             return gate.grant_request(session, payload);
         }
@@ -174,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
     pub(super) fn has_left(&self, peer: &Conn) -> Option<(u64, Option<u64>)> {
-        Some(peer.way.peek(&self.sockets)?.progress())
+        Some(peer.link.peek(&self.sockets)?.progress())
     }
 
     /// Opens a connection, if there is room for it.
@@ -193,7 +193,7 @@ impl<P: Probe> Endpoint<P> {
             server: to.clone(),
             limit,
         })?;
-        let way = match to {
+        let link = match to {
             Address::Udp(at) if !self.config.streams_first => {
                 self.dial_session(*at, expected, named_by)?
             }
@@ -207,7 +207,7 @@ impl<P: Probe> Endpoint<P> {
             None => self.config.dial_timeout,
             Some(_) => self.config.dial_back_timeout,
         };
-        let mut peer = Conn::new(way, Some(to.clone()), Some(expected));
+        let mut peer = Conn::new(link, Some(to.clone()), Some(expected));
         (peer.used, peer.useful) = (self.used, true);
         let usefulness = peer.usefulness();
         let id = self.conns.insert(peer);
@@ -325,7 +325,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(peer) = self.conns.get(id) else {
             return true;
         };
-        let carrier = peer.way.peek(&self.sockets);
+        let carrier = peer.link.peek(&self.sockets);
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
         peer.busy == 0
             && !self.connecting.contains(&id)
@@ -335,8 +335,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
-    pub(super) fn welcome(&mut self, way: Link, at: Option<Address>) -> ConnId {
-        let mut peer = Conn::new(way, at, None);
+    pub(super) fn welcome(&mut self, link: Link, at: Option<Address>) -> ConnId {
+        let mut peer = Conn::new(link, at, None);
         peer.used = self.used;
         let id = self.conns.insert(peer);
         if let Some(oldest) = self.places.welcome(self.now, id) {
@@ -502,7 +502,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(conn) = self.conns.get(id).filter(|conn| !conn.holds_messages()) else {
             return;
         };
-        let carrier = conn.way.peek(&self.sockets);
+        let carrier = conn.link.peek(&self.sockets);
         if carrier.is_some_and(|carrier| carrier.counters().messages_sent == 0) {
             self.close_conn(id, "nothing is left to be sent");
         }
@@ -530,7 +530,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A session has ended.
-    pub(super) fn session_ended(&mut self, session: (SocketId, SessionId), ended: &Ended) {
+    pub(super) fn session_ended(&mut self, session: (SocketId, SessionId), ended: &SessionEnd) {
         if self.sockets.peek(session.0, session.1).is_none() {
             self.counters.carried += ended.counters;
         }
@@ -595,7 +595,7 @@ impl<P: Probe> Endpoint<P> {
         };
         self.not_opening(id, peer.until);
         self.places.leave(id);
-        if let Some(carrier) = peer.way.peek(&self.sockets) {
+        if let Some(carrier) = peer.link.peek(&self.sockets) {
             self.counters.carried += carrier.counters();
         }
         self.counters.connections_ended += u64::from(peer.node.is_some());
@@ -665,7 +665,7 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    /// A life was found at an address. Of who was there before it says something only to calls that look for it there: anybody
+    /// An incarnation was found at an address. Of who was there before it says something only to calls that look for it there: anybody
     /// can be found at its own address as anybody else.
     pub(super) fn found_at(&mut self, at: &Address, node: NodeId) {
         let most = self.config.limits.connections.max(MIN_FOUND);

@@ -224,7 +224,7 @@ impl Answer {
 
 /// A request that is to be handled.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingRequest {
     /// Which of the methods served it calls, in the order in which they were added.
     pub method: usize,
     /// Its arguments.

@@ -106,8 +106,8 @@ impl Handlers {
         slot.is_some_and(|slot| slot.waiting[lane as usize] > 0)
     }
 
-    /// Whether answers of this request hold it up while they wait for a way.
-    pub(super) fn waits_for_way(&self, key: RequestKey) -> bool {
+    /// Whether answers of this request hold it up while they wait for a route.
+    pub(super) fn waits_for_route(&self, key: RequestKey) -> bool {
         self.slot(key).is_some_and(|slot| !slot.wayless)
     }
 

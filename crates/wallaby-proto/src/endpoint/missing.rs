@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Endpoint;
-use super::calls::{Call, Root, cost_of};
+use super::calls::{Call, InitialRequest, cost_of};
 use super::event::{Answer, CallKey};
 use super::probe::Probe;
 use crate::RequestId;
@@ -98,7 +98,7 @@ impl Call {
         }
     }
 
-    fn root_of(&self, request: RequestId) -> Option<&Root> {
+    fn root_of(&self, request: RequestId) -> Option<&InitialRequest> {
         let root = self.roots.get(request.path.initial_index()? as usize);
         root.filter(|root| root.request == request)
     }

@@ -12,8 +12,8 @@
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `places`, `draining` | which requests run and which wait; how an endpoint comes to rest |
-//! | `sending`, `answer_queues` | which way messages take, what waits, what reaches nobody |
-//! | `relaying` | what is passed on for others |
+//! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
+//! | `relaying` | what is relayed for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
 //! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
 //!
@@ -40,8 +40,8 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use bytes::BytesMut;
-//! use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
-//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, Input, Next, Outcome, Output, Schemes, Seeds};
+//! use wallaby_proto::connection::{Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
+//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds};
 //! use wallaby_proto::{Address, NodeId, Status, datagram::Settings};
 //!
 //! struct Shell {
@@ -56,7 +56,7 @@
 //!         let Self { endpoint, streams, heard } = self;
 //!         endpoint.set_time(now);
 //!         for (conn, (stream, side)) in streams.clone() {
-//!             while endpoint.handle_input(conn, &mut network[stream][side]) == Input::More {}
+//!             while endpoint.handle_input(conn, &mut network[stream][side]) == InputOutcome::More {}
 //!         }
 //!         if endpoint.poll_timeout().is_some_and(|due| due <= now) {
 //!             endpoint.handle_timeout();
@@ -95,7 +95,7 @@
 //!
 //! # let seed = |node: u64| { let mut seed = [7; 16]; seed[0] = node as u8; seed };
 //! let shell = |node| {
-//!     let (node, limits) = (NodeId::new(node).unwrap(), Limits::default());
+//!     let (node, limits) = (NodeId::new(node).unwrap(), ConnectionLimits::default());
 //!     let hello = Hello { versions: (VERSION, VERSION), node, expected: None, address: None, features: Features::TIME, limits };
 //!     let config = Config { schemes: Schemes::new(["mem"]), ..Config::default() };
 //!     let seed = seed(node.get()); // in earnest: random, and another one for each
@@ -138,7 +138,7 @@ mod event;
 mod handler_table;
 mod missing;
 mod order;
-mod places;
+mod permits;
 mod probe;
 mod refused;
 mod relaying;
@@ -158,22 +158,24 @@ pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
 pub use self::event::{
-    Answer, CallKey, Closed, Incoming, Lane, Next, Outcome, Output, Placed, RequestKey,
+    Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, RequestKey,
 };
-pub use self::places::Place;
+pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
-pub use self::requests::{Author, DelegateOptions, Delegation, HandedOn, Handler, How};
+pub use self::requests::{
+    AcceptedDelegation, Author, DelegateOptions, Handler, How, NewDelegation,
+};
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
-pub use self::streams::Input;
+pub use self::streams::InputOutcome;
 pub use crate::executor::Load;
 
 use self::bodies::Bodies;
-use self::call_table::Calls;
+use self::call_table::CallTable;
 use self::config::{Map, Seeded};
-use self::conn::{Conns, Meant, Parcel, Refused};
+use self::conn::{Conns, Meant, Parcel, RefusedMethod};
 use self::handler_table::Handlers;
-use self::sending::Full;
+use self::sending::RefusedForRoom;
 use self::sockets::Sockets;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
@@ -181,10 +183,10 @@ use crate::call::clock::{Clock, earliest};
 use crate::call::records::{RecordLimits, Records, Remembered, Ticket, written_next};
 use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
-use crate::call::waiting::Waiting;
+use crate::call::waiting::WaitingAnswers;
 use crate::connection::{
-    Bounds, Counters as Carried, Dials, Event as News, Features, Hello, MethodDefinition, Partials,
-    Places,
+    Bounds, ConnectionSlots, Counters as Carried, Dials, Event as News, Features, Hello,
+    MethodDefinition, Partials,
 };
 use crate::datagram::{SessionEvent, Settings};
 use crate::executor::Executor;
@@ -248,10 +250,10 @@ pub struct Counters {
     pub statuses_received: u64,
     /// Statuses that ended requests here.
     pub statuses_sent: u64,
-    /// Pings passed on for initiators that cannot reach a server.
-    pub pings_passed: u64,
-    /// Responses that waited since no way led to their initiator.
-    pub waited_for_ways: u64,
+    /// Pings relayed for initiators that cannot reach a server.
+    pub pings_relayed: u64,
+    /// Responses that waited since no route led to their initiator.
+    pub waited_for_routes: u64,
     /// Times that an address was not dialled since the dial policy forbids it.
     pub dials_forbidden: u64,
     /// Pings and aborts about requests that are not known here.
@@ -268,9 +270,9 @@ pub struct Counters {
     pub connections_used: u64,
     /// Messages and bytes that connections have carried.
     pub carried: Carried,
-    /// Answers and reports of other servers that were passed on towards their initiators.
+    /// Answers and reports of other servers that were relayed towards their initiators.
     pub relayed: u64,
-    /// Answers dropped: no way leads to their initiator, or too many wait for one.
+    /// Answers dropped: no route leads to their initiator, or too many wait for one.
     pub undeliverable: u64,
     /// Handlers that panicked.
     pub panics: u64,
@@ -288,7 +290,7 @@ pub struct Sizes {
     pub requests: usize,
     /// What the records hold.
     pub remembered: Remembered,
-    /// Answers to which no way leads.
+    /// Answers to which no route leads.
     pub unrouted: usize,
     /// Connections.
     pub connections: usize,
@@ -368,7 +370,7 @@ pub struct Endpoint<P = ()> {
     conns: Conns,
     stream_times: StreamTimes,
     /// Which of them are strangers, and in which order the others make room.
-    places: Places<ConnId>,
+    places: ConnectionSlots<ConnId>,
     by_address: Map<Address, ConnId>,
     /// What was looked up there last.
     last_address: Option<(Address, ConnId)>,
@@ -376,21 +378,21 @@ pub struct Endpoint<P = ()> {
     by_node: Map<NodeId, Vec<ConnId>>,
     /// Connections that are being opened, or that end soon.
     opening: BTreeSet<(Duration, ConnId)>,
-    /// The life that was last found at each address.
+    /// The incarnation that was last found at each address.
     found: Map<Address, NodeId>,
-    /// Dials of addresses that peers have named, and those of them that are for one life and under way.
+    /// Dials of addresses that peers have named, and those of them that are for one incarnation and under way.
     dials: Dials<Address>,
     dialled_back: Map<Address, ConnId>,
     /// Bytes of requests that wait for a connection or for credit.
     waiting: usize,
     /// Who has how much of the room for answers that do.
     answers_waiting: Shares,
-    /// Who has how much of the room for answers that are passed on.
+    /// Who has how much of the room for answers that are relayed.
     relayed: Shares,
     /// How many of them wait for which connections, by their calls.
     relaying: BTreeMap<(CallId, Token, ConnId), usize>,
-    /// Answers to which no way leads.
-    wayless: Waiting<Parcel>,
+    /// Answers to which no route leads.
+    wayless: WaitingAnswers<Parcel>,
     /// When connections' use was last counted.
     used: u64,
 
@@ -408,7 +410,7 @@ pub struct Endpoint<P = ()> {
     tickets: BTreeMap<Ticket, RequestKey>,
     bodies: Bodies,
 
-    calls: Calls,
+    calls: CallTable,
     /// Calls that are watched over, by when they are to be looked at.
     watched: BTreeSet<(Duration, u64)>,
     /// Calls that were not looked at yet, in the order in which they began, and when that was.
@@ -431,7 +433,7 @@ pub struct Endpoint<P = ()> {
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
     /// What was refused for want of room.
-    full: Full,
+    full: RefusedForRoom,
     /// Connections that the shell waits for.
     connecting: BTreeSet<ConnId>,
     /// It begins nothing any more.
@@ -468,14 +470,14 @@ impl<P: Probe> Endpoint<P> {
             patience: config.initiator_timeout,
             ..RecordLimits::default()
         };
-        let places = Places::new(config.strangers);
+        let places = ConnectionSlots::new(config.strangers);
         let dials = Dials::new(config.dial_policy.limits());
         let bounds = Bounds {
             output: config.limits.output,
             partials: Partials::new(config.limits.partials),
         };
         let branches = BranchRoom::new(config.limits.branches);
-        let wayless = Waiting::new(config.wayless);
+        let wayless = WaitingAnswers::new(config.wayless);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
         let answers = config.limits.waiting;
@@ -528,7 +530,7 @@ impl<P: Probe> Endpoint<P> {
             executor,
             tickets: BTreeMap::new(),
             bodies: Bodies::default(),
-            calls: Calls::default(),
+            calls: CallTable::default(),
             watched: BTreeSet::new(),
             fresh: VecDeque::new(),
             fresh_for,
@@ -540,7 +542,7 @@ impl<P: Probe> Endpoint<P> {
             unsent: Vec::new(),
             untaken: 0,
             kept: 0,
-            full: Full::default(),
+            full: RefusedForRoom::default(),
             connecting: BTreeSet::new(),
             closed: false,
             draining: false,
@@ -580,7 +582,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self.probe
     }
 
-    /// The endpoint's life.
+    /// The endpoint's incarnation.
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -595,7 +597,7 @@ impl<P: Probe> Endpoint<P> {
         let datagrams = self.sockets.counts();
         let mut carried = self.counters.carried;
         for (_, conn) in self.conns.iter() {
-            if let Some(carrier) = conn.way.peek(&self.sockets) {
+            if let Some(carrier) = conn.link.peek(&self.sockets) {
                 carried += carrier.counters();
             }
         }
@@ -919,7 +921,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The method that a caller means.
-    fn find_method(&self, caller: &MethodDefinition) -> Result<Meant, Refused> {
+    fn find_method(&self, caller: &MethodDefinition) -> Result<Meant, RefusedMethod> {
         let name = caller.name();
         let position = self.names.get(name).copied();
         let served = position.and_then(|position| Some((position, self.served.get(position)?)));
@@ -931,7 +933,7 @@ impl<P: Probe> Endpoint<P> {
                 });
             }
             let message = format!("no method {name} here");
-            return Err(Refused(Box::new((
+            return Err(RefusedMethod(Box::new((
                 caller.clone(),
                 Status::new(Code::Unimplemented, message),
             ))));
@@ -941,7 +943,7 @@ impl<P: Probe> Endpoint<P> {
                 served: position,
                 named: None,
             }),
-            Err(status) => Err(Refused(Box::new((caller.clone(), status)))),
+            Err(status) => Err(RefusedMethod(Box::new((caller.clone(), status)))),
         }
     }
 
@@ -958,7 +960,7 @@ impl<P: Probe> Endpoint<P> {
                         named: Some(named), ..
                     }) => self.find_method(&named),
                     Ok(meant) => Ok(meant),
-                    Err(Refused(refused)) => self.find_method(&refused.0),
+                    Err(RefusedMethod(refused)) => self.find_method(&refused.0),
                 });
             let known = known.collect();
             if let Some(peer) = self.conns.get_mut(id) {

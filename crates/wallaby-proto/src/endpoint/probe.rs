@@ -52,7 +52,7 @@ pub trait Probe {
     /// A message waits for credit or for room.
     fn waits(&mut self, _message: &Message) {}
 
-    /// No way leads to where a message is to go.
+    /// No route leads to where a message is to go.
     fn stranded(&mut self, _message: &Message) {}
 
     /// The records tell of a request that is remembered here, or say that it is not.
@@ -113,7 +113,7 @@ pub enum Note {
     TokenShown,
     /// Somebody who works for a call that is over is told so.
     Dismissed,
-    /// An answer has found a way to its initiator.
+    /// An answer has found a route to its initiator.
     FoundWay,
     /// An answer reaches nobody.
     Dropped,

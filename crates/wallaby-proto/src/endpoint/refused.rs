@@ -1,7 +1,7 @@
 //! Statuses of requests of which nothing is remembered here: no record tells that one waits, so it is registered apart.
 
 use crate::Status;
-use crate::call::records::{Passage, RefusedRequest};
+use crate::call::records::{RefusedRequest, RelayId};
 use crate::call::server::{Outbound, Server};
 use crate::connection::{Mark, Refusal};
 use crate::wire::{Message, Request, Response};
@@ -11,12 +11,12 @@ use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::probe::Probe;
 use super::requests::Handler;
 use super::sending::output;
-use super::streams::Place;
+use super::streams::MarkOwner;
 
 impl<P: Probe> Endpoint<P> {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
-    pub(super) fn tell_of_refusal(&mut self, handler: &Handler) -> Option<Passage> {
+    pub(super) fn tell_of_refusal(&mut self, handler: &Handler) -> Option<RelayId> {
         let refused = RefusedRequest {
             call: handler.server.call(),
             token: handler.server.token(),
@@ -32,17 +32,17 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     pub(super) fn note_refusal_taken(&mut self, handler: &Handler, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
-            let passage = self.tell_of_refusal(handler);
-            self.note_passage(by, passage, mark);
+            let relay_id = self.tell_of_refusal(handler);
+            self.note_relay(by, relay_id, mark);
         }
     }
 
     /// What was told of stands there in a peer's output.
-    pub(super) fn note_passage(&mut self, by: ConnId, passage: Option<Passage>, mark: Mark) {
-        let Some(passage) = passage else { return };
+    pub(super) fn note_relay(&mut self, by: ConnId, relay_id: Option<RelayId>, mark: Mark) {
+        let Some(relay_id) = relay_id else { return };
         match mark {
-            Mark::Written(mark) => self.records.passed_on(passage, Some(output(by, mark))),
-            Mark::Parts(number) => self.note_large(by, number, Place::Passage(passage)),
+            Mark::Written(mark) => self.records.relayed(relay_id, Some(output(by, mark))),
+            Mark::Parts(number) => self.note_large(by, number, MarkOwner::Relay(relay_id)),
         }
     }
 
@@ -70,8 +70,8 @@ impl<P: Probe> Endpoint<P> {
         self.counters.statuses_sent += 1;
         match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
-                let passage = self.records.refused(&refused, self.now);
-                self.note_passage(from, passage, mark);
+                let relay_id = self.records.refused(&refused, self.now);
+                self.note_relay(from, relay_id, mark);
             }
             Ok(_) => {}
             Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
@@ -84,12 +84,12 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         id: ConnId,
         status: &mut Response,
-        refused: Option<Passage>,
+        refused: Option<RelayId>,
     ) -> bool {
         match (self.hand_response(id, status, false), refused) {
-            (Ok(mark), _) => self.note_passage(id, refused, mark),
+            (Ok(mark), _) => self.note_relay(id, refused, mark),
             (Err(Refusal::Blocked | Refusal::NotOpen), _) => return false,
-            (_, Some(passage)) => self.records.passed_on(passage, None),
+            (_, Some(relay_id)) => self.records.relayed(relay_id, None),
             (_, None) => {}
         }
         true
@@ -97,13 +97,13 @@ impl<P: Probe> Endpoint<P> {
 
     /// As many wait as are told of.
     fn answer_later(&mut self, from: ConnId, status: Response, refused: &RefusedRequest) {
-        let passage = self.records.refused(refused, self.now);
-        if passage.is_none() {
+        let relay_id = self.records.refused(refused, self.now);
+        if relay_id.is_none() {
             self.counters.undeliverable += 1;
             return;
         }
         let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
-        parcel.passage = passage;
+        parcel.relay_id = relay_id;
         self.post(parcel);
     }
 }

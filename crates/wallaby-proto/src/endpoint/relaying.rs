@@ -1,4 +1,4 @@
-//! Answers of other servers on their way to initiators that cannot be dialled, and answers to which no way leads.
+//! Answers of other servers on their way to initiators that cannot be dialled, and answers to which no route leads.
 //!
 //! An answer is credited to who brought it when the next connection has taken it: so the server before sends no more than its
 //! call's window, and a slow initiator holds up its own calls alone.
@@ -6,7 +6,7 @@
 use super::Endpoint;
 use super::conn::{ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
-use crate::call::records::{Session, Way, invitation};
+use crate::call::records::{RelayRoute, SessionNumber, invitation};
 use crate::call::server::make_too_large;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
@@ -33,7 +33,7 @@ pub(super) struct Relayed {
 }
 
 /// What became of an attempt to send a relayed answer.
-enum Sent {
+enum RelayOutcome {
     /// There, if it has a place there already.
     At(Mark),
     /// There is no credit or no room now.
@@ -50,7 +50,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
-        let next = self.way_onward(message, distance(message), from);
+        let next = self.relay_route(message, distance(message), from);
         match (message, next) {
             (Message::Response(response), next) => self.relay_response(from, response, next),
             (other, Some((next, nearer))) => {
@@ -58,7 +58,7 @@ impl<P: Probe> Endpoint<P> {
                     *distance = nearer;
                 }
                 if let Message::Pong(pong) = other {
-                    self.records.pong_passes(pong, self.now);
+                    self.records.pong_relayed(pong, self.now);
                 }
                 self.counters.relayed += 1;
                 self.attempt_control(next, other.clone());
@@ -92,20 +92,20 @@ impl<P: Probe> Endpoint<P> {
             self.credit_relayed(response.call, &relayed);
             return;
         }
-        let mut passage = None;
+        let mut relay_id = None;
         if let Some((id, nearer)) = next {
             response.distance = nearer;
             let large = response.payload.len() > MAX_FRAME;
             if large || self.is_blocked(id) {
-                passage = self.records.passing(response, id.session(), self.now);
+                relay_id = self.records.begin_relay(response, id.session(), self.now);
             }
             let conn = self.conns.get(id);
             let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
-            if !waits && let Sent::At(mark) = self.attempt_relayed(id, response, &relayed) {
-                return self.note_passage(id, passage, mark);
+            if !waits && let RelayOutcome::At(mark) = self.attempt_relayed(id, response, &relayed) {
+                return self.note_relay(id, relay_id, mark);
             }
         }
-        self.keep_relayed(response, relayed, (next, passage));
+        self.keep_relayed(response, relayed, (next, relay_id));
     }
 
     /// A relayed answer has to wait, if there is room for that.
@@ -113,14 +113,14 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         response: &Response,
         mut relayed: Box<Relayed>,
-        (next, passage): (Option<(ConnId, u32)>, Option<crate::call::records::Passage>),
+        (next, relay_id): (Option<(ConnId, u32)>, Option<crate::call::records::RelayId>),
     ) {
         let session = next.map(|(id, _)| id.session());
-        let way = self.may_wait(response, relayed.distance);
+        let route = self.may_wait(response, relayed.distance);
         let session = session
-            .or(way.map(|way| way.session))
+            .or(route.map(|route| route.session))
             .unwrap_or(relayed.from.session());
-        let passage = passage.or_else(|| self.records.passing(response, session, self.now));
+        let relay_id = relay_id.or_else(|| self.records.begin_relay(response, session, self.now));
         let fields = response
             .options
             .as_ref()
@@ -130,52 +130,54 @@ impl<P: Probe> Endpoint<P> {
             .relayed
             .try_take_all(session, response.call.initiator, cost);
         relayed.room = share.ok().map(|share| (share, cost));
-        let mut parcel = Parcel::new(
-            Message::Response(response.clone()),
-            Towards::Onward(relayed),
-        );
-        parcel.passage = passage;
+        let mut parcel = Parcel::new(Message::Response(response.clone()), Towards::Relay(relayed));
+        parcel.relay_id = relay_id;
         match &parcel.towards {
-            Towards::Onward(relayed) if relayed.room.is_some() => self.post(parcel),
+            Towards::Relay(relayed) if relayed.room.is_some() => self.post(parcel),
             _ => self.drop_answer(parcel),
         }
     }
 
     /// Hands a relayed answer to a connection.
-    fn attempt_relayed(&mut self, id: ConnId, response: &mut Response, relayed: &Relayed) -> Sent {
+    fn attempt_relayed(
+        &mut self,
+        id: ConnId,
+        response: &mut Response,
+        relayed: &Relayed,
+    ) -> RelayOutcome {
         loop {
             if !self.conns.contains(id) {
-                return Sent::Refused;
+                return RelayOutcome::Refused;
             }
             match self.hand_response(id, response, true) {
                 Ok(mark) => {
                     self.counters.relayed += 1;
                     self.credit_relayed(response.call, relayed);
-                    return Sent::At(mark);
+                    return RelayOutcome::At(mark);
                 }
                 Err(Refusal::TooLarge { size, limit }) if !response.status => {
                     let hint = hint(limit, self.is_session(id));
                     make_too_large(response, (size, limit), hint, self.address.as_ref());
                 }
-                Err(Refusal::Blocked | Refusal::NotOpen) => return Sent::Blocked,
-                Err(_) => return Sent::Refused,
+                Err(Refusal::Blocked | Refusal::NotOpen) => return RelayOutcome::Blocked,
+                Err(_) => return RelayOutcome::Refused,
             }
         }
     }
 
     /// Hands one that has waited to a connection; gives it back if it has to wait on.
-    pub(super) fn attempt_onward(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
-        let (Message::Response(response), Towards::Onward(relayed)) =
+    pub(super) fn attempt_relay(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
+        let (Message::Response(response), Towards::Relay(relayed)) =
             (&mut parcel.message, &parcel.towards)
         else {
             return None;
         };
         match self.attempt_relayed(id, response, relayed) {
-            Sent::Blocked => return Some(parcel),
-            Sent::Refused => self.drop_answer(parcel),
-            Sent::At(mark) => {
-                let passage = parcel.passage.take();
-                self.note_passage(id, passage, mark);
+            RelayOutcome::Blocked => return Some(parcel),
+            RelayOutcome::Refused => self.drop_answer(parcel),
+            RelayOutcome::At(mark) => {
+                let relay_id = parcel.relay_id.take();
+                self.note_relay(id, relay_id, mark);
                 self.leave_relayed(&mut parcel);
             }
         }
@@ -184,7 +186,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// It waits no longer.
     fn leave_relayed(&mut self, parcel: &mut Parcel) {
-        if let Towards::Onward(relayed) = &mut parcel.towards
+        if let Towards::Relay(relayed) = &mut parcel.towards
             && let Some((share, cost)) = relayed.room.take()
         {
             self.relayed.give_back_all(share, cost);
@@ -198,12 +200,12 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    // Ways.
+    // Routes.
 
     /// The connection that leads on to the initiator of a call, for what came from `from` and is so far from there; and how far it
     /// is then. What the initiator says as a server of its own call goes back to it: it may know of that server only by this
     /// endpoint.
-    fn way_onward(&self, message: &Message, distance: u32, from: ConnId) -> Option<(ConnId, u32)> {
+    fn relay_route(&self, message: &Message, distance: u32, from: ConnId) -> Option<(ConnId, u32)> {
         let call = message.call();
         let node = self.conns.get(from).and_then(|conn| conn.node);
         if node == Some(call.initiator) {
@@ -215,9 +217,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Where an answer goes on to that is so far from its initiator, and how far it is then.
     fn nearer(&self, call: CallId, token: Token, distance: u32) -> Option<(ConnId, u32)> {
-        let Way { session, distance } = self.records.way_onward(call, token, distance)?;
+        let RelayRoute { session, distance } = self.records.relay_route(call, token, distance)?;
         let id = ConnId::from_number(session.0);
-        if let Some(direct) = self.way_direct(call.initiator, id) {
+        if let Some(direct) = self.direct_route(call.initiator, id) {
             return Some((direct, distance));
         }
         let node = self.conns.get(id)?.node;
@@ -226,25 +228,25 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Where a relayed answer goes now.
-    pub(super) fn way_of_relayed(
+    pub(super) fn route_of_relayed(
         &self,
         message: &Message,
         relayed: &Relayed,
     ) -> Option<(ConnId, u32)> {
-        self.way_onward(message, relayed.distance, relayed.from)
+        self.relay_route(message, relayed.distance, relayed.from)
     }
 
-    /// Whether an answer may wait for a way: a request of its call came by here that is nearer to the initiator than where it comes
+    /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
     /// from.
-    fn may_wait(&self, response: &Response, distance: u32) -> Option<Way> {
+    fn may_wait(&self, response: &Response, distance: u32) -> Option<RelayRoute> {
         self.records
-            .way_onward(response.call, response.token?, distance)
+            .relay_route(response.call, response.token?, distance)
     }
 
-    // Without a way.
+    // Without a route.
 
-    /// No way leads to the initiator of an answer now: it waits for one. Whatever else is said again, or asked for.
-    pub(super) fn wait_for_way(&mut self, mut parcel: Parcel) {
+    /// No route leads to the initiator of an answer now: it waits for one. Whatever else is said again, or asked for.
+    pub(super) fn wait_for_route(&mut self, mut parcel: Parcel) {
         self.probe.stranded(&parcel.message);
         let call = parcel.message.call();
         let (request, payload) = match &parcel.message {
@@ -258,10 +260,10 @@ impl<P: Probe> Endpoint<P> {
         let Some(token) = token.filter(|_| parcel.moves <= MOST_MOVES) else {
             return self.drop_answer(parcel);
         };
-        if let Towards::Onward(relayed) = &parcel.towards
+        if let Towards::Relay(relayed) = &parcel.towards
             && self
                 .records
-                .way_onward(call, token, relayed.distance)
+                .relay_route(call, token, relayed.distance)
                 .is_none()
         {
             return self.drop_answer(parcel);
@@ -277,16 +279,16 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         parcel.message.detach();
-        let came = self.records.way_back(call, token);
-        let came = came.unwrap_or(Session(0)); // it was forgotten
-        // A request waits for a way once, so that its handler is not held up for each of its answers.
-        parcel.room.of = parcel.of.filter(|of| self.handlers.waits_for_way(of.0));
+        let came = self.records.route_back(call, token);
+        let came = came.unwrap_or(SessionNumber(0)); // it was forgotten
+        // A request waits for a route once, so that its handler is not held up for each of its answers.
+        parcel.room.of = parcel.of.filter(|of| self.handlers.waits_for_route(of.0));
         if let Some(of) = parcel.room.of {
             self.handlers.begin_wait(of);
         }
         let put = self.wayless.put((awaited, came), payload, parcel, self.now);
         match put {
-            Ok(_) => self.counters.waited_for_ways += 1,
+            Ok(_) => self.counters.waited_for_routes += 1,
             Err((_, parcel)) => self.drop_answer(parcel),
         }
         if let Some(due) = self.wayless.next_timeout() {
@@ -294,8 +296,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Somebody has shown the token of a call: what waits for a way to its initiator goes on.
-    pub(super) fn found_way(&mut self, call: CallId, token: Token) {
+    /// Somebody has shown the token of a call: what waits for a route to its initiator goes on.
+    pub(super) fn found_route(&mut self, call: CallId, token: Token) {
         if self.wayless.is_empty() {
             return;
         }
@@ -322,7 +324,7 @@ impl<P: Probe> Endpoint<P> {
             let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
             let answers = queues.and_then(|queues| queues.answers.remove(&(call, Some(token))));
             let (mut relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())
-                .partition(|parcel| matches!(parcel.towards, Towards::Onward(_)));
+                .partition(|parcel| matches!(parcel.towards, Towards::Relay(_)));
             for parcel in &mut relayed {
                 self.leave_queue(id, std::mem::take(&mut parcel.room));
             }
@@ -348,7 +350,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A connection opened whose other end says that it is this life. If answers wait for that, it is asked to prove it.
+    /// A connection opened whose other end says that it is this incarnation. If answers wait for that, it is asked to prove it.
     pub(super) fn invite_claiming(&mut self, id: ConnId, node: NodeId) {
         for awaited in self.wayless.of(node) {
             self.invite_to(id, awaited);
@@ -370,11 +372,11 @@ impl<P: Probe> Endpoint<P> {
         }
         self.end_wait(parcel.room.of.take());
         self.leave_relayed(&mut parcel);
-        if let Towards::Onward(relayed) = &parcel.towards {
+        if let Towards::Relay(relayed) = &parcel.towards {
             self.credit_relayed(parcel.message.call(), relayed);
         }
-        if let Some(passage) = parcel.passage {
-            self.records.passed_on(passage, None);
+        if let Some(relay_id) = parcel.relay_id {
+            self.records.relayed(relay_id, None);
         }
         if let Some((ticket, sent)) = parcel.released {
             self.records.dropped(ticket, sent);

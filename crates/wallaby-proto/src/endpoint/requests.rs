@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::verbs::{DelegateOptions, Delegation, HandedOn, How};
+pub use self::verbs::{AcceptedDelegation, DelegateOptions, How, NewDelegation};
 
 use super::bodies::{InBody, OutBody};
-use super::conn::{ConnId, Meant, Refused};
+use super::conn::{ConnId, Meant, RefusedMethod};
 use super::draining::shutting_down;
-use super::event::{Incoming, Output, RequestKey};
+use super::event::{IncomingRequest, Output, RequestKey};
 use super::probe::Probe;
 use super::{Alarm, Endpoint, Entry};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
@@ -42,12 +42,12 @@ pub(super) struct Destination {
     /// Why it must not go there, though it has a place in the tree already.
     pub(super) refused: Option<Box<Status>>,
     /// What it has of its own.
-    own: Option<Box<Own>>,
+    own: Option<Box<TimedOptions>>,
 }
 
 /// What a delegation has of its own.
 #[derive(Debug, Default)]
-struct Own {
+struct TimedOptions {
     /// All that it has, in place of what its request has.
     metadata: Option<Metadata>,
     /// When its time is over.
@@ -319,7 +319,7 @@ impl<P: Probe> Endpoint<P> {
         let judged = match methods.get(number as usize) {
             _ if self.draining && !line => Err(shutting_down()),
             Some(Ok(meant)) => Ok(meant.clone()),
-            Some(Err(Refused(refused))) => Err(refused.1.clone()),
+            Some(Err(RefusedMethod(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
         };
         Some((Some(ticket), judged))
@@ -398,7 +398,7 @@ impl<P: Probe> Endpoint<P> {
                 let served = self.served.get(meant.served);
                 served.map_or("", |served| served.definition.name())
             }
-            Some(Err(Refused(refused))) => refused.0.name(),
+            Some(Err(RefusedMethod(refused))) => refused.0.name(),
             None => "",
         }
     }
@@ -442,7 +442,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// What a request asks for ([`Output::Run`]); `None` if it has ended meanwhile. The shell runs a handler for it, with the verbs
     /// below, and says when it has [`returned`](Self::returned).
-    pub fn take_request(&mut self, key: RequestKey) -> Option<Incoming> {
+    pub fn take_request(&mut self, key: RequestKey) -> Option<IncomingRequest> {
         if self.was_stopped(key) {
             self.fail(key, &stopped());
             return None;
@@ -454,7 +454,7 @@ impl<P: Probe> Endpoint<P> {
         let raw = self.raw;
         let handler = self.handlers.get_mut(key)?;
         (handler.stage, handler.began) = (Stage::Runs, Some(raw));
-        Some(Incoming {
+        Some(IncomingRequest {
             method: handler.served,
             payload: std::mem::take(&mut handler.payload),
             body: handler.body,

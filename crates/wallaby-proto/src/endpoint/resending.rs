@@ -56,7 +56,7 @@ impl Resend {
 #[derive(Debug)]
 pub(super) struct Resending {
     policy: Resend,
-    kept: Vec<Kept>,
+    kept: Vec<KeptRequest>,
     bytes: u64,
     /// There was no room for all of them.
     unkept: bool,
@@ -68,7 +68,7 @@ pub(super) struct Resending {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptRequest {
     request: Request,
     method: Arc<MethodDefinition>,
     server: Address,
@@ -104,13 +104,13 @@ impl Resending {
         }
     }
 
-    fn kept(&mut self, id: RequestId) -> Option<&mut Kept> {
+    fn kept(&mut self, id: RequestId) -> Option<&mut KeptRequest> {
         let mut kept = self.kept.iter_mut();
         kept.find(|kept| kept.request.id.path == id.path)
     }
 
     /// The server whose turn it is, and whether it is the last one of a round.
-    fn server(&self, kept: &Kept) -> (Address, bool) {
+    fn server(&self, kept: &KeptRequest) -> (Address, bool) {
         let alternates = &self.policy.alternates;
         let turn = kept.turn % (alternates.len() + 1);
         let server = match turn.checked_sub(1) {
@@ -149,7 +149,7 @@ impl<P: Probe> Endpoint<P> {
         request.options.get_or_insert_default().repeatable = true;
         let mut copy = request.clone();
         crate::detach::detach(&mut copy.payload);
-        resending.kept.push(Kept {
+        resending.kept.push(KeptRequest {
             request: copy,
             method: Arc::clone(method),
             server: server.clone(),

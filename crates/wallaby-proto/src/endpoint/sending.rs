@@ -1,11 +1,11 @@
-//! How messages leave: which way they take, and what becomes of those that have to wait or cannot be sent.
+//! How messages leave: which route they take, and what becomes of those that have to wait or cannot be sent.
 
 use std::collections::VecDeque;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::records::{Output as Standing, Sent, Ticket};
+use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -15,12 +15,12 @@ use crate::wire::{Message, Options, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::Endpoint;
-use super::answer_queues::{Answers, Of, Size};
+use super::answer_queues::{AnswerQueues, Of, Size};
 use super::bodies::OutBody;
 use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
 use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
-use super::streams::Place;
+use super::streams::MarkOwner;
 use crate::error::ConnectError;
 use crate::error::hint;
 use crate::numbers::{MESSAGE_COST, MOST_MOVES};
@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// What was refused for want of room.
 #[derive(Debug, Default)]
-pub(super) struct Full {
+pub(super) struct RefusedForRoom {
     /// How many messages since [`Output::Space`].
     pub(super) refused: usize,
     /// When that is told again at the earliest.
@@ -55,7 +55,7 @@ pub(super) struct Manner {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// The way that a message takes.
+/// The route that a message takes.
 enum Route {
     Over(ConnId),
     Dial(Address, Option<NodeId>, NamedBy),
@@ -64,7 +64,7 @@ enum Route {
 
 /// What became of a request that was to be handed to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(super) enum SendOutcome {
     Sent,
     /// It is not sent at all: its call is over, or another answer goes in its place.
     Settled,
@@ -94,8 +94,8 @@ impl<P: Probe> Endpoint<P> {
 
     /// Sends a message, now or when that is possible.
     pub(super) fn post(&mut self, mut parcel: Parcel) {
-        let way = self.way(&mut parcel);
-        let dialled = match way {
+        let route = self.route(&mut parcel);
+        let dialled = match route {
             Route::Over(id) => return self.enqueue(id, parcel),
             Route::Dial(to, expected, named_by) => self.dial(&to, expected, named_by),
             Route::Nowhere(error) => Err(error),
@@ -139,7 +139,7 @@ impl<P: Probe> Endpoint<P> {
         self.probe.waits(&parcel.message);
         let (call, cost) = (parcel.message.call(), parcel.cost());
         match (&parcel.towards, &parcel.message) {
-            (Towards::Onward(_), message) => {
+            (Towards::Relay(_), message) => {
                 if let Some(token) = message.token() {
                     *self.relaying.entry((call, token, id)).or_default() += 1;
                     parcel.room.relayed = Some((call, token));
@@ -200,7 +200,7 @@ impl<P: Probe> Endpoint<P> {
             Ok(refused) => PAUSE_FOR_EACH.saturating_mul(refused).min(LONGEST_PAUSE),
             Err(_) => LONGEST_PAUSE,
         };
-        self.full = Full {
+        self.full = RefusedForRoom {
             refused: 0,
             next: self.now.saturating_add(pause),
             due: None,
@@ -208,9 +208,9 @@ impl<P: Probe> Endpoint<P> {
         self.outputs.push_back(Output::Space);
     }
 
-    fn way(&mut self, parcel: &mut Parcel) -> Route {
+    fn route(&mut self, parcel: &mut Parcel) -> Route {
         match &parcel.towards {
-            Towards::Onward(relayed) => match self.way_of_relayed(&parcel.message, relayed) {
+            Towards::Relay(relayed) => match self.route_of_relayed(&parcel.message, relayed) {
                 None => Route::Nowhere(gone()),
                 Some((id, nearer)) => {
                     if let Some(distance) = parcel.message.distance() {
@@ -237,14 +237,14 @@ impl<P: Probe> Endpoint<P> {
             }
             Towards::Initiator { address, came, .. } => {
                 let (address, came) = (address.clone(), *came);
-                self.way_to_initiator(&parcel.message, address, came)
+                self.route_to_initiator(&parcel.message, address, came)
             }
         }
     }
 
     /// The open connection by which an answer goes straight to its initiator: the one that its request came over, if the
     /// initiator brought it itself; one with the address that the request names; one that has proven to be the initiator's.
-    pub(super) fn way_back(
+    pub(super) fn route_back(
         &mut self,
         initiator: NodeId,
         came: ConnId,
@@ -254,18 +254,18 @@ impl<P: Probe> Endpoint<P> {
         if node == Some(initiator) {
             return Some(came);
         }
-        let known = address(self).and_then(|address| self.life_at(&address, initiator));
-        known.or_else(|| self.way_direct(initiator, came))
+        let known = address(self).and_then(|address| self.incarnation_at(&address, initiator));
+        known.or_else(|| self.direct_route(initiator, came))
     }
 
     /// The connection that an initiator has proven to be its own, for what came over another one.
-    pub(super) fn way_direct(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
-        let session = self.records.way_direct(initiator, came.session())?;
+    pub(super) fn direct_route(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
+        let session = self.records.direct_route(initiator, came.session())?;
         let id = ConnId::from_number(session.0);
         self.conns.contains(id).then_some(id)
     }
 
-    fn way_to_initiator(
+    fn route_to_initiator(
         &mut self,
         message: &Message,
         address: Option<Address>,
@@ -273,7 +273,7 @@ impl<P: Probe> Endpoint<P> {
     ) -> Route {
         let call = message.call();
         let initiator = call.initiator;
-        if let Some(id) = self.way_back(initiator, came, |_| address.clone()) {
+        if let Some(id) = self.route_back(initiator, came, |_| address.clone()) {
             return Route::Over(id);
         }
         let error = match address
@@ -303,7 +303,7 @@ impl<P: Probe> Endpoint<P> {
             Some((_, Err(error))) => error,
             None => gone(),
         };
-        // Back along the way that the request came; who is there passes it on.
+        // Back along the route that the request came; who is there passes it on.
         let relays = self.conns.get(came).is_some_and(|peer| peer.node.is_some());
         if relays {
             self.invite(message, came);
@@ -312,9 +312,9 @@ impl<P: Probe> Endpoint<P> {
         // Where somebody has shown the call's token since.
         let now = message
             .token()
-            .and_then(|token| self.records.way_back(call, token));
+            .and_then(|token| self.records.route_back(call, token));
         let now = now.map(|session| ConnId::from_number(session.0));
-        let now = now.map(|id| self.way_direct(initiator, id).unwrap_or(id));
+        let now = now.map(|id| self.direct_route(initiator, id).unwrap_or(id));
         match now.filter(|id| self.conns.contains(*id)) {
             Some(id) => Route::Over(id),
             None => Route::Nowhere(error),
@@ -407,7 +407,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Sends answers for which there is room, in their turn. Of those that wait for others in parts some are tried, the others in
     /// the next turns.
-    fn pump_answers(&mut self, id: ConnId, answers: &mut Answers) {
+    fn pump_answers(&mut self, id: ConnId, answers: &mut AnswerQueues) {
         for size in [Size::Only, Size::Small] {
             while let Some((of, turn, parcels)) = answers.next(size) {
                 if self.pump_those(id, answers, (of, parcels, Some(turn))) == Some(size) {
@@ -427,7 +427,7 @@ impl<P: Probe> Endpoint<P> {
     fn pump_those(
         &mut self,
         id: ConnId,
-        answers: &mut Answers,
+        answers: &mut AnswerQueues,
         (of, mut parcels, turn): (Of, VecDeque<Parcel>, Option<u64>),
     ) -> Option<Size> {
         self.pump_queue(id, &mut parcels);
@@ -448,7 +448,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// What carries a peer's messages, only to ask it.
     fn carrier_peek(&self, id: ConnId) -> Option<Carrier<&Connection, &Session>> {
-        self.conns.get(id)?.way.peek(&self.sockets)
+        self.conns.get(id)?.link.peek(&self.sockets)
     }
 
     /// A message does not wait for this connection any more.
@@ -483,15 +483,15 @@ impl<P: Probe> Endpoint<P> {
 
     /// Hands a message to a session; gives it back if it has to wait.
     fn attempt(&mut self, id: ConnId, parcel: Parcel) -> Option<Parcel> {
-        if matches!(parcel.towards, Towards::Onward(_)) {
-            return self.attempt_onward(id, parcel);
+        if matches!(parcel.towards, Towards::Relay(_)) {
+            return self.attempt_relay(id, parcel);
         }
         let Parcel {
             message,
             towards,
             method,
             released,
-            passage,
+            relay_id,
             times,
             of,
             body,
@@ -502,12 +502,12 @@ impl<P: Probe> Endpoint<P> {
             (Message::Request(mut request), _, Some(method)) => {
                 let to = (method, &towards);
                 match self.attempt_request(id, &mut request, to, (released, times), body) {
-                    Attempt::Waits => Message::Request(request),
-                    Attempt::Sent => {
+                    SendOutcome::Waits => Message::Request(request),
+                    SendOutcome::Sent => {
                         self.note_taken(id, released, request.id);
                         return None;
                     }
-                    Attempt::Settled => return None,
+                    SendOutcome::Settled => return None,
                 }
             }
             (
@@ -530,14 +530,14 @@ impl<P: Probe> Endpoint<P> {
                 };
                 if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
                     self.note_placed(id, released, mark);
-                    self.note_passage(id, passage, mark);
+                    self.note_relay(id, relay_id, mark);
                     return None;
                 }
                 message
             }
             (Message::Response(mut response), ..) => {
-                let is_gone = match passage {
-                    Some(_) => self.attempt_refusal(id, &mut response, passage),
+                let is_gone = match relay_id {
+                    Some(_) => self.attempt_refusal(id, &mut response, relay_id),
                     None => self.attempt_again(id, &mut response, released),
                 };
                 if is_gone {
@@ -566,7 +566,7 @@ impl<P: Probe> Endpoint<P> {
             towards,
             method,
             released,
-            passage,
+            relay_id,
             times,
             of,
             body,
@@ -581,8 +581,13 @@ impl<P: Probe> Endpoint<P> {
         to.node.is_none() || to.node == found
     }
 
-    /// A delegation that has waited was taken by a session whose life may not have been known when it was released.
-    fn note_taken(&mut self, id: ConnId, released: Option<(Ticket, Sent)>, request: RequestId) {
+    /// A delegation that has waited was taken by a session whose incarnation may not have been known when it was released.
+    fn note_taken(
+        &mut self,
+        id: ConnId,
+        released: Option<(Ticket, ReleasedMessage)>,
+        request: RequestId,
+    ) {
         let node = self.conns.get(id).and_then(|peer| peer.node());
         if let (Some((ticket, _)), Some(node)) = (released, node) {
             self.records.delegation_taken(ticket, request, node);
@@ -595,14 +600,14 @@ impl<P: Probe> Endpoint<P> {
         id: ConnId,
         request: &mut Request,
         to: (&Arc<MethodDefinition>, &Towards),
-        released: (Option<(Ticket, Sent)>, Option<Times>),
+        released: (Option<(Ticket, ReleasedMessage)>, Option<Times>),
         body: Option<OutBody>,
-    ) -> Attempt {
+    ) -> SendOutcome {
         let attempt = self.attempt_first(id, request, to, released);
         match (attempt, body) {
-            (_, None) | (Attempt::Waits, _) => {}
-            (Attempt::Sent, body) => self.body_sent(body, id, request),
-            (Attempt::Settled, Some(body)) => self.body_over(body),
+            (_, None) | (SendOutcome::Waits, _) => {}
+            (SendOutcome::Sent, body) => self.body_sent(body, id, request),
+            (SendOutcome::Settled, Some(body)) => self.body_over(body),
         }
         attempt
     }
@@ -612,12 +617,12 @@ impl<P: Probe> Endpoint<P> {
         id: ConnId,
         request: &mut Request,
         (method, towards): (&Arc<MethodDefinition>, &Towards),
-        (released, times): (Option<(Ticket, Sent)>, Option<Times>),
-    ) -> Attempt {
+        (released, times): (Option<(Ticket, ReleasedMessage)>, Option<Times>),
+    ) -> SendOutcome {
         let initial =
             released.is_none() && request.call.initiator == self.node && request.depth == 0;
         if initial && self.is_over(request.call.sequence) {
-            return Attempt::Settled;
+            return SendOutcome::Settled;
         }
         if let Some((ticket, sent)) = released {
             let may = self.records.time_left(ticket, self.now).is_some();
@@ -629,7 +634,7 @@ impl<P: Probe> Endpoint<P> {
                     (ticket, sent),
                     may && times.is_some_and(|times| times.own),
                 );
-                return Attempt::Settled;
+                return SendOutcome::Settled;
             }
             request.deadline = Some(left);
         } else if request.deadline.is_some()
@@ -643,14 +648,14 @@ impl<P: Probe> Endpoint<P> {
                     Some(_) => self.note_placed(id, released, mark),
                     None => self.root_sent(request.call.sequence, request.id, id, mark),
                 }
-                Attempt::Sent
+                SendOutcome::Sent
             }
-            Err(Refusal::Blocked | Refusal::NotOpen) => Attempt::Waits,
+            Err(Refusal::Blocked | Refusal::NotOpen) => SendOutcome::Waits,
             Err(refusal) => {
                 if let Towards::Server(to) = towards {
                     self.request_refused(request, to, released, refusal);
                 }
-                Attempt::Settled
+                SendOutcome::Settled
             }
         }
     }
@@ -661,7 +666,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         towards: &Towards,
-        released: (Ticket, Sent),
+        released: (Ticket, ReleasedMessage),
         goes_on: bool,
     ) {
         match towards {
@@ -717,17 +722,22 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message that a request released stands there in a peer's output; of one that travels in parts that is only known
     /// once it has left.
-    pub(super) fn note_placed(&mut self, id: ConnId, released: Option<(Ticket, Sent)>, mark: Mark) {
+    pub(super) fn note_placed(
+        &mut self,
+        id: ConnId,
+        released: Option<(Ticket, ReleasedMessage)>,
+        mark: Mark,
+    ) {
         let Some((ticket, sent)) = released else {
             return;
         };
         match mark {
             Mark::Written(mark) => self.records.placed(ticket, sent, output(id, mark)),
-            Mark::Parts(number) => self.note_large(id, number, Place::Released(ticket, sent)),
+            Mark::Parts(number) => self.note_large(id, number, MarkOwner::Released(ticket, sent)),
         }
     }
 
-    pub(super) fn note_large(&mut self, id: ConnId, number: u64, place: Place) {
+    pub(super) fn note_large(&mut self, id: ConnId, number: u64, place: MarkOwner) {
         if let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut) {
             stream.large.push((number, place));
         }
@@ -809,7 +819,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         id: ConnId,
         response: &mut Response,
-        released: Option<(Ticket, Sent)>,
+        released: Option<(Ticket, ReleasedMessage)>,
     ) -> bool {
         let Some((ticket, sent)) = released else {
             return true;
@@ -871,7 +881,7 @@ impl<P: Probe> Endpoint<P> {
             (Message::Ping(ping), Towards::Asked(to, met)) => {
                 self.ping_elsewhere(ping, (to, *met), Some(error));
             }
-            (_, Towards::Initiator { .. } | Towards::Onward(_)) => self.wait_for_way(parcel),
+            (_, Towards::Initiator { .. } | Towards::Relay(_)) => self.wait_for_route(parcel),
             _ => self.drop_answer(parcel),
         }
     }
@@ -881,7 +891,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         to: &Address,
-        released: Option<(Ticket, Sent)>,
+        released: Option<(Ticket, ReleasedMessage)>,
         refusal: Refusal,
     ) {
         if released.is_none() {

@@ -50,7 +50,7 @@ pub(super) struct Sockets {
     /// How many gates were made.
     gates: u64,
     /// What those have counted that are gone.
-    past: Counts,
+    past: DatagramCounts,
 }
 
 /// A socket. It keeps its place when it has failed.
@@ -69,13 +69,13 @@ struct Socket {
 
 /// Datagrams.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct DatagramCounts {
     pub(super) received: u64,
     pub(super) sent: u64,
     pub(super) dropped: u64,
 }
 
-impl Counts {
+impl DatagramCounts {
     fn add(&mut self, gate: &Gate) {
         let gate = gate.counters();
         let stray =
@@ -100,7 +100,7 @@ impl Sockets {
             settings,
             partials,
             gates: 0,
-            past: Counts::default(),
+            past: DatagramCounts::default(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Sockets {
         self.gate(socket)?.peek(session)
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> DatagramCounts {
         let mut counts = self.past;
         self.all.iter().for_each(|socket| counts.add(&socket.gate));
         counts
@@ -267,7 +267,7 @@ impl<P: Probe> Endpoint<P> {
     /// A socket could not be opened ([`Output::Socket`]), or is of no use any more: why. Its sessions end, and nothing is dialled
     /// from it. One that was to be opened for a dial is told of again with the next dial that needs it.
     pub fn handle_socket_failed(&mut self, socket: SocketId, why: String) {
-        let of_it = |(id, conn): (ConnId, &Conn)| match conn.way {
+        let of_it = |(id, conn): (ConnId, &Conn)| match conn.link {
             Link::Session(by, session) if by == socket => {
                 let session = self.sockets.peek(by, session);
                 let carried = session.map(|session| session.counters());

@@ -11,7 +11,7 @@ use super::event::{Closed, Output};
 use super::probe::Probe;
 use super::sending::output;
 use crate::call::clock::earliest;
-use crate::call::records::{Passage, Sent, Ticket};
+use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
 use crate::error::{ConnectError, Failure};
 use crate::{Address, RequestId};
@@ -36,7 +36,7 @@ pub(super) struct Stream {
     /// Bytes that had left at the last word of its shell.
     left: u64,
     /// Messages that travel in parts and whose places are waited for, by number.
-    pub(super) large: Vec<(u64, Place)>,
+    pub(super) large: Vec<(u64, MarkOwner)>,
     keep_alive: KeepAlive,
     /// Who has named its address, if it was dialled.
     pub(super) named_by: NamedBy,
@@ -44,18 +44,18 @@ pub(super) struct Stream {
 
 /// Whoever waits for the place of a large message in the output.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum MarkOwner {
     /// A request released it: its record.
-    Released(Ticket, Sent),
+    Released(Ticket, ReleasedMessage),
     /// The initiator is told of it until it has been written.
-    Passage(Passage),
+    Relay(RelayId),
     /// It is this initial request of the call with this sequence.
     Root(u64, RequestId),
 }
 
 /// What became of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub enum InputOutcome {
     /// All whole frames were taken. What is left belongs in front of what comes next.
     All,
     /// The peer does not take what waits for it, so it is not read either: what is left may be given again when
@@ -121,11 +121,11 @@ impl<P: Probe> Endpoint<P> {
 
     /// Bytes have arrived on a stream. Some messages of them are handled; what is not taken must be given again, in front of
     /// what follows.
-    pub fn handle_input(&mut self, id: ConnId, input: &mut BytesMut) -> Input {
+    pub fn handle_input(&mut self, id: ConnId, input: &mut BytesMut) -> InputOutcome {
         let read = self.take_messages(id, input);
         self.settle();
         let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut) else {
-            return Input::Ended;
+            return InputOutcome::Ended;
         };
         if stream.connection.is_withholding() {
             let retry = self.now.saturating_add(RETRY);
@@ -137,36 +137,36 @@ impl<P: Probe> Endpoint<P> {
         }
         match stream.connection.takes_input() {
             true => read,
-            false => Input::Held,
+            false => InputOutcome::Held,
         }
     }
 
     /// Messages are handled where they are read to: they are large values.
-    fn take_messages(&mut self, id: ConnId, input: &mut BytesMut) -> Input {
+    fn take_messages(&mut self, id: ConnId, input: &mut BytesMut) -> InputOutcome {
         let raw = self.raw;
         let Some(stream) = self.stream_mut(id) else {
-            return Input::Ended;
+            return InputOutcome::Ended;
         };
         if stream.connection.wants_time() {
             stream.connection.set_time(raw);
         }
         for _ in 0..MESSAGES {
             if input.is_empty() {
-                return Input::All;
+                return InputOutcome::All;
             }
             let Some(stream) = self.stream_mut(id) else {
-                return Input::Ended;
+                return InputOutcome::Ended;
             };
             match &mut stream.connection.handle_input(input) {
                 Ok(Some(news)) => self.handle_news(id, news),
-                Ok(None) => return Input::All,
+                Ok(None) => return InputOutcome::All,
                 Err(error) => {
                     self.break_stream(id, error.clone());
-                    return Input::Ended;
+                    return InputOutcome::Ended;
                 }
             }
         }
-        Input::More
+        InputOutcome::More
     }
 
     /// What is to be written to a stream next.
@@ -226,7 +226,7 @@ impl<P: Probe> Endpoint<P> {
         takes_input
     }
 
-    /// Whether input of a stream is taken: see [`Input::Held`].
+    /// Whether input of a stream is taken: see [`InputOutcome::Held`].
     pub fn takes_input(&self, id: ConnId) -> bool {
         let stream = self.conns.get(id).and_then(Conn::stream);
         stream.is_none_or(|stream| stream.connection.takes_input())
@@ -340,9 +340,9 @@ impl<P: Probe> Endpoint<P> {
         self.records.written(id.session(), written);
         for (_, place) in stream.large.drain(..) {
             match place {
-                Place::Released(ticket, sent) => self.records.dropped(ticket, sent),
-                Place::Passage(passage) => self.records.passed_on(passage, None),
-                Place::Root(..) => {}
+                MarkOwner::Released(ticket, sent) => self.records.dropped(ticket, sent),
+                MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, None),
+                MarkOwner::Root(..) => {}
             }
         }
         let last_words = BytesMut::from(stream.connection.output());
@@ -368,13 +368,13 @@ impl<P: Probe> Endpoint<P> {
             };
             let known = stream.large.iter().position(|large| large.0 == number);
             match known.map(|position| stream.large.swap_remove(position).1) {
-                Some(Place::Released(ticket, sent)) => {
+                Some(MarkOwner::Released(ticket, sent)) => {
                     self.records.placed(ticket, sent, output(id, mark));
                 }
-                Some(Place::Passage(passage)) => {
-                    self.records.passed_on(passage, Some(output(id, mark)));
+                Some(MarkOwner::Relay(relay_id)) => {
+                    self.records.relayed(relay_id, Some(output(id, mark)));
                 }
-                Some(Place::Root(sequence, request)) => self.root_left(sequence, request, mark),
+                Some(MarkOwner::Root(sequence, request)) => self.root_left(sequence, request, mark),
                 None => {}
             }
             self.probe.placed(id, number, mark);

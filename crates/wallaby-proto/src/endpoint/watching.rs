@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use crate::call::records::{Action as RecordAction, Origin, Sent, Session, Ticket, invitation};
+use crate::call::records::{
+    Action as RecordAction, Origin, ReleasedMessage, SessionNumber, Ticket, invitation,
+};
 use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
 use crate::{Address, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
-use super::calls::Root;
+use super::calls::InitialRequest;
 use super::conn::{ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
 use crate::error::ConnectError;
@@ -86,7 +88,7 @@ impl<P: Probe> Endpoint<P> {
             Some(watch) => {
                 let (conns, sockets) = (&self.conns, &self.sockets);
                 // What this endpoint itself still keeps no server can know.
-                let kept = |root: &&Root| match root.session {
+                let kept = |root: &&InitialRequest| match root.session {
                     None => !watch.is_winding_down(),
                     Some(id) => {
                         let peer = conns.get(id).filter(|_| !root.lost);
@@ -327,7 +329,7 @@ impl<P: Probe> Endpoint<P> {
         self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
     }
 
-    /// Who sent a message; unknown for one that may have been passed on, as it shows the call's token.
+    /// Who sent a message; unknown for one that may have been relayed, as it shows the call's token.
     fn source(&self, from: Option<ConnId>, shown: bool) -> Source {
         let Some(peer) = from
             .filter(|_| !shown)
@@ -471,10 +473,10 @@ impl<P: Probe> Endpoint<P> {
     /// The connection with this node that one of the initial requests went out on.
     fn root_with(&self, sequence: u64, node: NodeId) -> Option<ConnId> {
         let roots = self.calls.get(sequence)?.roots.iter();
-        let mut ways = roots.filter_map(|root| root.session);
-        ways.find(|way| {
+        let mut routes = roots.filter_map(|root| root.session);
+        routes.find(|route| {
             self.conns
-                .get(*way)
+                .get(*route)
                 .is_some_and(|peer| peer.node() == Some(node))
         })
     }
@@ -501,7 +503,7 @@ impl<P: Probe> Endpoint<P> {
         (to.node.is_none() || to.node == Some(node)).then_some(id)
     }
 
-    /// Whoever was to be asked is not there: for this reason, or because another life is. `met` says that it was found there
+    /// Whoever was to be asked is not there: for this reason, or because another incarnation is. `met` says that it was found there
     /// before.
     pub(super) fn ping_elsewhere(
         &mut self,
@@ -527,7 +529,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The call learns that; whether this life was `met` there.
+    /// The call learns that; whether this incarnation was `met` there.
     fn note_missed(
         &mut self,
         (ping, to): (&Ping, &Location),
@@ -561,7 +563,7 @@ impl<P: Probe> Endpoint<P> {
         call.is_some_and(|call| call.roots.iter().any(|root| root.server == *at))
     }
 
-    /// Asks about a request whose server cannot be reached from here along the way that it went: over the sessions of the
+    /// Asks about a request whose server cannot be reached from here along the route that it went: over the sessions of the
     /// initial requests that it may have come of.
     fn ping_by_relays(&mut self, ping: &Ping) {
         let Some(call) = self.calls.get(ping.call.sequence) else {
@@ -572,10 +574,10 @@ impl<P: Probe> Endpoint<P> {
             .roots
             .iter()
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
-        let mut ways: Vec<ConnId> = above.filter_map(|root| root.session).collect();
-        ways.dedup();
-        for way in ways {
-            self.attempt_control(way, Message::Ping(ping.clone()));
+        let mut routes: Vec<ConnId> = above.filter_map(|root| root.session).collect();
+        routes.dedup();
+        for route in routes {
+            self.attempt_control(route, Message::Ping(ping.clone()));
         }
     }
 
@@ -590,11 +592,11 @@ impl<P: Probe> Endpoint<P> {
             peer: node,
             transit: Duration::ZERO,
         };
-        let next = self.records.onward(ping, origin, now);
+        let next = self.records.relay_target(ping, origin, now);
         let next = next.filter(|next| next.node != Some(self.node));
         // Back to where it came from it does not go.
         if let Some(next) = next.filter(|next| self.by_address.get(&next.server) != Some(&from)) {
-            self.found_way(ping.call, ping.token);
+            self.found_route(ping.call, ping.token);
             let met = next.node.is_some() && self.found.get(&next.server).copied() == next.node;
             let next = Location {
                 address: Some(next.server),
@@ -605,7 +607,7 @@ impl<P: Probe> Endpoint<P> {
                 _ => false,
             };
             if !held {
-                self.counters.pings_passed += 1;
+                self.counters.pings_relayed += 1;
                 let towards = Towards::Asked(next, met);
                 self.post(Parcel::new(Message::Ping(ping.clone()), towards));
             }
@@ -615,7 +617,7 @@ impl<P: Probe> Endpoint<P> {
         }
         self.note_written();
         if self.records.handle_ping(ping, origin, now) {
-            self.found_way(ping.call, ping.token);
+            self.found_route(ping.call, ping.token);
         }
         if ping.abort {
             self.forget_relayed(ping.call, ping.token);
@@ -654,7 +656,7 @@ impl<P: Probe> Endpoint<P> {
             } => {
                 let (call, request, index) = (response.call, response.request, response.index);
                 self.probe.notes(Note::Resent(call, request, index));
-                let sent = Sent::Response(index);
+                let sent = ReleasedMessage::Response(index);
                 let id = ConnId::from_number(session.0);
                 if !self.conns.contains(id) {
                     return self.records.dropped(ticket, sent);
@@ -687,7 +689,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Tells the initiator of a request that it may not know of, the way that the request's answers go.
-    fn announce(&mut self, pong: Pong, reply_to: &ReplyTo, session: Session) {
+    fn announce(&mut self, pong: Pong, reply_to: &ReplyTo, session: SessionNumber) {
         if pong.call.initiator == self.node {
             return self.local.push_back(Message::Pong(pong));
         }

@@ -10,7 +10,7 @@ use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::{HandledBy, TraceRecord, put_records, read_records};
 use crate::wire::{
-    DecodeError, Link, check_flags, put_destination, put_initiator, read_destination,
+    DecodeError, LinkEnds, check_flags, put_destination, put_initiator, read_destination,
     read_initiator,
 };
 
@@ -35,7 +35,7 @@ pub struct Ping {
     pub children_from: u32,
     /// Responses that should have come and have not; who kept them sends them again.
     pub missing: Vec<u32>,
-    /// It only shows the token, to who asked for that. It is not passed on, and answered only by who has no other way to the
+    /// It only shows the token, to who asked for that. It is not passed on, and answered only by who has no other route to the
     /// initiator.
     pub shows: bool,
 }
@@ -58,10 +58,10 @@ pub struct Pong {
     /// Some of its output is still being written: by its server, or, in an announcement without progress, by who passes a
     /// response on.
     pub writing: bool,
-    /// This life of the server has forgotten requests before their time, for want of room: one that it does not know
+    /// This incarnation of the server has forgotten requests before their time, for want of room: one that it does not know
     /// may have been among them.
     pub evicted: bool,
-    /// How far it is; `None` if this life of the server does not know it.
+    /// How far it is; `None` if this incarnation of the server does not know it.
     pub progress: Option<Progress>,
 }
 
@@ -108,7 +108,7 @@ impl Progress {
 pub struct Child {
     /// The server's address.
     pub server: Address,
-    /// The server's life, where the sender knows it.
+    /// The server's incarnation, where the sender knows it.
     pub node: Option<NodeId>,
 }
 
@@ -133,7 +133,7 @@ const SHOWS: u64 = 1 << 4;
 const KNOWN_OF_PING: u64 = DIRECT | ABORT | MISSING | SHOWS;
 
 impl Ping {
-    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let flags = flag(self.call.initiator == link.sender, DIRECT)
             | flag(self.abort, ABORT)
             | flag(!self.missing.is_empty(), MISSING)
@@ -148,7 +148,7 @@ impl Ping {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let what = "ping";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PING)?;
@@ -191,7 +191,7 @@ const OF_PROGRESS: u64 =
     FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST | HANDLED_BY;
 
 impl Pong {
-    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let flags = flag(self.call.initiator == link.receiver, DIRECT)
             | flag(self.token.is_some(), TOKEN)
             | flag(self.announced, ANNOUNCED)
@@ -216,7 +216,7 @@ impl Pong {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let what = "pong";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
@@ -380,7 +380,7 @@ impl Child {
 }
 
 impl TraceReport {
-    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: LinkEnds) {
         varint::put(
             out,
             flag(self.call.initiator == link.receiver, DIRECT) | flag(self.token.is_some(), TOKEN),
@@ -392,7 +392,7 @@ impl TraceReport {
         put_records(out, &self.records);
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let what = "trace report";
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;

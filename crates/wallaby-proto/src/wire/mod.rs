@@ -1,7 +1,7 @@
 //! The messages of the protocol and their bytes; `docs/protocol.md` draws every one of them.
 //!
 //! What leaves this module as a value is legal: nothing above it checks lengths or flags again. A message is written
-//! and read in the context of the connection it travels on (a [`Link`]), since what both sides know from the handshake
+//! and read in the context of the connection it travels on (a [`LinkEnds`]), since what both sides know from the handshake
 //! is not repeated.
 
 mod control;
@@ -55,7 +55,7 @@ pub(crate) mod kind {
 
 /// The two ends of the connection that a message travels on, as its reader or writer sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkEnds {
     /// Who wrote the message.
     pub sender: NodeId,
     /// Who reads it.
@@ -65,7 +65,7 @@ pub struct Link {
     pub previous: u64,
 }
 
-impl Link {
+impl LinkEnds {
     /// A link on which nothing has travelled before.
     pub const fn new(sender: NodeId, receiver: NodeId) -> Self {
         Self {
@@ -196,7 +196,7 @@ impl Message {
     }
 
     /// Appends everything but the payload, which follows it.
-    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: LinkEnds) {
         match self {
             Self::Request(request) => request.put_header(out, link),
             Self::Response(response) => response.put_header(out, link),
@@ -208,7 +208,7 @@ impl Message {
     }
 
     /// Appends the body of this message's frame: header and payload.
-    pub fn encode(&self, out: &mut BytesMut, link: Link) {
+    pub fn encode(&self, out: &mut BytesMut, link: LinkEnds) {
         let mut header = Vec::new();
         self.put_header(&mut header, link);
         out.put_slice(&header);
@@ -220,7 +220,7 @@ impl Message {
     /// # Errors
     ///
     /// If the bytes are not exactly one legal message of that kind.
-    pub fn decode(kind: u8, body: Bytes, link: Link) -> Result<Self, DecodeError> {
+    pub fn decode(kind: u8, body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(&body);
         match kind {
             kind::REQUEST => {
@@ -242,7 +242,7 @@ impl Message {
     pub(crate) fn read_control(
         kind: u8,
         reader: &mut Reader<'_>,
-        link: Link,
+        link: LinkEnds,
     ) -> Result<Self, DecodeError> {
         let message = match kind {
             kind::END => Self::End(End::read(reader, link)?),

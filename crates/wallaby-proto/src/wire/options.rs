@@ -142,7 +142,7 @@ impl Default for Budgets {
 pub struct TraceRecord {
     /// Which request.
     pub request: RequestId,
-    /// The server's life.
+    /// The server's incarnation.
     pub node: NodeId,
     /// Where the server listens, if it does.
     pub server: Option<Address>,
@@ -159,7 +159,7 @@ pub struct TraceRecord {
 /// Who handles a request, as its server says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandledBy {
-    /// The server's life.
+    /// The server's incarnation.
     pub node: NodeId,
     /// Where the server listens, if it does.
     pub server: Option<Address>,

@@ -9,7 +9,7 @@ use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Manifest;
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, Link, check_flags};
+use crate::wire::{DecodeError, LinkEnds, check_flags};
 
 /// Work for a server.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,7 +133,7 @@ impl Request {
 
     /// Appends everything but the payload.
     #[inline]
-    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: LinkEnds) {
         debug_assert!(self.reply_to != ReplyTo::Peer || self.call.initiator == link.sender);
         let MethodRef::Number(number) = self.method else {
             return self.put_any(out, link);
@@ -149,13 +149,13 @@ impl Request {
     }
 
     #[inline]
-    fn put_ahead(&self, out: &mut Vec<u8>, link: Link) {
+    fn put_ahead(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let ahead = self.call.sequence.wrapping_sub(link.previous);
         varint::put_signed(out, ahead.cast_signed());
     }
 
     #[inline(never)]
-    fn put_any(&self, out: &mut Vec<u8>, link: Link) {
+    fn put_any(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let flags = self.flags();
         varint::put(out, flags);
         if flags & DIRECT != 0 {
@@ -222,7 +222,7 @@ impl Request {
     pub(crate) fn read_header(
         &mut self,
         reader: &mut Reader<'_>,
-        link: Link,
+        link: LinkEnds,
     ) -> Result<(), DecodeError> {
         let begin = Begin::read(reader, link)?;
         *self = begin.request(MethodRef::Number(0), Bytes::new());
@@ -296,7 +296,7 @@ pub(crate) struct Begin {
 
 impl Begin {
     #[inline(always)]
-    pub(crate) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let what = "request";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;

@@ -6,15 +6,15 @@ use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, Link, check_flags, put_destination, read_destination};
+use crate::wire::{DecodeError, LinkEnds, check_flags, put_destination, read_destination};
 
 /// An answer, or a status, for the initiator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
     /// The call it belongs to.
     pub call: CallId,
-    /// How many hops from the initiator the request was by whose way it was passed on last, counted from 1; 0 if no server
-    /// has passed it on yet. It goes on by a nearer one only, so that it never runs in a circle. Its initiator is not told,
+    /// How many hops from the initiator the request was by whose way it was relayed last, counted from 1; 0 if no server
+    /// has relayed it yet. It goes on by a nearer one only, so that it never runs in a circle. Its initiator is not told,
     /// and reads 0.
     pub distance: u32,
     /// Shown unless it goes back over the connection that the request came on.
@@ -77,7 +77,7 @@ fn when(condition: bool, flag: u64) -> u64 {
 }
 
 /// The flags for who sends what to whom, shared by both messages.
-fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: Link) -> u64 {
+fn place_flags(call: CallId, token: Option<Token>, request: RequestId, link: LinkEnds) -> u64 {
     when(call.initiator == link.receiver, DIRECT)
         | when(token.is_some(), TOKEN)
         | when(request.path != Path::FIRST, PLACE)
@@ -121,14 +121,14 @@ pub(crate) struct Begin {
 
 impl Begin {
     #[inline(always)]
-    pub(crate) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         Self::read_known(reader, link, "response", KNOWN)
     }
 
     #[inline(always)]
     fn read_known(
         reader: &mut Reader<'_>,
-        link: Link,
+        link: LinkEnds,
         what: &'static str,
         known: u64,
     ) -> Result<Self, DecodeError> {
@@ -224,7 +224,7 @@ impl Behind {
 impl Response {
     /// Whether it has only what the one answer to a request of the receiver's has: the flags are [`DIRECT`] and [`LAST`].
     #[inline]
-    fn is_least(&self, link: Link) -> bool {
+    fn is_least(&self, link: LinkEnds) -> bool {
         self.call.initiator == link.receiver
             && self.last
             && self.token.is_none()
@@ -237,7 +237,7 @@ impl Response {
 
     /// Appends everything but the payload.
     #[inline]
-    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: Link) {
+    pub(crate) fn put_header(&self, out: &mut Vec<u8>, link: LinkEnds) {
         if !self.is_least(link) {
             return self.put_any(out, link);
         }
@@ -246,7 +246,7 @@ impl Response {
         varint::put(out, self.call.sequence);
     }
 
-    fn flags(&self, link: Link) -> u64 {
+    fn flags(&self, link: LinkEnds) -> u64 {
         place_flags(self.call, self.token, self.request, link)
             | when(self.index > 0, INDEX)
             | when(self.last, LAST)
@@ -257,7 +257,7 @@ impl Response {
     }
 
     #[inline(never)]
-    fn put_any(&self, out: &mut Vec<u8>, link: Link) {
+    fn put_any(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let flags = self.flags(link);
         varint::put(out, flags);
         put_destination(out, self.call, self.distance, link.receiver);
@@ -285,7 +285,10 @@ impl Response {
 
     /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
     #[inline(always)]
-    pub(crate) fn read_header(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(crate) fn read_header(
+        reader: &mut Reader<'_>,
+        link: LinkEnds,
+    ) -> Result<Self, DecodeError> {
         let begin = Begin::read(reader, link)?;
         let behind = match begin.is_plain() {
             true => Behind::NONE,
@@ -309,7 +312,7 @@ impl Response {
 }
 
 impl End {
-    pub(super) fn put(&self, out: &mut Vec<u8>, link: Link) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, link: LinkEnds) {
         let flags = place_flags(self.call, self.token, self.request, link)
             | when(self.manifest.is_some(), MANIFEST)
             | when(self.options.is_some(), OPTIONS);
@@ -328,7 +331,7 @@ impl End {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: Link) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let begin = Begin::read_known(reader, link, "end", KNOWN_OF_END)?;
         let request = read_place(reader, begin.flags)?;
         let facts = Facts::read(reader)?;

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::{
-    Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
+    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{CallId, NodeId, Token};
@@ -19,7 +19,7 @@ fn node(number: u64) -> NodeId {
 
 fn hello(node: NodeId) -> Arc<Hello> {
     let versions = (VERSION, VERSION);
-    let (features, limits) = (Features::default(), Limits::default());
+    let (features, limits) = (Features::default(), ConnectionLimits::default());
     Arc::new(Hello {
         versions,
         node,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Inherited, Outbound, Server};
-use wallaby_proto::wire::{Budgets, Link, Message, MethodRef, ReplyTo, Request};
+use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, Token};
 
 use crate::tree::{Form, Tree};
@@ -204,7 +204,7 @@ pub(super) fn serve(
 /// The bytes that a message takes up on a wire, all headers included.
 pub(super) fn size(message: &Message, bytes: &mut BytesMut) -> usize {
     bytes.clear();
-    message.encode(bytes, Link::new(client(), client()));
+    message.encode(bytes, LinkEnds::new(client(), client()));
     FRAME + bytes.len()
 }
 

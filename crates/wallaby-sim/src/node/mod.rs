@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
     self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, SocketId,
@@ -342,14 +342,14 @@ impl Node {
 fn hello(plan: &Plan, (index, node): (u32, NodeId)) -> Hello {
     let planned = plan.nodes[index as usize];
     let limits = match planned.narrow {
-        true => Limits {
+        true => ConnectionLimits {
             message: 250_000,
             requests: 2048,
             call: 1024,
             parts: 32 << 10,
             streams: 1,
         },
-        false => Limits::default(),
+        false => ConnectionLimits::default(),
     };
     Hello {
         versions: (VERSION, VERSION),
@@ -362,7 +362,7 @@ fn hello(plan: &Plan, (index, node): (u32, NodeId)) -> Hello {
 }
 
 /// What users have, but for what a plan wants small.
-fn config(plan: NodePlan, wire: Limits) -> Config {
+fn config(plan: NodePlan, wire: ConnectionLimits) -> Config {
     let mut limits = endpoint::Limits::default();
     (limits.message, limits.requests, limits.call) = (wire.message, wire.requests, wire.call);
     let mut config = Config {

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::Address;
 use wallaby_proto::connection::ConnectionError;
-use wallaby_proto::endpoint::{Closed, ConnId, Input};
+use wallaby_proto::endpoint::{Closed, ConnId, InputOutcome};
 use wallaby_proto::error::ConnectError;
 
 use super::{Node, node_at, refused};
@@ -108,14 +108,14 @@ impl Node {
                 return;
             };
             let read = self.endpoint.handle_input(conn, &mut stream.input);
-            if read != Input::Held {
+            if read != InputOutcome::Held {
                 let unread = std::mem::take(&mut stream.unread);
                 context
                     .network
                     .read(stream.socket, unread, &mut context.queue);
             }
             self.follow(context);
-            if read != Input::More {
+            if read != InputOutcome::More {
                 return;
             }
         }

@@ -59,7 +59,7 @@ pub(crate) enum Effect {
 }
 
 /// Where something is to be written.
-enum Output {
+enum Writable {
     Stream(Arc<Inner>, Arc<Stream>),
     Port(Arc<Inner>, Arc<Port>),
 }
@@ -80,7 +80,7 @@ struct Effects {
     list: VecDeque<Effect>,
     /// Handlers whose turn has come.
     runs: VecDeque<Job>,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<Writable>,
 }
 
 impl Effects {
@@ -118,13 +118,13 @@ pub(crate) fn run(job: Job) {
 
 /// Something is to be written to a stream.
 pub(super) fn write(endpoint: &Arc<Inner>, stream: &Arc<Stream>) {
-    let output = Output::Stream(Arc::clone(endpoint), Arc::clone(stream));
+    let output = Writable::Stream(Arc::clone(endpoint), Arc::clone(stream));
     with(|effects| effects.outputs.push_back(output));
 }
 
 /// Datagrams are to be sent from a socket.
 pub(super) fn send(endpoint: &Arc<Inner>, port: &Arc<Port>) {
-    let output = Output::Port(Arc::clone(endpoint), Arc::clone(port));
+    let output = Writable::Port(Arc::clone(endpoint), Arc::clone(port));
     with(|effects| effects.outputs.push_back(output));
 }
 
@@ -163,34 +163,34 @@ impl Drop for Leave {
 }
 
 /// What is next.
-enum Next {
+enum NextEffect {
     Effect(Effect),
     Run(Job),
     /// It has a task of its own.
     Later(Job),
-    Output(Output),
+    Output(Writable),
 }
 
 /// Does what is next; whether there was something.
 fn do_next() -> bool {
     let next = with(|effects| {
-        let effect = effects.list.pop_front().map(Next::Effect);
+        let effect = effects.list.pop_front().map(NextEffect::Effect);
         let next = effect.or_else(|| {
             let job = effects.runs.pop_front()?;
             effects.ran += 1;
             Some(match effects.ran <= RUNS {
-                true => Next::Run(job),
-                false => Next::Later(job),
+                true => NextEffect::Run(job),
+                false => NextEffect::Later(job),
             })
         });
-        next.or_else(|| effects.outputs.pop_front().map(Next::Output))
+        next.or_else(|| effects.outputs.pop_front().map(NextEffect::Output))
     });
     match next {
-        Some(Next::Effect(effect)) => effect.perform(),
-        Some(Next::Run(job)) => job.start(),
-        Some(Next::Later(job)) => job.start_later(),
-        Some(Next::Output(Output::Stream(endpoint, stream))) => stream.flush(&endpoint),
-        Some(Next::Output(Output::Port(endpoint, port))) => port.flush(&endpoint),
+        Some(NextEffect::Effect(effect)) => effect.perform(),
+        Some(NextEffect::Run(job)) => job.start(),
+        Some(NextEffect::Later(job)) => job.start_later(),
+        Some(NextEffect::Output(Writable::Stream(endpoint, stream))) => stream.flush(&endpoint),
+        Some(NextEffect::Output(Writable::Port(endpoint, port))) => port.flush(&endpoint),
         None => return false,
     }
     true

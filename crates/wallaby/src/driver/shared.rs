@@ -24,7 +24,7 @@ use super::waiters::{Wait, Waiters};
 use crate::builder::Config;
 use crate::call::Outcome;
 use crate::error::ConnectError;
-use crate::handling::{Handling, Job, Waiting, Work};
+use crate::handling::{Handling, Job, WaitingHandler, Work};
 use crate::link::DelayLine;
 use crate::log::{self, Watcher};
 use crate::metrics::Meters;
@@ -70,8 +70,8 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     /// Who waits for connections.
     connecting: HashMap<ConnId, Vec<oneshot::Sender<Result<(), ConnectError>>>>,
-    streams: Slots<ConnId, Streaming>,
-    handlings: Slots<RequestKey, Arc<Handling>>,
+    streams: SlotMap<ConnId, Streaming>,
+    handlings: SlotMap<RequestKey, Arc<Handling>>,
     pub(super) ports: Vec<(SocketId, Arc<Port>)>,
     /// Methods in the order in which the endpoint knows them.
     pub(crate) served: Vec<Arc<Registered>>,
@@ -86,9 +86,9 @@ pub(super) enum Streaming {
 }
 
 /// Values by keys with small slots; a value of another key that had the same slot is not found.
-struct Slots<K, V>(Vec<Option<(K, V)>>);
+struct SlotMap<K, V>(Vec<Option<(K, V)>>);
 
-impl<K: Copy + PartialEq, V> Slots<K, V> {
+impl<K: Copy + PartialEq, V> SlotMap<K, V> {
     fn get(&self, slot: usize, key: K) -> Option<&V> {
         match self.0.get(slot)? {
             Some((known, value)) if *known == key => Some(value),
@@ -131,8 +131,8 @@ impl Inner {
                 endpoint,
                 waiters: Waiters::default(),
                 connecting: HashMap::new(),
-                streams: Slots(Vec::new()),
-                handlings: Slots(Vec::new()),
+                streams: SlotMap(Vec::new()),
+                handlings: SlotMap(Vec::new()),
                 ports: Vec::new(),
                 served: Vec::new(),
                 watcher: Watcher::default(),
@@ -381,10 +381,10 @@ impl Core {
                 handling: Arc::clone(&handling),
                 work: Work::Handle(Arc::clone(&served.handler)),
                 payload: incoming.payload,
-                place: self.endpoint.keep_place(key),
+                place: self.endpoint.keep_permit(key),
             });
         } else {
-            let job = Waiting::new(incoming.method, served, incoming.payload, None);
+            let job = WaitingHandler::new(incoming.method, served, incoming.payload, None);
             handling.reroute(job);
             effects::push(Effect::Ask(Arc::clone(&handling)));
         }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::endpoint::{ConnId, Input as Taken};
+use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
@@ -284,7 +284,7 @@ impl Stream {
             drop(endpoint);
             weak
         };
-        let mut input = Input {
+        let mut input = InputBuffer {
             bytes: BytesMut::new(),
             room: READ.0,
             unread: false,
@@ -314,7 +314,7 @@ impl Stream {
         self: &Arc<Self>,
         cx: &mut Context<'_>,
         reader: &mut StreamReader,
-        input: &mut Input,
+        input: &mut InputBuffer,
         endpoint: &Arc<Inner>,
     ) -> Poll<()> {
         {
@@ -399,7 +399,7 @@ impl Stream {
         }
     }
 
-    fn handle_input(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut Input) {
+    fn handle_input(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut InputBuffer) {
         endpoint.note_listening();
         loop {
             let bytes = &mut input.bytes;
@@ -433,7 +433,7 @@ impl Stream {
     }
 
     /// Nothing more comes. What was held back is handled before.
-    fn end(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut Input, why: String) {
+    fn end(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut InputBuffer, why: String) {
         loop {
             let before = input.bytes.len();
             let taken =
@@ -453,7 +453,7 @@ thread_local! {
 }
 
 /// Where arriving bytes gather.
-struct Input {
+struct InputBuffer {
     bytes: BytesMut,
     /// Room for the next read: grows while reads fill it.
     room: usize,
@@ -461,7 +461,7 @@ struct Input {
     unread: bool,
 }
 
-impl Input {
+impl InputBuffer {
     fn poll_read(
         &mut self,
         reader: &mut StreamReader,

@@ -13,7 +13,7 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Incoming, Opened, StreamListener};
+use crate::transport::{self, Accepted, IncomingStream, Opened, StreamListener};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<StreamListener>>;
@@ -101,8 +101,8 @@ impl Inner {
                 return;
             };
             match accepted {
-                Ok(Incoming::Open(stream)) => endpoint.let_in(stream),
-                Ok(Incoming::Opening(accepted)) => endpoint.open_accepted(accepted),
+                Ok(IncomingStream::Open(stream)) => endpoint.let_in(stream),
+                Ok(IncomingStream::Opening(accepted)) => endpoint.open_accepted(accepted),
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
                     timer::sleep_until(Instant::now() + PAUSE).await;

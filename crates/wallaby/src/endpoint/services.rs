@@ -24,7 +24,7 @@ impl Inner {
                     one: false,
                     rest: false,
                     shielded: false,
-                    interceptors: Box::new([Arc::new(pipeline::Arriving)]),
+                    interceptors: Box::new([Arc::new(pipeline::PipelineInterceptor)]),
                 }));
             }
         });

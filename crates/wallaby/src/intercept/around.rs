@@ -16,7 +16,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Author, Placed};
 use wallaby_proto::{Address, Status};
 
-use super::{Exchange, Intent, Onward, SendFuture};
+use super::{DelegatedRequest, Exchange, Intent, SendFuture};
 use crate::error::SendError;
 use crate::handling::Handling;
 use crate::request::{Delegation, RequestInfo};
@@ -92,7 +92,7 @@ impl Exit {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Delegation<Self> {
-        let to = Onward::new(server.into(), Arc::clone(method), payload);
+        let to = DelegatedRequest::new(server.into(), Arc::clone(method), payload);
         Delegation::of(self.clone(), Ok(to), false)
     }
 
@@ -115,7 +115,7 @@ impl Exit {
     /// Sends this. A message that is the last one ends the request when it has passed; a status does, too.
     ///
     /// A delegation of a request with a durable id has got a name from who has said it first. To send another one as well, take that
-    /// away ([`Onward::options_mut`]): it gets the next one of this interceptor.
+    /// away ([`DelegatedRequest::options_mut`]): it gets the next one of this interceptor.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ pub enum Intent {
     /// Work for another server.
     Delegation {
         /// What, and where it goes.
-        to: Onward,
+        to: DelegatedRequest,
         /// Nothing comes after it.
         last: bool,
     },
@@ -34,7 +34,7 @@ pub enum Intent {
 /// Work for another server.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Onward {
+pub struct DelegatedRequest {
     /// The server.
     pub server: Address,
     /// The method.
@@ -43,18 +43,18 @@ pub struct Onward {
     pub payload: Bytes,
     /// What follows the request.
     pub(crate) body: Option<Attached>,
-    pub(crate) own: Option<Box<Own>>,
+    pub(crate) own: Option<Box<DelegationOptions>>,
 }
 
 /// What a delegation has of its own.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Own {
+pub(crate) struct DelegationOptions {
     pub(crate) options: DelegateOptions,
     /// It leaves at once, and its place is told here.
     pub(crate) place: Option<Arc<OnceLock<RequestId>>>,
 }
 
-impl Onward {
+impl DelegatedRequest {
     /// Work for this server.
     pub fn new(server: Address, method: Arc<MethodDefinition>, payload: Bytes) -> Self {
         Self {
@@ -152,8 +152,8 @@ impl From<Status> for Intent {
 }
 
 /// One after which more may come.
-impl From<Onward> for Intent {
-    fn from(to: Onward) -> Self {
+impl From<DelegatedRequest> for Intent {
+    fn from(to: DelegatedRequest) -> Self {
         Self::Delegation { to, last: false }
     }
 }

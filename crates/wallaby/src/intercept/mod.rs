@@ -30,8 +30,8 @@ pub(crate) use self::around::{Around, Layer, caught, until_stopped};
 pub(crate) use self::asking::Asking;
 pub use self::extensions::Extensions;
 pub use self::hold::{Hold, HoldLimits};
-pub(crate) use self::intent::Own;
-pub use self::intent::{Intent, Onward};
+pub(crate) use self::intent::DelegationOptions;
+pub use self::intent::{DelegatedRequest, Intent};
 pub use wallaby_proto::endpoint::{DelegateOptions, Placed};
 
 use crate::error::SendError;

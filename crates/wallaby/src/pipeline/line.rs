@@ -9,7 +9,7 @@ use crate::call::{CallShared, Ids};
 
 /// The places of a line's servers in the tree of its call.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ServerPaths {
     places: Vec<Path>,
     /// Whose each place of the tree is: those of the servers, and below them those far down, which do not say whence they
     /// come and were looked up once.
@@ -18,7 +18,7 @@ pub(super) struct Places {
 
 /// What the tree says of a server of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ServerState {
     /// Its request certainly did not reach it.
     Undelivered,
     /// It and all that it led to has ended, and all answers are here.
@@ -27,7 +27,7 @@ pub(super) enum Told {
     Open,
 }
 
-impl Places {
+impl ServerPaths {
     pub(super) fn new(call: &CallShared, servers: usize) -> Self {
         let places = call.places_in_line(servers);
         let owners = places.iter().copied().zip(0..).collect();
@@ -58,26 +58,26 @@ impl Places {
     }
 
     /// What the tree says of each server.
-    pub(super) fn told(&mut self, call: &CallShared) -> Vec<Told> {
+    pub(super) fn told(&mut self, call: &CallShared) -> Vec<ServerState> {
         let servers = self.places.len();
         let ids = call.ids();
         let told = call.look_at_tree(|tree| self.told_by(tree, &ids));
-        told.unwrap_or_else(|| vec![Told::Open; servers])
+        told.unwrap_or_else(|| vec![ServerState::Open; servers])
     }
 
-    fn told_by(&mut self, tree: &Initiator, ids: &Ids) -> Vec<Told> {
+    fn told_by(&mut self, tree: &Initiator, ids: &Ids) -> Vec<ServerState> {
         let own = |place: &Path| match tree.branch_view(place) {
-            Some(branch) if branch.undelivered => Told::Undelivered,
-            Some(branch) if has_ended(&branch) => Told::Whole,
-            _ => Told::Open,
+            Some(branch) if branch.undelivered => ServerState::Undelivered,
+            Some(branch) if has_ended(&branch) => ServerState::Whole,
+            _ => ServerState::Open,
         };
         let mut told: Vec<_> = self.places.iter().map(own).collect();
         for branch in tree.branches() {
             let Ok(owner) = self.above(&branch.path, tree) else {
                 continue;
             };
-            if told[owner] == Told::Whole && !is_whole(&branch, tree, ids) {
-                told[owner] = Told::Open;
+            if told[owner] == ServerState::Whole && !is_whole(&branch, tree, ids) {
+                told[owner] = ServerState::Open;
             }
         }
         told

@@ -22,7 +22,7 @@ use wallaby_proto::{Address, Path, RequestId};
 use self::head::Head;
 pub(crate) use self::head::definition;
 pub use self::outcome::{Pipeline, TargetOutcome};
-pub(crate) use self::serve::{Arriving, Held, Store};
+pub(crate) use self::serve::{PipelineInterceptor, Store, StoredBytes};
 pub use self::settings::{Forwarding, PipelineSettings};
 pub(crate) use self::tee::Half;
 use crate::body::{Attached, Body};

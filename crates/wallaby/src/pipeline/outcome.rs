@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use wallaby_proto::{Address, CallId, Path};
 
-use super::line::{Places, Told};
+use super::line::{ServerPaths, ServerState};
 use crate::blocking;
 use crate::call::{Outcome, RawAnswer, RawCall};
 use crate::codec::{Codec, Postcard};
@@ -46,7 +46,7 @@ pub struct Pipeline<A: Answer, C = Postcard> {
     /// In the order in which they stand in the line, and so their stages.
     servers: Vec<Address>,
     stages: Vec<Stage>,
-    places: Places,
+    places: ServerPaths,
     /// All servers from this place in the line on were cut off.
     cut: usize,
     /// Answers of which it is not known yet whose they are, by the place of which it is to become known.
@@ -71,7 +71,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
             error: None,
         };
         let mut pipeline = Self {
-            places: Places::new(call.shared(), servers.len()),
+            places: ServerPaths::new(call.shared(), servers.len()),
             stages: servers.iter().map(stage).collect(),
             cut: servers.len(),
             call,
@@ -281,12 +281,12 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         for (position, told) in told.into_iter().enumerate() {
             let outcome = match (&failure, told) {
                 (Some(failure), _) if !sent => TargetOutcome::NotDelivered(failure.clone()),
-                (_, Told::Undelivered) => {
+                (_, ServerState::Undelivered) => {
                     self.cut_off(position, "who was to send it says so");
                     continue;
                 }
-                (_, Told::Whole) => self.whole(position),
-                (_, Told::Open) => {
+                (_, ServerState::Whole) => self.whole(position),
+                (_, ServerState::Open) => {
                     let known = losses[position].take().or_else(|| failure.clone());
                     TargetOutcome::Unknown(known.unwrap_or(Failure::NoAnswer))
                 }

@@ -10,15 +10,15 @@ use super::head::{self, Head};
 use super::tee;
 use crate::body::{Attached, Body};
 use crate::driver::shared::Inner;
-use crate::handling::{Handling, Waiting};
-use crate::intercept::{Admission, Incoming, Interceptor, Onward};
+use crate::handling::{Handling, WaitingHandler};
+use crate::intercept::{Admission, DelegatedRequest, Incoming, Interceptor};
 use crate::service::Registered;
 
 /// Decides about messages that come down lines: they go on at once, and the handlers that they are for get them, if there are
 /// any.
-pub(crate) struct Arriving;
+pub(crate) struct PipelineInterceptor;
 
-impl Interceptor for Arriving {
+impl Interceptor for PipelineInterceptor {
     fn admit(&self, request: &Incoming) -> Admission {
         let head = match Head::read(&request.payload()) {
             Ok(head) => head,
@@ -94,7 +94,7 @@ impl Stage {
     }
 
     async fn take_arguments(self, mut body: Body) -> Admission {
-        let mut held = Held::new(&self.handling.endpoint);
+        let mut held = StoredBytes::new(&self.handling.endpoint);
         match held.read(&mut body, self.head.following).await {
             Ok(arguments) => self.run(arguments, Some(body), Some(held)),
             Err(status) => Admission::Refuse(status),
@@ -103,7 +103,7 @@ impl Stage {
 
     /// All of it is passed on when all of it is here.
     async fn store(self, mut body: Body) -> Admission {
-        let mut held = Held::new(&self.handling.endpoint);
+        let mut held = StoredBytes::new(&self.handling.endpoint);
         let read = held.read(&mut body, self.head.following).await;
         let rest = match read {
             Ok(arguments) => held.read_all(body).await.map(|rest| (arguments, rest)),
@@ -131,13 +131,13 @@ impl Stage {
         let Some((server, head)) = self.head.onward() else {
             return;
         };
-        let mut to = Onward::new(server, Arc::clone(head::definition()), head.write());
+        let mut to = DelegatedRequest::new(server, Arc::clone(head::definition()), head.write());
         to.body = body.map(Attached::new);
         self.handling.pass_on(to, left);
     }
 
     /// The arguments are here: the handler's turn, or the status that says why it has none.
-    fn run(self, arguments: Bytes, body: Option<Body>, held: Option<Held>) -> Admission {
+    fn run(self, arguments: Bytes, body: Option<Body>, held: Option<StoredBytes>) -> Admission {
         let Self {
             handling,
             head,
@@ -154,7 +154,7 @@ impl Stage {
         if let (true, Some(body)) = (head.body, body) {
             handling.put_body(body);
         }
-        handling.reroute(Waiting::new(place, served, arguments, held));
+        handling.reroute(WaitingHandler::new(place, served, arguments, held));
         Admission::Run
     }
 }
@@ -164,12 +164,12 @@ impl Stage {
 pub(crate) struct Store(AtomicU64);
 
 /// Those of one request.
-pub(crate) struct Held {
+pub(crate) struct StoredBytes {
     endpoint: Arc<Inner>,
     bytes: u64,
 }
 
-impl Held {
+impl StoredBytes {
     fn new(endpoint: &Arc<Inner>) -> Self {
         Self {
             endpoint: Arc::clone(endpoint),
@@ -227,7 +227,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoredBytes {
     fn drop(&mut self) {
         let stored = &self.endpoint.stored.0;
         stored.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use crate::body::{AHEAD, Body, BodyError};
 
 /// One of the two readers of a body. Dropping it leaves the rest to the other; the body itself goes with the second.
 pub(crate) struct Half {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBody>,
     side: usize,
 }
 
@@ -22,7 +22,7 @@ pub(super) const EACH: u64 = 128;
 /// Two readers of `body`; the faster one is never more than `window` bytes, and a chunk, ahead of the slower one.
 pub(crate) fn split(body: Body, window: u64) -> (Body, Body) {
     let readers = Arc::new(Readers::default());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedBody {
         window: window.max(1), // or neither would ever read
         arrivals: Waker::from(Arc::clone(&readers)),
         readers,
@@ -39,7 +39,7 @@ pub(crate) fn split(body: Body, window: u64) -> (Body, Body) {
     (half(0), half(1))
 }
 
-struct Shared {
+struct SharedBody {
     window: u64,
     readers: Arc<Readers>,
     /// Wakes both readers: whichever of them asked last may not be the one that goes on reading.
@@ -117,7 +117,7 @@ impl Drop for Half {
     }
 }
 
-impl Shared {
+impl SharedBody {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,7 +127,7 @@ type Read = Poll<Option<Result<Bytes, BodyError>>>;
 
 impl State {
     /// What comes next for one side, and whether that concerns the other one.
-    fn read(&mut self, side: usize, shared: &Shared) -> (Read, bool) {
+    fn read(&mut self, side: usize, shared: &SharedBody) -> (Read, bool) {
         let own = &mut self.sides[side];
         if let Some(chunk) = own.chunks.pop_front() {
             own.bytes -= chunk.len() as u64 + EACH;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::connection::{
-    Features, Hello, KeepAliveSettings, Limits as WireLimits, StrangerLimits, VERSION,
+    ConnectionLimits as WireLimits, Features, Hello, KeepAliveSettings, StrangerLimits, VERSION,
 };
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
 use wallaby_proto::dial::DialPolicy;

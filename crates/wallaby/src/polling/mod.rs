@@ -58,7 +58,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{ConnId, Endpoint as Core, Input, Next, Outcome, Output, SocketId};
+use wallaby_proto::endpoint::{
+    ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, SocketId,
+};
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
@@ -117,7 +119,7 @@ pub struct Endpoint<D: Datagrams = Udp> {
     ring: usize,
     handlers: Vec<Handler>,
     /// What the application is told next.
-    told: VecDeque<Told>,
+    told: VecDeque<Notification>,
     /// The call that [`ask`](Self::ask) waits for, which tells the application itself.
     asked: Option<CallKey>,
     /// How often there was something to tell.
@@ -139,7 +141,7 @@ pub struct Endpoint<D: Datagrams = Udp> {
 
 /// What the application is told of.
 #[derive(Debug)]
-enum Told {
+enum Notification {
     /// There are answers of this call, or it has ended.
     Call(CallKey),
     Stopped(RequestKey, Box<Status>),
@@ -208,7 +210,7 @@ impl<D: Datagrams> Endpoint<D> {
         &self.addresses
     }
 
-    /// The endpoint's life: random, new at every start.
+    /// The endpoint's incarnation: random, new at every start.
     pub fn node(&self) -> NodeId {
         self.core.node()
     }
@@ -417,14 +419,16 @@ impl<D: Datagrams> Endpoint<D> {
         }
         loop {
             match self.told.pop_front()? {
-                Told::Stopped(request, status) => return Some(Event::Stopped { request, status }),
-                Told::Call(call) => match self.core.next_answer(call) {
+                Notification::Stopped(request, status) => {
+                    return Some(Event::Stopped { request, status });
+                }
+                Notification::Call(call) => match self.core.next_answer(call) {
                     Next::Answer(answer) => {
-                        self.told.push_back(Told::Call(call)); // others have their turn
+                        self.told.push_back(Notification::Call(call)); // others have their turn
                         return Some(Event::Answer(answer));
                     }
                     Next::Trace(trace) => {
-                        self.told.push_front(Told::Call(call));
+                        self.told.push_front(Notification::Call(call));
                         return Some(Event::Trace { call, trace });
                     }
                     Next::Ended(Outcome::Complete { statuses }) => {
@@ -441,7 +445,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Whether there is something that the application was not told.
     fn has_event(&mut self) -> bool {
-        while let Some(Told::Call(call)) = self.told.front()
+        while let Some(Notification::Call(call)) = self.told.front()
             && !self.core.has_next(*call)
         {
             let call = *call;
@@ -577,7 +581,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Call(call) => self.tell(call),
                 Output::Stopped(key, status) => {
                     self.news += 1;
-                    self.told.push_back(Told::Stopped(key, status));
+                    self.told.push_back(Notification::Stopped(key, status));
                 }
                 Output::Body(_) | Output::BodyRoom(_) => {} // nobody has any
                 Output::Write(id) => self.streams.unwritten.push(id),
@@ -615,7 +619,7 @@ impl<D: Datagrams> Endpoint<D> {
     fn tell(&mut self, call: CallKey) {
         self.news += 1;
         if self.asked != Some(call) {
-            self.told.push_back(Told::Call(call));
+            self.told.push_back(Notification::Call(call));
         }
     }
 
@@ -761,10 +765,10 @@ impl<D: Datagrams> Endpoint<D> {
             let read = self.core.handle_input(id, input);
             self.follow();
             match read {
-                Input::More => {}
-                Input::All => return false,
-                Input::Held => return true,
-                Input::Ended => {
+                InputOutcome::More => {}
+                InputOutcome::All => return false,
+                InputOutcome::Held => return true,
+                InputOutcome::Ended => {
                     input.clear();
                     return false;
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    DelegateOptions, Delegation, Endpoint as Core, Handler, How, RequestKey,
+    DelegateOptions, Endpoint as Core, Handler, How, NewDelegation, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
@@ -186,7 +186,7 @@ impl<'a> RawRequest<'a> {
         options: DelegateOptions,
         how: How,
     ) -> Result<RequestId, SendError> {
-        let delegation = Delegation {
+        let delegation = NewDelegation {
             server,
             method: Arc::clone(method),
             payload,

@@ -32,14 +32,14 @@ pub(super) struct Stream {
 
 /// The streams of an endpoint, by their connections.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct StreamTable {
     slots: Vec<Option<(ConnId, Box<Stream>)>>,
     /// Those that have ended and whose slots were taken again before that was told.
     ended: Vec<(ConnId, Box<Stream>)>,
     len: usize,
 }
 
-impl Table {
+impl StreamTable {
     pub(super) fn insert(&mut self, id: ConnId, stream: Stream) {
         let slot = id.slot();
         if slot >= self.slots.len() {

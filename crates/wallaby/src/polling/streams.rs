@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::Address;
-use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, Input};
+use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, InputOutcome};
 
 use super::epoll::{Epoll, Interest, Ready};
 use super::rings::Rings;
 use super::sockets::{Channel, Listener};
-use super::stream::{Read, Stream, Table};
+use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
 
 /// Most connections that a listener lets in at a time.
@@ -40,7 +40,7 @@ pub(super) struct Streams {
     listeners: Vec<Listener>,
     /// Where datagrams arrive, and what of that is waited for.
     datagrams: Option<(RawFd, Interest)>,
-    pub(super) table: Table,
+    pub(super) table: StreamTable,
     /// Those that share memory.
     pub(super) rings: Rings,
     /// Those that may have something to write.
@@ -299,7 +299,7 @@ impl Streams {
             }
         };
         // What was held back comes before the end.
-        while core.handle_input(id, input) == Input::More {}
+        while core.handle_input(id, input) == InputOutcome::More {}
         core.handle_ended(id, reason);
         stream.keep(input, false);
         None

@@ -17,7 +17,7 @@ use crate::handling::Handling;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamError {
     item: u64,
-    origin: Option<Arc<Origin>>,
+    origin: Option<Arc<StreamOrigin>>,
     kind: StreamErrorKind,
 }
 
@@ -47,13 +47,13 @@ impl From<CodecError> for StreamErrorKind {
 
 /// Where a stream comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct StreamOrigin {
     method: Arc<str>,
     peer: Option<NodeId>,
     server: Option<Address>,
 }
 
-impl Origin {
+impl StreamOrigin {
     pub(super) fn of(handling: &Handling) -> Self {
         Self {
             method: Arc::clone(handling.method().name()),
@@ -63,7 +63,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for StreamOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " of {}", self.method)?;
         match (&self.server, self.peer) {
@@ -75,7 +75,7 @@ impl fmt::Display for Origin {
 }
 
 impl StreamError {
-    pub(super) fn new(item: u64, origin: Option<Arc<Origin>>, kind: StreamErrorKind) -> Self {
+    pub(super) fn new(item: u64, origin: Option<Arc<StreamOrigin>>, kind: StreamErrorKind) -> Self {
         Self { item, origin, kind }
     }
 

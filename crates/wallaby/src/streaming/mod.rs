@@ -22,7 +22,7 @@ mod error;
 mod given;
 
 use self::encoding::Encoding;
-use self::error::Origin;
+use self::error::StreamOrigin;
 pub use self::error::{StreamError, StreamErrorKind};
 use self::given::Given;
 pub use self::given::{IntoItem, IntoStreaming, Items, items};
@@ -77,21 +77,21 @@ enum Source<T> {
     /// It has ended, and is whole.
     Done,
     Given(Given<T>),
-    Received(Box<Arriving>),
+    Received(Box<IncomingItems>),
     /// This was told: it must not look whole to another reader.
     Failed(Box<StreamError>),
 }
 
 /// Items that come in a body.
-struct Arriving {
+struct IncomingItems {
     body: Body,
     /// What is left of the chunk that is read.
     chunk: Bytes,
     items: ItemReader,
-    origin: Arc<Origin>,
+    origin: Arc<StreamOrigin>,
 }
 
-impl Arriving {
+impl IncomingItems {
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StreamErrorKind>>> {
         loop {
             match self.items.next(&mut self.chunk) {
@@ -133,11 +133,11 @@ impl<T, C> Streaming<T, C> {
     /// What follows this request.
     pub(crate) fn received(body: Body, request: &RawRequest) -> Self {
         let handling = &request.handling;
-        Self::of(Source::Received(Box::new(Arriving {
+        Self::of(Source::Received(Box::new(IncomingItems {
             body,
             chunk: Bytes::new(),
             items: ItemReader::new(handling.endpoint.config.limits.item),
-            origin: Arc::new(Origin::of(handling)),
+            origin: Arc::new(StreamOrigin::of(handling)),
         })))
     }
 

@@ -113,7 +113,7 @@ pub(crate) struct Opened {
 }
 
 /// A stream that has come in.
-pub(crate) enum Incoming {
+pub(crate) enum IncomingStream {
     Open(Opened),
     /// Its transport has to do something first.
     Opening(Accepted),
@@ -236,12 +236,12 @@ impl StreamWriter {
 
 impl StreamListener {
     /// The next stream.
-    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<IncomingStream>> {
         let opened = match self {
             Self::Foreign(listener) => {
                 return listener
                     .poll_accept(cx)
-                    .map(|accepted| accepted.map(Incoming::Opening));
+                    .map(|accepted| accepted.map(IncomingStream::Opening));
             }
             Self::Tcp(listener) => {
                 ready!(listener.poll_accept(cx)).and_then(|(stream, _)| tcp(stream))
@@ -256,7 +256,7 @@ impl StreamListener {
             #[cfg(feature = "turmoil")]
             Self::Simulated(listener) => ready!(listener.poll_accept(cx)).map(simulated),
         };
-        Poll::Ready(opened.map(Incoming::Open))
+        Poll::Ready(opened.map(IncomingStream::Open))
     }
 }
 

@@ -15,7 +15,7 @@ const JOINED: (usize, usize) = (65_507, 64);
 
 /// Datagrams of one length, but for the last one, which may be shorter, to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct DatagramRun {
     to: SocketAddr,
     /// Where it lies in the outbox.
     start: usize,
@@ -24,7 +24,7 @@ struct Run {
     segment: usize,
 }
 
-impl Run {
+impl DatagramRun {
     fn is_single(&self) -> bool {
         self.end - self.start <= self.segment
     }
@@ -34,7 +34,7 @@ impl Run {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
-    runs: Vec<Run>,
+    runs: Vec<DatagramRun>,
     /// How many of them were sent.
     sent: usize,
     /// Datagrams up to this length are joined: longer ones were refused.
@@ -49,7 +49,7 @@ trait System {
     fn send_one(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()>;
 
     /// Sends several runs, of which all but the first may have to wait: how many were sent.
-    fn send_runs(&mut self, runs: &[Run], bytes: &[u8]) -> io::Result<usize>;
+    fn send_runs(&mut self, runs: &[DatagramRun], bytes: &[u8]) -> io::Result<usize>;
 }
 
 impl Outbox {
@@ -105,7 +105,7 @@ impl Outbox {
             return;
         }
         let start = end - len;
-        self.runs.push(Run {
+        self.runs.push(DatagramRun {
             to,
             start,
             end,
@@ -184,7 +184,7 @@ impl Outbox {
     }
 }
 
-impl Run {
+impl DatagramRun {
     /// Whether it may take another datagram, and be so long then: a shorter one is the last.
     fn may_take(&self, len: usize) -> bool {
         let before = self.end - self.start;
@@ -205,7 +205,7 @@ impl System for &UdpSocket {
         bare::send(self, datagram, to)
     }
 
-    fn send_runs(&mut self, runs: &[Run], bytes: &[u8]) -> io::Result<usize> {
+    fn send_runs(&mut self, runs: &[DatagramRun], bytes: &[u8]) -> io::Result<usize> {
         let runs = &runs[..runs.len().min(FULL.1)];
         // SAFETY: these are plain C structures, for which zero bytes are valid.
         let (mut headers, mut names, mut vectors): (
@@ -269,7 +269,7 @@ impl<F: FnMut(&[u8], SocketAddr) -> io::Result<()>> System for Each<F> {
         (self.0)(datagram, to)
     }
 
-    fn send_runs(&mut self, _: &[Run], _: &[u8]) -> io::Result<usize> {
+    fn send_runs(&mut self, _: &[DatagramRun], _: &[u8]) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -454,7 +454,7 @@ mod tests {
             Ok(())
         }
 
-        fn send_runs(&mut self, runs: &[Run], bytes: &[u8]) -> io::Result<usize> {
+        fn send_runs(&mut self, runs: &[DatagramRun], bytes: &[u8]) -> io::Result<usize> {
             let count = 1 + self.below(runs.len() as u64) as usize;
             for (index, run) in runs[..count].iter().enumerate() {
                 let refused = if !run.is_single() && run.segment >= self.refuses_from {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use wallaby::{Address, BodyError, CallId, Endpoint, Failure, NodeId, One, Request};
-use wallaby_proto::connection::{Hello, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Hello};
 use wallaby_proto::wire::Options;
 
 over_every_stream!(a_slow_handler_is_not_a_silent_peer,);
@@ -106,9 +106,9 @@ async fn what_waits_for_credit_on_it_moves_to_another_connection() {
     patience(async {
         let (listener, address) = listen().await;
         let narrow = |node| Hello {
-            limits: Limits {
+            limits: ConnectionLimits {
                 requests: 100,
-                ..Limits::default()
+                ..ConnectionLimits::default()
             },
             ..hello(node)
         };
@@ -169,9 +169,9 @@ async fn a_ping_that_is_not_out_yet_has_no_answer() {
         let (listener, address) = listen().await;
         let (other, elsewhere) = listen().await;
         let wide = Hello {
-            limits: Limits {
+            limits: ConnectionLimits {
                 requests: 1 << 30,
-                ..Limits::default()
+                ..ConnectionLimits::default()
             },
             ..hello(1)
         };

@@ -301,7 +301,7 @@ async fn forged_answers_are_dropped_and_counted() {
             .await;
         until(|| initiator.metrics().undeliverable == 1).await;
         // It takes no place among the answers that wait for a way.
-        assert_eq!(initiator.metrics().waited_for_ways, 0);
+        assert_eq!(initiator.metrics().waited_for_routes, 0);
         drop(call);
     })
     .await;
@@ -1162,7 +1162,7 @@ async fn strangers_that_claim_a_node_first_do_not_keep_it_from_being_asked() {
             drop(front);
             until(|| server.metrics().connections_ended > ended).await;
             gate.open(1);
-            until(|| server.metrics().waited_for_ways == 1).await;
+            until(|| server.metrics().waited_for_routes == 1).await;
             let asked = tokio::time::timeout(Duration::from_secs(12), initiator.message()).await;
             assert!(
                 asked.is_ok(),

@@ -11,7 +11,7 @@ use crate::common::{Gate, Net, at, client, patience, service, sorted, status, un
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wallaby::intercept::{
-    Admission, Exchange, Exit, Incoming, Intent, Interceptor, Onward, Placed, SendFuture,
+    Admission, DelegatedRequest, Exchange, Exit, Incoming, Intent, Interceptor, Placed, SendFuture,
 };
 use wallaby::{
     Address, Budgets, CallId, Code, Endpoint, ExecutorConfig, HandlerFuture, Many,
@@ -617,7 +617,7 @@ async fn what_is_refused_is_seen_by_who_is_around_it(net: Net) {
 async fn what_was_recorded_is_sent_in_place_of_the_handler(net: Net) {
     let leaf = net.serve(echo()).await;
     let seen = Log::default();
-    let onward = Onward::new(
+    let onward = DelegatedRequest::new(
         at(&leaf),
         Arc::clone(work::MANY.definition()),
         encoded("leaf"),

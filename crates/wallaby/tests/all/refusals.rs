@@ -13,7 +13,7 @@ use wallaby::polling;
 use wallaby::{
     Address, CallId, ClusterKey, Code, Endpoint, Many, NodeId, Request, RequestId, Status,
 };
-use wallaby_proto::connection::Limits;
+use wallaby_proto::connection::ConnectionLimits;
 use wallaby_proto::wire::{self, Message, Ping, Pong, ReplyTo, Response};
 use wallaby_proto::{Path, Token};
 
@@ -93,9 +93,9 @@ async fn status_of(relay: &mut Raw, index: u32) -> Status {
 
 /// A server that remembers one request, which uses up all credit of its call; a second one is refused.
 async fn tells_of_a_status_that_waits_for_credit(server: &Address) {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: CREDIT,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let hello = wallaby_proto::connection::Hello { limits, ..hello(7) };
     let mut relay = Raw::dial(server, hello).await;

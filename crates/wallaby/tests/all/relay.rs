@@ -441,7 +441,7 @@ async fn pings_and_aborts_go_on_to_servers_that_only_relays_reach() {
         assert!(
             servers[1..]
                 .iter()
-                .all(|relay| relay.metrics().pings_passed == 1)
+                .all(|relay| relay.metrics().pings_relayed == 1)
         );
 
         let abort = Ping {
@@ -487,7 +487,7 @@ async fn a_server_that_only_a_relay_reaches_is_pinged_by_it() {
         let client = builder.bind().await.expect("there is a runtime");
         let call = work::at(&client, at(&relay)).one("late".into());
         // For longer than a server believes in an initiator that is silent: a period and two timeouts.
-        until(|| relay.metrics().pings_passed >= 15).await;
+        until(|| relay.metrics().pings_relayed >= 15).await;
         assert_eq!(leaf.load(), (1, 0), "it still runs");
         gate.open(1);
         assert_eq!(call.await.expect("an answer"), "late");
@@ -550,7 +550,7 @@ async fn ways_back_never_form_a_circle() {
         });
         let builder = |service| {
             let builder = Endpoint::builder().serve(service);
-            builder.wait_for_ways(16, 1024, Duration::from_millis(20))
+            builder.wait_for_routes(16, 1024, Duration::from_millis(20))
         };
         let near = net.bind(builder(near)).await;
         let back = at(&near);

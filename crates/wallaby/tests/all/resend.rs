@@ -5,7 +5,7 @@ use crate::common::{Net, at, heap, patience, service, until};
 use bytes::Bytes;
 use wallaby::{CallId, Code, Endpoint, NodeId, One, Request, RequestId, Status};
 use wallaby_proto::Token;
-use wallaby_proto::connection::{Hello, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Hello};
 use wallaby_proto::wire::{Message, Ping, Pong, Response};
 
 /// The answer's length in bytes: it travels in parts.
@@ -30,9 +30,9 @@ fn call() -> CallId {
 
 /// The hello of an initiator that takes only small messages on this connection.
 fn narrow() -> Hello {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         message: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     Hello { limits, ..hello(7) }
 }

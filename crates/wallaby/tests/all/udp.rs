@@ -201,8 +201,8 @@ async fn a_network_with_faults_loses_no_call_and_repeats_none() {
             proxies.push(proxy);
         }
         let root = next.expect("the first server");
-        let way_back = Proxy::new(faults, seed + 9).await;
-        let initiator = behind(&way_back, service(), free()).await;
+        let route_back = Proxy::new(faults, seed + 9).await;
+        let initiator = behind(&route_back, service(), free()).await;
 
         let begun = Instant::now();
         let mut calls = JoinSet::new();
@@ -219,7 +219,7 @@ async fn a_network_with_faults_loses_no_call_and_repeats_none() {
         for (number, hops, answer) in calls.join_all().await {
             check(number, hops, answer);
         }
-        proxies.push(way_back);
+        proxies.push(route_back);
         let happened = |proxy: &Arc<Proxy>| proxy.happened.load(Ordering::SeqCst);
         let faults: u64 = proxies.iter().map(happened).sum();
         println!("1,000 calls with {faults} faults in {:?}", begun.elapsed());

@@ -80,7 +80,7 @@ impl Line {
     }
 
     async fn until_waiting(&self, answers: u64) {
-        until(|| self.leaf.metrics().waited_for_ways == answers).await;
+        until(|| self.leaf.metrics().waited_for_routes == answers).await;
     }
 }
 
@@ -126,7 +126,7 @@ async fn a_relay_keeps_them_too(net: Net) {
     far.close();
     until(|| near.metrics().connections_ended == 1).await;
     gate.open(1);
-    until(|| near.metrics().waited_for_ways == 1).await;
+    until(|| near.metrics().waited_for_routes == 1).await;
     client.connect(at(&near)).await.expect("it listens");
     assert_eq!(call.await.expect("an answer"), "late");
     // It counts after it has passed the answer on: the client may be faster.
@@ -136,30 +136,30 @@ async fn a_relay_keeps_them_too(net: Net) {
 
 async fn no_more_wait_than_are_allowed(net: Net) {
     let minute = Duration::from_secs(60);
-    let line = Line::new(&net, |leaf| leaf.wait_for_ways(2, 1 << 20, minute)).await;
+    let line = Line::new(&net, |leaf| leaf.wait_for_routes(2, 1 << 20, minute)).await;
     let work = work::at(&line.client, at(&line.relay));
     let _calls: Vec<_> = (0..5).map(|number| work.one(number.to_string())).collect();
     line.break_off(5).await;
     until(|| line.leaf.metrics().undeliverable == 3).await;
-    assert_eq!(line.leaf.metrics().waited_for_ways, 2);
+    assert_eq!(line.leaf.metrics().waited_for_routes, 2);
 }
 
 async fn nor_larger_ones(net: Net) {
     let minute = Duration::from_secs(60);
-    let line = Line::new(&net, |leaf| leaf.wait_for_ways(100, 1200, minute)).await;
+    let line = Line::new(&net, |leaf| leaf.wait_for_routes(100, 1200, minute)).await;
     let work = work::at(&line.client, at(&line.relay));
     let _calls: Vec<_> = (0..3).map(|_| work.one("x".repeat(400))).collect();
     line.break_off(3).await;
     until(|| line.leaf.metrics().undeliverable == 1).await;
-    assert_eq!(line.leaf.metrics().waited_for_ways, 2);
+    assert_eq!(line.leaf.metrics().waited_for_routes, 2);
 }
 
 async fn nor_for_longer(net: Net) {
     let short = Duration::from_millis(50);
-    let line = Line::new(&net, |leaf| leaf.wait_for_ways(100, 1 << 20, short)).await;
+    let line = Line::new(&net, |leaf| leaf.wait_for_routes(100, 1 << 20, short)).await;
     let _call = work::at(&line.client, at(&line.relay)).one("late".into());
     line.break_off(1).await;
     until(|| line.leaf.metrics().undeliverable == 1).await;
-    assert_eq!(line.leaf.metrics().waited_for_ways, 1);
+    assert_eq!(line.leaf.metrics().waited_for_routes, 1);
     until(|| line.leaf.load() == (0, 0)).await; // its handler goes on, and is done
 }

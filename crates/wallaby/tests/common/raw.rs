@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use wallaby::{Address, CallId, NodeId, RequestId};
 use wallaby_proto::Token;
 use wallaby_proto::connection::{
-    Connection, Event, Features, Hello, Limits, MethodDefinition, VERSION,
+    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{End, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Facts, Manifest};
@@ -21,7 +21,7 @@ pub(crate) fn hello(node: u64) -> Hello {
         expected: None,
         address: None,
         features: Features::default(),
-        limits: Limits::default(),
+        limits: ConnectionLimits::default(),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::call::records::list::{Linked, NONE};
-use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR};
+use crate::call::records::table::{NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR, RecordedCallKey};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, Session, StopReason};
+use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, SessionNumber, StopReason};
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -14,7 +14,7 @@ use crate::wire::{PingSettings, Request};
 impl Records {
     /// A request arrived: is it handled?
     pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Admission {
-        let key = CallKey {
+        let key = RecordedCallKey {
             call: request.call,
             token: request.token,
         };
@@ -38,10 +38,10 @@ impl Records {
             return full("initiators", self.limits.initiators);
         };
         let own = origin.peer == key.call.initiator;
-        let line = self.table.line(peer, origin.session, own);
-        self.handle_oldest(peer, line, request.oldest);
-        let at_line = &self.table.peers.get(peer).lines[usize::from(line)];
-        if at_line.own && key.call.sequence < at_line.oldest {
+        let session_index = self.table.session_index(peer, origin.session, own);
+        self.handle_oldest(peer, session_index, request.oldest);
+        let of_session = &self.table.peers.get(peer).by_session[usize::from(session_index)];
+        if of_session.own && key.call.sequence < of_session.oldest {
             return over();
         }
         let time = request.time(self.limits.deadline);
@@ -64,7 +64,10 @@ impl Records {
             self.shares.give_back(share);
             return too_many(self.limits.requests_of_call);
         }
-        let call = known.unwrap_or_else(|| self.table.add_call(key, hash, (peer, line), settings));
+        let call = known.unwrap_or_else(|| {
+            self.table
+                .add_call(key, hash, (peer, session_index), settings)
+        });
         self.table.calls.at(call).unstated += unstated;
         if let Some(state) = self.sessions.get_mut(&origin.session) {
             state.brought = true;
@@ -120,7 +123,7 @@ impl Records {
         &mut self,
         call: u32,
         id: RequestId,
-        (attempt, session): (u32, Session),
+        (attempt, session): (u32, SessionNumber),
     ) -> Option<Admission> {
         if self.table.request(call, id, attempt).is_some() {
             return Some(Admission::Duplicate);
@@ -130,8 +133,8 @@ impl Records {
             let status = Status::new(Code::Cancelled, "the call was aborted");
             return Some(Admission::Refused(status));
         }
-        // It is in the line of another session, where the end of this one does not look.
-        if self.table.known_line(at_call.peer, session) != Some(at_call.line)
+        // It is among the calls of another session, where the end of this one does not look.
+        if self.table.known_session_index(at_call.peer, session) != Some(at_call.session_index)
             && let Some(state) = self.sessions.get_mut(&session)
         {
             state.foreign = true;
@@ -182,19 +185,19 @@ impl Records {
         Some(self.table.add_peer(node, self.gc_timeout, now))
     }
 
-    /// The initiator's oldest live call, as was said over a session: it is about the calls in the session's line alone. It
+    /// The initiator's oldest live call, as was said over a session: it is about the calls that came over it alone. It
     /// frees memory; where the other end says that it is the initiator, it also stops what still runs. Each call is looked at
     /// once, as others may remain.
     #[inline]
-    pub(super) fn handle_oldest(&mut self, peer: u32, line: u8, oldest: u64) {
-        let at_line = &mut self.table.peers.at(peer).lines[usize::from(line)];
-        if oldest <= at_line.oldest || at_line.is_shared() {
+    pub(super) fn handle_oldest(&mut self, peer: u32, session_index: u8, oldest: u64) {
+        let of_session = &mut self.table.peers.at(peer).by_session[usize::from(session_index)];
+        if oldest <= of_session.oldest || of_session.is_shared() {
             return;
         }
-        at_line.oldest = oldest;
-        let own = at_line.own;
-        let mut next = match at_line.older {
-            NONE => at_line.calls.first(),
+        of_session.oldest = oldest;
+        let own = of_session.own;
+        let mut next = match of_session.older {
+            NONE => of_session.calls.first(),
             older => Linked::<OF_INITIATOR>::links_of(&self.table.calls, older).next(),
         };
         while let Some(call) = next {
@@ -202,7 +205,7 @@ impl Records {
                 return;
             }
             next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
-            self.table.peers.at(peer).lines[usize::from(line)].older = call;
+            self.table.peers.at(peer).by_session[usize::from(session_index)].older = call;
             self.forget_call(call, own);
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::call::records::list::Linked;
-use crate::call::records::outputs::{Fate, is_written};
-use crate::call::records::table::{CallKey, NewRecord, OF_CALL, OF_FRESH, Record};
+use crate::call::records::outputs::{ResponseFate, is_written};
+use crate::call::records::table::{NewRecord, OF_CALL, OF_FRESH, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Origin, Records, StopReason};
 use crate::call::shares::Share;
@@ -16,10 +16,10 @@ use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Resp
 
 impl Records {
     /// A ping arrived: it is answered at once, known or not. Whether its request is known, so that answers of it may have a
-    /// way now: see [`Self::way_back`] and [`Self::way_direct`].
+    /// way now: see [`Self::route_back`] and [`Self::direct_route`].
     pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) -> bool {
         let now = Nanoseconds::from(now);
-        let key = CallKey {
+        let key = RecordedCallKey {
             call: ping.call,
             token: ping.token,
         };
@@ -58,11 +58,11 @@ impl Records {
         found.is_some()
     }
 
-    /// The token was shown of a request that is known, or of one that came of a request here. If that has no other way to its
-    /// initiator, what was to be announced goes this one. Whether its answers have a way now.
+    /// The token was shown of a request that is known, or of one that came of a request here. If that has no other route to its
+    /// initiator, what was to be announced goes this one. Whether its answers have a route now.
     fn handle_shown(
         &mut self,
-        key: CallKey,
+        key: RecordedCallKey,
         request: RequestId,
         origin: Origin,
         now: Nanoseconds,
@@ -83,13 +83,13 @@ impl Records {
                 ticket: Some(self.ticket(slot)),
             });
         }
-        // Answers of the whole call go by its nearest request. They look for a way only if there is one now: without, the
+        // Answers of the whole call go by its nearest request. They look for a route only if there is one now: without, the
         // initiator would be asked for the token once more.
         if let Some(nearest) = self.nearest_to_initiator(call) {
             self.note_shown(nearest, origin);
         }
-        let way = self.way_back(key.call, key.token);
-        way.is_some_and(|way| self.sessions.contains_key(&way))
+        let route = self.route_back(key.call, key.token);
+        route.is_some_and(|route| self.sessions.contains_key(&route))
     }
 
     /// Whether kept answers may go to who asks: to the call's initiator, or to who brought the request. Other servers of the
@@ -107,12 +107,12 @@ impl Records {
     #[cold]
     #[inline(never)]
     fn unknown(&self, ping: &Ping, now: Nanoseconds) -> Pong {
-        let key = CallKey {
+        let key = RecordedCallKey {
             call: ping.call,
             token: ping.token,
         };
-        let passing = self.passing_pong(key, ping.request);
-        passing.unwrap_or_else(|| Pong {
+        let relay = self.relayed_pong(key, ping.request);
+        relay.unwrap_or_else(|| Pong {
             call: ping.call,
             distance: 0,
             token: Some(ping.token),
@@ -126,8 +126,8 @@ impl Records {
     }
 
     #[inline(never)]
-    fn abort(&mut self, key: CallKey, origin: Origin, now: Nanoseconds) {
-        self.passages.forget(key);
+    fn abort(&mut self, key: RecordedCallKey, origin: Origin, now: Nanoseconds) {
+        self.relays.forget(key);
         let call = match self.table.call(&key) {
             Some(call) => call,
             None => match self.mark_aborted(key, origin, now) {
@@ -151,7 +151,12 @@ impl Records {
 
     /// Remembers that a call was aborted of which nothing has come: its requests may be on their way. That only saves work
     /// (PROTOCOL-NOTES 36): such marks take no more than half of the table, and nothing is forgotten for them.
-    fn mark_aborted(&mut self, key: CallKey, origin: Origin, now: Nanoseconds) -> Option<u32> {
+    fn mark_aborted(
+        &mut self,
+        key: RecordedCallKey,
+        origin: Origin,
+        now: Nanoseconds,
+    ) -> Option<u32> {
         let known = self.table.peer(key.call.initiator);
         let is_half_full = self.table.records.len() * 2 >= self.limits.requests
             || known.is_none() && self.table.peers.len() * 2 >= self.limits.initiators;
@@ -160,8 +165,10 @@ impl Records {
         }
         let peer = self.admit_peer(known, key.call.initiator, now)?;
         let own = origin.peer == key.call.initiator;
-        let line = self.table.line(peer, origin.session, own);
-        let call = self.table.add_call(key, None, (peer, line), (self.ping, 0));
+        let session_index = self.table.session_index(peer, origin.session, own);
+        let call = self
+            .table
+            .add_call(key, None, (peer, session_index), (self.ping, 0));
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
@@ -273,11 +280,11 @@ impl Records {
             let session = origin.session;
             let output = match record.outputs.fate(index, &self.sessions) {
                 // It is on its way.
-                Fate::Waiting => continue,
-                Fate::Sent(output) if !is_written(output, &self.sessions) => continue,
-                Fate::Sent(output) if output.session == session => continue,
-                Fate::Sent(output) => Some(output),
-                Fate::Dropped => None,
+                ResponseFate::Waiting => continue,
+                ResponseFate::Sent(output) if !is_written(output, &self.sessions) => continue,
+                ResponseFate::Sent(output) if output.session == session => continue,
+                ResponseFate::Sent(output) => Some(output),
+                ResponseFate::Dropped => None,
             };
             let open = output.is_some_and(|output| self.sessions.contains_key(&output.session));
             let mut response = response_of(record, ping.call, ping.token);

@@ -15,13 +15,13 @@ const CLASSES: usize = 32;
 /// remembered for about the same time, so that the first of each is the next one to be forgotten in time, and the oldest of
 /// all is one of these.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedRequests {
     lists: [List; CLASSES],
     /// The highest one that was ever used.
     last: usize,
 }
 
-impl Default for Ended {
+impl Default for EndedRequests {
     fn default() -> Self {
         Self {
             lists: [List::EMPTY; CLASSES],
@@ -30,7 +30,7 @@ impl Default for Ended {
     }
 }
 
-impl Ended {
+impl EndedRequests {
     /// Which list is for requests of calls with these settings.
     pub(super) fn class(&mut self, settings: PingTimes, default: PingTimes) -> u8 {
         if settings.gc_timeout() <= default.gc_timeout() {
@@ -146,9 +146,9 @@ impl Records {
         self.evicted_until = self.evicted_until.max(now.saturating_add(gc_timeout));
         let record = self.table.records.get(slot);
         let key = self.table.calls.get(record.call).key;
-        if record.has_handed_on() {
+        if record.has_delegated() {
             let sessions = &self.sessions;
-            self.forgotten.note(key, record.way(), |session| {
+            self.forgotten.note(key, record.route(), |session| {
                 !sessions.contains_key(&session)
             });
         }
@@ -243,7 +243,9 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use crate::call::records::table::looks;
-    use crate::call::records::{Admission, Origin, Output, RecordLimits, Records, Session};
+    use crate::call::records::{
+        Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber,
+    };
     use crate::call::server::{Outbound, Server};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::{MethodRef, ReplyTo, Request};
@@ -288,7 +290,7 @@ pub(super) mod tests {
         mark: u64,
     ) {
         let origin = Origin {
-            session: Session(session),
+            session: SessionNumber(session),
             peer: node(session),
             transit: Duration::ZERO,
         };
@@ -297,8 +299,8 @@ pub(super) mod tests {
                 let mut server = Server::<()>::new(&mut request);
                 for sent in server.respond(Bytes::new(), None) {
                     if let Outbound::Response(response) = sent {
-                        let output = Output {
-                            session: Session(session),
+                        let output = OutputMark {
+                            session: SessionNumber(session),
                             mark,
                         };
                         records.response_released(ticket, &response, Some(output), Duration::ZERO);
@@ -323,7 +325,7 @@ pub(super) mod tests {
         };
         let mut records = Records::new(limits, [3; 16]);
         for session in 1..5 {
-            records.session_opened(Session(session), node(session));
+            records.session_opened(SessionNumber(session), node(session));
         }
         spoil(&mut records, size);
         let mut most = 0;
@@ -340,9 +342,9 @@ pub(super) mod tests {
     #[test]
     fn calls_that_are_over_and_still_run_are_looked_at_once() {
         let mut records = Records::new(RecordLimits::default(), [3; 16]);
-        records.session_opened(Session(1), node(1));
+        records.session_opened(SessionNumber(1), node(1));
         let origin = Origin {
-            session: Session(1),
+            session: SessionNumber(1),
             peer: node(1),
             transit: Duration::ZERO,
         };
@@ -370,12 +372,12 @@ pub(super) mod tests {
         };
         let mut records = Records::new(limits, [3; 16]);
         for session in 1..3 {
-            records.session_opened(Session(session), node(session));
+            records.session_opened(SessionNumber(session), node(session));
         }
         let mut now = Duration::ZERO;
         let mut admit = |initiator, sequence, session| {
             let origin = Origin {
-                session: Session(session),
+                session: SessionNumber(session),
                 peer: node(session),
                 transit: Duration::ZERO,
             };
@@ -387,8 +389,8 @@ pub(super) mod tests {
             let mut server = Server::<()>::new(&mut request);
             for sent in server.respond(Bytes::new(), None) {
                 if let Outbound::Response(response) = sent {
-                    let (session, mark) = (Session(session), 0);
-                    let output = Some(Output { session, mark });
+                    let (session, mark) = (SessionNumber(session), 0);
+                    let output = Some(OutputMark { session, mark });
                     records.response_released(ticket, &response, output, now);
                 }
             }
@@ -404,7 +406,7 @@ pub(super) mod tests {
         for sequence in 1..=250 {
             let again = request(1, sequence);
             let origin = Origin {
-                session: Session(1),
+                session: SessionNumber(1),
                 peer: node(1),
                 transit: Duration::ZERO,
             };

@@ -22,7 +22,7 @@ pub(super) type Number = NonZeroU64;
 
 /// All responses that an endpoint keeps, oldest first.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptResponses {
     /// What each half may hold.
     budget: u64,
     /// What all entries cost, and those with large payloads.
@@ -30,20 +30,20 @@ pub(super) struct Kept {
     shared: u64,
     /// The number of the first entry.
     first: Number,
-    entries: VecDeque<Entry>,
-    ring: Ring,
+    entries: VecDeque<KeptResponse>,
+    ring: ByteRing,
     /// Payloads that are not copied.
     large: BTreeMap<Number, Bytes>,
 }
 
 /// A response without what its request's record says.
 #[derive(Debug)]
-struct Entry {
+struct KeptResponse {
     index: u32,
     last: bool,
     status: bool,
     compressed: bool,
-    place: Place,
+    place: Storage,
     manifest: Option<Manifest>,
     /// Where it stands in the ring, or where that ended when it came.
     position: u64,
@@ -57,7 +57,7 @@ struct Entry {
 
 /// Where an entry's payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Storage {
     Ring,
     Large,
     /// It was forgotten before those in front of it.
@@ -67,13 +67,13 @@ enum Place {
 /// The most bytes of small responses, whatever the budget: their memory is taken in one piece.
 const MOST_COPIED: u64 = 1 << 30;
 
-impl Entry {
+impl KeptResponse {
     fn cost(&self) -> u64 {
         ENTRY + self.len as u64
     }
 }
 
-impl Kept {
+impl KeptResponses {
     pub(super) fn new(budget: u64) -> Self {
         Self {
             budget: budget / 2,
@@ -81,7 +81,7 @@ impl Kept {
             shared: 0,
             first: Number::MIN,
             entries: VecDeque::new(),
-            ring: Ring::new((budget / 2).min(MOST_COPIED)),
+            ring: ByteRing::new((budget / 2).min(MOST_COPIED)),
             large: BTreeMap::new(),
         }
     }
@@ -101,10 +101,10 @@ impl Kept {
         let jump = previous.and_then(|previous| self.jump_behind(previous));
         let (place, position) = match len > COPIED {
             true => self.share(response),
-            false => (Place::Ring, self.copy(response)),
+            false => (Storage::Ring, self.copy(response)),
         };
         self.bytes += cost;
-        self.entries.push_back(Entry {
+        self.entries.push_back(KeptResponse {
             index: response.index,
             last: response.last,
             status: response.status,
@@ -135,7 +135,7 @@ impl Kept {
     }
 
     #[inline(never)]
-    fn share(&mut self, response: &Response) -> (Place, u64) {
+    fn share(&mut self, response: &Response) -> (Storage, u64) {
         let cost = ENTRY + response.payload.len() as u64;
         while self.shared + cost > self.budget {
             self.drop_first();
@@ -143,7 +143,7 @@ impl Kept {
         self.shared += cost;
         let number = self.number(self.entries.len());
         self.large.insert(number, response.payload.clone());
-        (Place::Large, self.ring.to)
+        (Storage::Large, self.ring.to)
     }
 
     /// Writes the response with this number, of the request whose last entry is given, into `response`; `false` if it
@@ -170,7 +170,7 @@ impl Kept {
     }
 
     /// The response with this number, of the request whose last entry is given.
-    fn find(&self, last: Option<Number>, index: u32) -> Option<(Number, &Entry)> {
+    fn find(&self, last: Option<Number>, index: u32) -> Option<(Number, &KeptResponse)> {
         let mut number = last?;
         loop {
             let entry = self.entry(number)?;
@@ -182,7 +182,7 @@ impl Kept {
     }
 
     /// The next entry on the way from this one to the response with this number, which is an earlier one.
-    fn closer(&self, from: &Entry, index: u32) -> Option<Number> {
+    fn closer(&self, from: &KeptResponse, index: u32) -> Option<Number> {
         let far = from.jump.filter(|jump| {
             let there = self.entry(*jump);
             there.is_some_and(|there| there.index >= index)
@@ -195,7 +195,7 @@ impl Kept {
     #[inline(never)]
     fn jump_behind(&self, previous: Number) -> Option<Number> {
         let here = self.entry(previous)?;
-        let jump = |from: &Entry| {
+        let jump = |from: &KeptResponse| {
             let to = from.jump?;
             Some((to, self.entry(to)?))
         };
@@ -217,9 +217,9 @@ impl Kept {
             return;
         };
         let before = entry.cost();
-        let was_large = entry.place == Place::Large;
+        let was_large = entry.place == Storage::Large;
         (entry.status, entry.compressed) = (status.status, status.compressed);
-        (entry.place, entry.len) = (Place::Large, status.payload.len());
+        (entry.place, entry.len) = (Storage::Large, status.payload.len());
         let cost = entry.cost();
         self.large.insert(number, status.payload.clone());
         self.bytes = self.bytes - before + cost;
@@ -236,7 +236,7 @@ impl Kept {
             next = self.take(number);
         }
         let before = self.first;
-        while (self.entries.front()).is_some_and(|entry| entry.place == Place::Gone) {
+        while (self.entries.front()).is_some_and(|entry| entry.place == Storage::Gone) {
             self.drop_front();
         }
         if self.first != before {
@@ -258,15 +258,15 @@ impl Kept {
         usize::try_from(position).ok()
     }
 
-    fn entry(&self, number: Number) -> Option<&Entry> {
+    fn entry(&self, number: Number) -> Option<&KeptResponse> {
         let entry = self.entries.get(self.position(number)?)?;
-        (entry.place != Place::Gone).then_some(entry)
+        (entry.place != Storage::Gone).then_some(entry)
     }
 
-    fn entry_mut(&mut self, number: Number) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, number: Number) -> Option<&mut KeptResponse> {
         let position = self.position(number)?;
         let entry = self.entries.get_mut(position)?;
-        (entry.place != Place::Gone).then_some(entry)
+        (entry.place != Storage::Gone).then_some(entry)
     }
 
     /// Forgets an entry, and returns the number of the one before it of the same request.
@@ -274,9 +274,9 @@ impl Kept {
     fn take(&mut self, number: Number) -> Option<Number> {
         let entry = self.entry_mut(number)?;
         let (cost, previous) = (entry.cost(), entry.previous);
-        let place = std::mem::replace(&mut entry.place, Place::Gone);
+        let place = std::mem::replace(&mut entry.place, Storage::Gone);
         self.bytes -= cost;
-        if place == Place::Large {
+        if place == Storage::Large {
             self.drop_large(number, cost);
         }
         previous
@@ -313,7 +313,7 @@ impl Kept {
 
 /// Bytes one behind the other, the oldest overwritten when they are free.
 #[derive(Debug)]
-struct Ring {
+struct ByteRing {
     /// Made when the first byte comes.
     bytes: Vec<u8>,
     size: u64,
@@ -324,7 +324,7 @@ struct Ring {
     place: u64,
 }
 
-impl Ring {
+impl ByteRing {
     fn new(size: u64) -> Self {
         Self {
             bytes: Vec::new(),
@@ -425,7 +425,7 @@ mod tests {
 
     /// Responses of a few requests, and what is known of them.
     struct Shelf {
-        kept: Kept,
+        kept: KeptResponses,
         only_small: bool,
         last: [Option<Number>; 5],
         count: [u32; 5],
@@ -525,7 +525,7 @@ mod tests {
             println!("seed {seed}");
             let mut random = Random(seed);
             let mut shelf = Shelf {
-                kept: Kept::new(2 * HALF),
+                kept: KeptResponses::new(2 * HALF),
                 only_small: seed % 2 == 1,
                 last: [None; 5],
                 count: [0; 5],
@@ -555,7 +555,7 @@ mod tests {
     /// not.
     #[test]
     fn what_was_forgotten_takes_room_until_those_before_it_are() {
-        let mut kept = Kept::new(2 * HALF);
+        let mut kept = KeptResponses::new(2 * HALF);
         let lasts = kept.keep(&response(0, Vec::new()), None);
         let most = (2 * HALF / ENTRY) as usize;
         for number in 1..3 * most {
@@ -571,7 +571,7 @@ mod tests {
     /// Who asks for responses of a request that has sent many makes nobody look at all of them for each.
     #[test]
     fn a_response_is_found_in_few_steps_however_many_there_are() {
-        let mut kept = Kept::new(1 << 22);
+        let mut kept = KeptResponses::new(1 << 22);
         let (first, count) = (5, 10_000);
         let mut last = None;
         for index in first..first + count {
@@ -599,7 +599,7 @@ mod tests {
 
     #[test]
     fn half_of_the_budget_is_for_large_ones() {
-        let mut kept = Kept::new(2 * HALF);
+        let mut kept = KeptResponses::new(2 * HALF);
         let large = response(0, vec![1; (HALF - ENTRY) as usize]);
         let last = kept.keep(&large, None);
         assert!(last.is_some());
@@ -622,7 +622,7 @@ mod tests {
 
     #[test]
     fn a_half_is_filled_to_its_last_byte() {
-        let mut kept = Kept::new(2 * HALF);
+        let mut kept = KeptResponses::new(2 * HALF);
         let full = ENTRY + COPIED as u64;
         let count = HALF / full - 1;
         let rest = HALF - count * full;
@@ -643,7 +643,7 @@ mod tests {
 
     #[test]
     fn a_status_takes_the_room_of_what_it_stands_for() {
-        let mut kept = Kept::new(2 * HALF);
+        let mut kept = KeptResponses::new(2 * HALF);
         let mut restored = response(9, Vec::new());
         let large = kept.keep(&response(0, vec![1; (HALF - ENTRY) as usize]), None);
         kept.replace(large, &response(0, vec![2; 10]));
@@ -654,7 +654,7 @@ mod tests {
             assert!(kept.restore(last, 0, &mut restored), "both fit");
         }
         // One that fills its half on its own.
-        let mut kept = Kept::new(2 * HALF);
+        let mut kept = KeptResponses::new(2 * HALF);
         let small = kept.keep(&response(0, vec![1; 3]), None);
         kept.replace(small, &response(0, vec![2; (HALF - ENTRY) as usize]));
         assert!(kept.restore(small, 0, &mut restored));

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
-use crate::call::records::outputs::Output;
+use crate::call::records::outputs::OutputMark;
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Records, Session};
+use crate::call::records::{Records, SessionNumber};
 
 /// Records that a step looks at: a small fraction of a millisecond.
 const STEP: u32 = 4096;
@@ -21,9 +21,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct LostSessions {
     /// For which sessions the pass under way is, and what each other end has confirmed.
-    sought: BTreeMap<Session, Option<u64>>,
+    sought: BTreeMap<SessionNumber, Option<u64>>,
     /// The same of those that ended since it began.
-    later: BTreeMap<Session, Option<u64>>,
+    later: BTreeMap<SessionNumber, Option<u64>>,
     /// Where it goes on.
     next: u32,
     /// Not before that.
@@ -42,7 +42,7 @@ impl Default for LostSessions {
 }
 
 impl LostSessions {
-    pub(super) fn note(&mut self, session: Session, confirmed: Option<u64>) {
+    pub(super) fn note(&mut self, session: SessionNumber, confirmed: Option<u64>) {
         match self.next {
             0 => self.sought.insert(session, confirmed),
             _ => self.later.insert(session, confirmed),
@@ -53,7 +53,7 @@ impl LostSessions {
         (!self.sought.is_empty()).then_some(self.due)
     }
 
-    fn has_lost(&self, output: &Output) -> bool {
+    fn has_lost(&self, output: &OutputMark) -> bool {
         let ended = self.sought.get(&output.session);
         ended.is_some_and(|confirmed| confirmed.is_none_or(|mark| output.mark > mark))
     }
@@ -95,7 +95,7 @@ mod tests {
     use crate::call::records::{Action, RecordLimits};
     use crate::wire::ReplyTo;
 
-    const FRONT: Session = Session(1);
+    const FRONT: SessionNumber = SessionNumber(1);
 
     /// So many requests whose initiator cannot be dialled have come over a session and were answered, which nobody confirms.
     fn answered(requests: u64) -> Records {
@@ -155,12 +155,12 @@ mod tests {
         let now = Duration::ZERO;
         let mut most = 0;
         for session in 2..200 {
-            records.session_opened(Session(session), node(session));
+            records.session_opened(SessionNumber(session), node(session));
             let mut request = request(1001, session);
             (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
             answer(&mut records, session, request, 9);
             looks::take();
-            records.session_ended(Session(session), now);
+            records.session_ended(SessionNumber(session), now);
             if session > 2 {
                 most = most.max(looks::take());
             }
@@ -179,16 +179,16 @@ mod tests {
         let mut records = Records::new(RecordLimits::default(), [3; 16]);
         let victim = node(1000);
         for session in 1..=17 {
-            records.session_opened(Session(session), victim);
+            records.session_opened(SessionNumber(session), victim);
             let origin = Origin {
-                session: Session(session),
+                session: SessionNumber(session),
                 peer: victim,
                 transit: Duration::ZERO,
             };
             records.admit(&request(1000, session), origin, Duration::ZERO);
         }
         let origin = Origin {
-            session: Session(1),
+            session: SessionNumber(1),
             peer: victim,
             transit: Duration::ZERO,
         };
@@ -198,8 +198,8 @@ mod tests {
         looks::take();
         let mut most = 0;
         for session in 100..110 {
-            records.session_opened(Session(session), victim);
-            records.session_ended(Session(session), Duration::ZERO);
+            records.session_opened(SessionNumber(session), victim);
+            records.session_ended(SessionNumber(session), Duration::ZERO);
             most = most.max(looks::take());
         }
         assert!(most <= 3 * STEP as usize, "{most} records for one hello");

@@ -23,13 +23,13 @@
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
 //! a session's output was written:    records.written(session, mark)
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
-//! another server's response goes     passage = records.passing(&response, session, now),
-//! on, but waits or goes in parts:    then records.passed_on(passage, output)
-//! the status of a refused request    passage = records.refused(&request, now), then the same
+//! another server's response goes     relay_id = records.begin_relay(&response, session, now),
+//! on, but waits or goes in parts:    then records.relayed(relay_id, output)
+//! the status of a refused request    relay_id = records.refused(&request, now), then the same
 //! does not leave at once:
-//! a ping arrived:                    if records.onward(&ping, origin, now) names a server, it goes on there; unless it did,
+//! a ping arrived:                    if records.relay_target(&ping, origin, now) names a server, it goes on there; unless it did,
 //!                                    and in any case if it aborts: records.handle_ping(&ping, origin, now)
-//! a pong for another initiator       records.pong_passes(&pong, now)
+//! a pong for another initiator       records.pong_relayed(&pong, now)
 //! passes by:
 //! its timer fired:                   read all input, then records.handle_timeout(now)
 //! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
@@ -55,32 +55,32 @@ mod kept;
 mod list;
 mod lost;
 mod near;
-mod onward;
 mod outputs;
-mod passing;
+mod relaying;
+mod relays;
 mod release;
+mod routes;
 mod table;
 mod time;
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use thiserror::Error;
 
-use self::collect::Ended;
-use self::forgotten::ForgottenWays;
-use self::kept::Kept;
+use self::collect::EndedRequests;
+use self::forgotten::ForgottenRoutes;
+use self::kept::KeptResponses;
 use self::list::List;
 use self::lost::LostSessions;
-pub use self::onward::Way;
-pub use self::outputs::{Output, Session, written_next};
+pub use self::outputs::{OutputMark, SessionNumber, written_next};
 use self::outputs::{SessionState, Sessions};
-use self::passing::Passages;
-pub use self::passing::{Passage, RefusedRequest};
+pub use self::relaying::RelayRoute;
+use self::relays::Relays;
+pub use self::relays::{RefusedRequest, RelayId};
+pub use self::routes::invitation;
 use self::table::{Keyed, Table};
 use self::time::{Nanoseconds, PingTimes};
-pub use self::ways::invitation;
 use crate::call::shares::Shares;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -98,9 +98,9 @@ pub struct RecordLimits {
     pub initiators: usize,
     /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
     pub kept_bytes: u64,
-    /// Responses of other servers that are passed on, and statuses of refused requests, that are told of meanwhile. 4,096
+    /// Responses of other servers that are relayed, and statuses of refused requests, that are told of meanwhile. 4,096
     /// by default, shared by initiators and sessions as requests are.
-    pub passing: usize,
+    pub relays: usize,
     /// Ping settings of calls that state none.
     pub ping: PingSettings,
     /// The shortest ping period that a call may ask for: 10 ms by default.
@@ -123,7 +123,7 @@ impl Default for RecordLimits {
             requests: 1 << 16,
             initiators: 4096,
             kept_bytes: 16 << 20,
-            passing: 4096,
+            relays: 4096,
             ping: PingSettings::default(),
             shortest_period: Duration::from_millis(10),
             longest_timeout: Duration::from_secs(600),
@@ -144,7 +144,7 @@ pub const MAX_ATTEMPT: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The session.
-    pub session: Session,
+    pub session: SessionNumber,
     /// Its other end.
     pub peer: NodeId,
     /// How long a message takes over it, as far as the driver can tell: half a round trip, better too long than too
@@ -168,7 +168,7 @@ impl Ticket {
 
 /// A message that a request released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
+pub enum ReleasedMessage {
     /// The response with this number.
     Response(u32),
     /// The end of the branch.
@@ -231,7 +231,7 @@ pub enum Action {
     /// Answer a ping, over the session that it came on; or tell unasked what may only be told there.
     Pong {
         /// The session.
-        session: Session,
+        session: SessionNumber,
         /// The answer.
         pong: Pong,
         /// The ticket of the request, if it is handled here.
@@ -245,7 +245,7 @@ pub enum Action {
         /// Where the request said that answers go.
         reply_to: ReplyTo,
         /// The session that the request, or the response, came on.
-        session: Session,
+        session: SessionNumber,
         /// As in [`Self::Pong`].
         ticket: Option<Ticket>,
     },
@@ -255,7 +255,7 @@ pub enum Action {
         /// [`Records::too_large`]: until then the response counts as being written.
         ticket: Ticket,
         /// The session.
-        session: Session,
+        session: SessionNumber,
         /// The response, with the call's token.
         response: Response,
     },
@@ -299,15 +299,15 @@ pub struct Records {
     prompt: Nanoseconds,
     table: Table,
     sessions: Sessions,
-    kept: Kept,
-    passages: Passages,
+    kept: KeptResponses,
+    relays: Relays,
     lost: LostSessions,
     /// The peers of the sessions that ended last.
-    former: BTreeMap<Session, NodeId>,
+    former: BTreeMap<SessionNumber, NodeId>,
     /// The same in the order in which they ended.
-    former_order: VecDeque<Session>,
+    former_order: VecDeque<SessionNumber>,
     /// Of requests that were forgotten although answers of others may still go back by them.
-    forgotten: ForgottenWays,
+    forgotten: ForgottenRoutes,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
     fresh: List,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
@@ -318,7 +318,7 @@ pub struct Records {
     /// Requests that are looked at a second time, or have times of their own.
     queue: BTreeSet<(Nanoseconds, u32)>,
     /// Those that have ended.
-    ended: Ended,
+    ended: EndedRequests,
     /// When these and the initiators are looked through.
     collect_at: Nanoseconds,
     /// The earliest of the times that were set since [`Self::take_sooner`] was asked last.
@@ -341,17 +341,17 @@ impl Records {
             prompt: ping.period.divided_by(16),
             table: Table::new(secret),
             sessions: BTreeMap::new(),
-            kept: Kept::new(limits.kept_bytes),
-            passages: Passages::new(limits.passing),
+            kept: KeptResponses::new(limits.kept_bytes),
+            relays: Relays::new(limits.relays),
             lost: LostSessions::default(),
             former: BTreeMap::new(),
             former_order: VecDeque::new(),
-            forgotten: ForgottenWays::new(Keyed(secret)),
+            forgotten: ForgottenRoutes::new(Keyed(secret)),
             fresh: List::EMPTY,
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
             queue: BTreeSet::new(),
-            ended: Ended::default(),
+            ended: EndedRequests::default(),
             collect_at: Nanoseconds::NEVER,
             sooner: None,
             shares: Shares::new(limits.requests),
@@ -376,9 +376,9 @@ impl Records {
         let fresh = fresh.map(|_| self.fresh_from.saturating_add(self.fresh_for));
         let queued = self.queue.first().map(|first| first.0);
         let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
-        let passage = self.passages.next_due();
+        let relay_id = self.relays.next_due();
         let lost = self.lost.next_due();
-        let all = [fresh, queued, collection, passage, lost];
+        let all = [fresh, queued, collection, relay_id, lost];
         all.into_iter().flatten().min().map(Duration::from)
     }
 
@@ -399,7 +399,7 @@ impl Records {
     }
 
     /// A connection to this node opened.
-    pub fn session_opened(&mut self, session: Session, peer: NodeId) {
+    pub fn session_opened(&mut self, session: SessionNumber, peer: NodeId) {
         let state = SessionState {
             peer,
             written: 0,
@@ -414,7 +414,7 @@ impl Records {
 
     /// Output up to this mark has been handed to the operating system; where the transport sends it again if it is lost, for
     /// the first time. From then on a delegation does not excuse its server's silence any more.
-    pub fn written(&mut self, session: Session, mark: u64) {
+    pub fn written(&mut self, session: SessionNumber, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.written = state.written.max(mark);
         }
@@ -422,7 +422,7 @@ impl Records {
 
     /// The other end has confirmed that it has read what was sent up to this mark. Where a transport tells, answers count as
     /// being written until then.
-    pub fn confirmed(&mut self, session: Session, mark: u64) {
+    pub fn confirmed(&mut self, session: SessionNumber, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.confirmed = state.confirmed.max(Some(mark));
         }
@@ -430,7 +430,7 @@ impl Records {
 
     /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
     /// may know where they are (PROTOCOL-NOTES 17).
-    pub fn session_ended(&mut self, session: Session, now: Duration) {
+    pub fn session_ended(&mut self, session: SessionNumber, now: Duration) {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };
@@ -438,7 +438,7 @@ impl Records {
             self.note_former(session, state.peer);
         }
         let now = Nanoseconds::from(now);
-        // Who comes as one of many shares a line with others, at least of its earlier calls. To look at all of its initiator's
+        // Who comes as one of many shares a list with others, at least of its earlier calls. To look at all of its initiator's
         // requests at once would let who connects and leaves keep a server busy.
         let peer = self.table.peer(state.peer);
         let anywhere = peer
@@ -450,11 +450,12 @@ impl Records {
             }
             return self.look_for_lost(now);
         }
-        let line = peer.and_then(|peer| Some((peer, self.table.known_line(peer, session)?)));
-        let Some((peer, line)) = line else {
+        let session_index =
+            peer.and_then(|peer| Some((peer, self.table.known_session_index(peer, session)?)));
+        let Some((peer, session_index)) = session_index else {
             return;
         };
-        let calls: Vec<u32> = self.table.calls_in(peer, line).collect();
+        let calls: Vec<u32> = self.table.calls_in(peer, session_index).collect();
         let requests = calls.iter().flat_map(|&call| self.table.requests(call));
         let concerned: Vec<u32> = requests.take(MOST_LOOKED_AT + 1).collect();
         if concerned.len() > MOST_LOOKED_AT {
@@ -491,7 +492,7 @@ impl Records {
             self.look_at(slot, now);
         }
         self.look_for_lost(now);
-        self.announce_passages(now);
+        self.announce_relays(now);
         if self.collect_at <= now {
             self.collect(now);
         }

@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use crate::call::records::table::empty;
 use crate::id::NodeId;
 
-/// One connection of this life to another, by a number that the driver never uses again.
+/// One connection of this incarnation to another, by a number that the driver never uses again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Session(pub u64);
+pub struct SessionNumber(pub u64);
 
 /// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.
 ///
 /// [`Records::written`]: crate::call::records::Records::written
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Output {
+pub struct OutputMark {
     /// The session.
-    pub session: Session,
+    pub session: SessionNumber,
     /// How far its output must be written.
     pub mark: u64,
 }
@@ -43,39 +43,39 @@ pub(super) struct SessionState {
 #[derive(Debug, Default)]
 pub(super) struct Connected {
     /// By which it has shown the token of such a request last.
-    pub(super) shown: Option<Session>,
+    pub(super) shown: Option<SessionNumber>,
     /// Those that claim to be its own, and were asked to show one.
-    pub(super) invited: Vec<Session>,
+    pub(super) invited: Vec<SessionNumber>,
 }
 
-pub(super) type Sessions = BTreeMap<Session, SessionState>;
+pub(super) type Sessions = BTreeMap<SessionNumber, SessionState>;
 
 /// Where a request's responses and delegations went.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     /// Responses from a number on, each run over one session; the first run apart, as most have no other.
-    first: Option<Run>,
+    first: Option<OutputRun>,
     /// How many released messages have no place in a session's output yet.
     pub(super) waiting: u32,
-    rare: Option<Box<Rare>>,
+    cold: Option<Box<ColdOutputs>>,
 }
 
 /// What a request with one answer does not have.
 #[derive(Debug, Default)]
-struct Rare {
+struct ColdOutputs {
     /// Runs behind the first.
-    more: Vec<Run>,
+    more: Vec<OutputRun>,
     /// Responses that went another way than their run.
     apart: Vec<Apart>,
-    /// The last message onward by each session.
-    onward: Vec<Output>,
+    /// The last delegated message by each session.
+    delegated: Vec<OutputMark>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct OutputRun {
     from: u32,
     to: u32,
-    output: Output,
+    output: OutputMark,
 }
 
 /// A response that was sent again, or given up.
@@ -83,26 +83,26 @@ struct Run {
 struct Apart {
     index: u32,
     /// Where it went last; `None` if it was given up before it went out.
-    output: Option<Output>,
+    output: Option<OutputMark>,
     /// It waits for its place in this session's output.
-    waiting: Option<Session>,
+    waiting: Option<SessionNumber>,
     /// It is larger than this session takes.
-    refused: Option<Session>,
+    refused: Option<SessionNumber>,
 }
 
 /// Most responses of one request that are remembered to have gone another way than their neighbours.
 const MAX_APART: usize = 256;
 
 /// Room for the delegations of most requests.
-const FEW_ONWARD: usize = 8;
+const FEW_DELEGATED: usize = 8;
 
 /// What became of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ResponseFate {
     /// It waits to be written.
     Waiting,
     /// It went out on this session, or is still being written.
-    Sent(Output),
+    Sent(OutputMark),
     /// It was given up before it went out.
     Dropped,
 }
@@ -111,19 +111,19 @@ impl Outputs {
     pub(super) fn clear(&mut self) {
         self.first = None;
         self.waiting = 0;
-        if let Some(rare) = &mut self.rare {
-            empty(&mut rare.more);
-            empty(&mut rare.apart);
-            empty(&mut rare.onward);
+        if let Some(cold) = &mut self.cold {
+            empty(&mut cold.more);
+            empty(&mut cold.apart);
+            empty(&mut cold.delegated);
         }
     }
 
-    fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+    fn cold(&mut self) -> &mut ColdOutputs {
+        self.cold.get_or_insert_default()
     }
 
     fn apart(&self) -> &[Apart] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.apart)
+        self.cold.as_ref().map_or(&[], |cold| &cold.apart)
     }
 
     /// What is known of a response that went another way than its run.
@@ -132,64 +132,64 @@ impl Outputs {
     }
 
     fn find_apart_mut(&mut self, index: u32) -> Option<&mut Apart> {
-        let all = &mut self.rare.as_mut()?.apart;
+        let all = &mut self.cold.as_mut()?.apart;
         all.iter_mut().find(|apart| apart.index == index)
     }
 
-    fn onward(&self) -> &[Output] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.onward)
+    fn delegated(&self) -> &[OutputMark] {
+        self.cold.as_ref().map_or(&[], |cold| &cold.delegated)
     }
 
-    fn place_response(&mut self, index: u32, output: Output) {
+    fn place_response(&mut self, index: u32, output: OutputMark) {
         let (from, to) = (index, index.saturating_add(1));
-        let last = match self.rare.as_mut().and_then(|rare| rare.more.last_mut()) {
+        let last = match self.cold.as_mut().and_then(|cold| cold.more.last_mut()) {
             Some(last) => Some(last),
             None => self.first.as_mut(),
         };
         match last {
-            None => self.first = Some(Run { from, to, output }),
+            None => self.first = Some(OutputRun { from, to, output }),
             Some(run)
                 if run.output.session == output.session && (run.from..=run.to).contains(&index) =>
             {
                 run.to = run.to.max(to);
                 run.output.mark = run.output.mark.max(output.mark);
             }
-            Some(_) => self.rare().more.push(Run { from, to, output }),
+            Some(_) => self.cold().more.push(OutputRun { from, to, output }),
         }
     }
 
     /// A delegation got its place.
-    pub(super) fn place_onward(&mut self, output: Output, sessions: &Sessions) {
+    pub(super) fn place_delegated(&mut self, output: OutputMark, sessions: &Sessions) {
         self.waiting = self.waiting.saturating_sub(1);
-        let onward = &mut self.rare().onward;
+        let delegated = &mut self.cold().delegated;
         let session = output.session;
-        match onward.iter_mut().find(|other| other.session == session) {
+        match delegated.iter_mut().find(|other| other.session == session) {
             Some(other) => other.mark = other.mark.max(output.mark),
             None => {
                 // Not each time: a wide fan-out would look at all its delegations for each of them.
-                if onward.len() == onward.capacity() {
-                    onward.retain(|other| !is_written(*other, sessions));
-                    onward.reserve(onward.len().max(FEW_ONWARD));
+                if delegated.len() == delegated.capacity() {
+                    delegated.retain(|other| !is_written(*other, sessions));
+                    delegated.reserve(delegated.len().max(FEW_DELEGATED));
                 }
-                onward.push(output);
+                delegated.push(output);
             }
         }
     }
 
     /// A message got its place that had none: a response, or an end with the number of responses before it.
     #[inline]
-    pub(super) fn place(&mut self, index: u32, output: Output) {
-        if self.first.is_none() && self.rare.is_none() {
+    pub(super) fn place(&mut self, index: u32, output: OutputMark) {
+        if self.first.is_none() && self.cold.is_none() {
             self.waiting = self.waiting.saturating_sub(1);
             let (from, to) = (index, index.saturating_add(1));
-            self.first = Some(Run { from, to, output });
+            self.first = Some(OutputRun { from, to, output });
         } else {
             self.place_further(index, output);
         }
     }
 
     #[inline(never)]
-    fn place_further(&mut self, index: u32, output: Output) {
+    fn place_further(&mut self, index: u32, output: OutputMark) {
         if let Some(apart) = self.find_apart_mut(index) {
             (apart.output, apart.waiting) = (Some(output), None);
             return;
@@ -219,7 +219,12 @@ impl Outputs {
     }
 
     /// A response is sent again, over this session; so far it went there.
-    pub(super) fn resend(&mut self, index: u32, session: Session, output: Option<Output>) {
+    pub(super) fn resend(
+        &mut self,
+        index: u32,
+        session: SessionNumber,
+        output: Option<OutputMark>,
+    ) {
         match self.find_apart_mut(index) {
             Some(apart) => apart.waiting = Some(session),
             None => self.add_apart(Apart {
@@ -241,38 +246,38 @@ impl Outputs {
     }
 
     /// Whether a response may be sent again over this session, as far as is known of what that takes.
-    pub(super) fn fits(&self, index: u32, session: Session) -> bool {
+    pub(super) fn fits(&self, index: u32, session: SessionNumber) -> bool {
         let apart = self.find_apart(index);
         apart.is_none_or(|apart| apart.refused != Some(session))
     }
 
     fn add_apart(&mut self, apart: Apart) {
-        let all = &mut self.rare().apart;
+        let all = &mut self.cold().apart;
         if all.len() >= MAX_APART {
             all.remove(0);
         }
         all.push(apart);
     }
 
-    fn runs(&self) -> impl DoubleEndedIterator<Item = &Run> {
-        let more = self.rare.iter().flat_map(|rare| &rare.more);
+    fn runs(&self) -> impl DoubleEndedIterator<Item = &OutputRun> {
+        let more = self.cold.iter().flat_map(|cold| &cold.more);
         self.first.iter().chain(more)
     }
 
     /// Whether something that was released has not been written out, and where the transport tells, not arrived. What a
     /// session that has ended did not write will not be written any more.
     pub(super) fn are_being_written(&self, sessions: &Sessions) -> bool {
-        let mut onward = self.onward().iter();
+        let mut delegated = self.delegated().iter();
         self.answers_are_being_written(sessions)
-            || onward.any(|onward| !is_written(*onward, sessions))
+            || delegated.any(|delegated| !is_written(*delegated, sessions))
     }
 
     /// The same for what silence of others is excused by: answers, until they have arrived, and delegations, until they have
     /// left. Whoever does not acknowledge a delegation may be dead.
     pub(super) fn excuse_silence(&self, sessions: &Sessions) -> bool {
-        let mut onward = self.onward().iter();
+        let mut delegated = self.delegated().iter();
         self.answers_are_being_written(sessions)
-            || onward.any(|onward| !has_left(*onward, sessions))
+            || delegated.any(|delegated| !has_left(*delegated, sessions))
     }
 
     fn answers_are_being_written(&self, sessions: &Sessions) -> bool {
@@ -286,29 +291,29 @@ impl Outputs {
             })
     }
 
-    pub(super) fn fate(&self, index: u32, sessions: &Sessions) -> Fate {
+    pub(super) fn fate(&self, index: u32, sessions: &Sessions) -> ResponseFate {
         if let Some(apart) = self.find_apart(index) {
             return match apart.output {
-                _ if apart.is_waiting(sessions) => Fate::Waiting,
-                Some(output) => Fate::Sent(output),
-                None => Fate::Dropped,
+                _ if apart.is_waiting(sessions) => ResponseFate::Waiting,
+                Some(output) => ResponseFate::Sent(output),
+                None => ResponseFate::Dropped,
             };
         }
         match self.runs().rev().find(|run| run.holds(index)) {
-            Some(run) => Fate::Sent(run.output),
-            None => Fate::Waiting,
+            Some(run) => ResponseFate::Sent(run.output),
+            None => ResponseFate::Waiting,
         }
     }
 
     /// Whether answers went out on this session that its other end has not confirmed.
-    pub(super) fn has_unconfirmed(&self, session: Session, confirmed: Option<u64>) -> bool {
+    pub(super) fn has_unconfirmed(&self, session: SessionNumber, confirmed: Option<u64>) -> bool {
         self.any(|output| {
             output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
         })
     }
 
     /// Whether an answer went out like that.
-    pub(super) fn any(&self, is_it: impl Fn(&Output) -> bool) -> bool {
+    pub(super) fn any(&self, is_it: impl Fn(&OutputMark) -> bool) -> bool {
         let apart = self
             .apart()
             .iter()
@@ -326,20 +331,20 @@ impl Apart {
     }
 }
 
-impl Run {
+impl OutputRun {
     fn holds(&self, index: u32) -> bool {
         (self.from..self.to).contains(&index)
     }
 }
 
 /// Whether this was written out, and where the transport tells, has arrived.
-pub(super) fn is_written(output: Output, sessions: &Sessions) -> bool {
+pub(super) fn is_written(output: OutputMark, sessions: &Sessions) -> bool {
     let session = sessions.get(&output.session);
     session.is_none_or(|session| session.confirmed.unwrap_or(session.written) >= output.mark)
 }
 
 /// Whether this was written out, arrived or not.
-fn has_left(output: Output, sessions: &Sessions) -> bool {
+fn has_left(output: OutputMark, sessions: &Sessions) -> bool {
     let session = sessions.get(&output.session);
     session.is_none_or(|session| session.written >= output.mark)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::records::table::{NewRecord, OF_ENDED, Record};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Frozen, Output, Records, Sent, Session, Ticket};
+use crate::call::records::{Frozen, OutputMark, Records, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::server::Delegated;
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
@@ -18,7 +18,7 @@ impl Records {
         &mut self,
         ticket: Ticket,
         response: &Response,
-        output: Option<Output>,
+        output: Option<OutputMark>,
         now: Duration,
     ) {
         let Some(record) = self.table.records.named(ticket) else {
@@ -38,7 +38,12 @@ impl Records {
             });
         }
         record.failed = response.status && record.facts.is_some();
-        self.note_release(ticket.slot, Sent::Response(response.index), output, now);
+        self.note_release(
+            ticket.slot,
+            ReleasedMessage::Response(response.index),
+            output,
+            now,
+        );
     }
 
     /// The server half of a request released the end of its branch.
@@ -46,12 +51,12 @@ impl Records {
         &mut self,
         ticket: Ticket,
         end: &End,
-        output: Option<Output>,
+        output: Option<OutputMark>,
         now: Duration,
     ) {
         if let Some(slot) = self.slot(ticket) {
             self.table.records.at(slot).facts = Some(end.facts);
-            self.note_release(slot, Sent::End, output, now.into());
+            self.note_release(slot, ReleasedMessage::End, output, now.into());
         }
     }
 
@@ -66,7 +71,7 @@ impl Records {
         ticket: Ticket,
         delegated: &Delegated<T>,
         to: Child,
-        output: Option<Output>,
+        output: Option<OutputMark>,
         now: Duration,
     ) -> Result<(), Frozen> {
         let Some(slot) = self.slot(ticket) else {
@@ -78,37 +83,37 @@ impl Records {
         let late = record.deadline <= now;
         record.learn(&delegated.manifest);
         if delegated.id.path == record.id.path {
-            record.rare().continuation = Some(to);
+            record.cold().continuation = Some(to);
         } else {
-            record.rare().children.push(delegated.id.path, to);
+            record.cold().children.push(delegated.id.path, to);
         }
         if may && !late {
-            self.note_release(slot, Sent::Delegation, output, now);
+            self.note_release(slot, ReleasedMessage::Delegation, output, now);
             return Ok(());
         }
         self.end_if_over(slot, now);
         Err(if may { Frozen::Late } else { Frozen::Aborted })
     }
 
-    /// A released delegation was handed to a connection with this life, which was not known when it was released: from now
+    /// A released delegation was handed to a connection with this incarnation, which was not known when it was released: from now
     /// on the initiator is told of it.
     #[inline(never)]
     pub fn delegation_taken(&mut self, ticket: Ticket, request: RequestId, node: NodeId) {
         if let Some(slot) = self.slot(ticket)
-            && let Some(child) = self.handed_on(slot, request)
+            && let Some(child) = self.child_mut(slot, request)
         {
             child.node = Some(node);
         }
     }
 
     /// Where a request was handed on to, by the one at this slot.
-    fn handed_on(&mut self, slot: u32, request: RequestId) -> Option<&mut Child> {
+    fn child_mut(&mut self, slot: u32, request: RequestId) -> Option<&mut Child> {
         let record = self.table.records.at(slot);
         let own = record.id.path;
         if request.path == own {
-            return record.rare().continuation.as_mut();
+            return record.cold().continuation.as_mut();
         }
-        record.rare().children.find_mut(&own, &request.path)
+        record.cold().children.find_mut(&own, &request.path)
     }
 
     /// A released delegation certainly was not delivered: this server answers in its name
@@ -124,10 +129,10 @@ impl Records {
     ) -> Option<Ticket> {
         let slot = self.slot(ticket)?;
         let now = Nanoseconds::from(now);
-        self.dropped(ticket, Sent::Delegation);
+        self.dropped(ticket, ReleasedMessage::Delegation);
         let record = self.table.records.at(slot);
         let attempt = record.attempt;
-        *self.handed_on(slot, request.id)? = own;
+        *self.child_mut(slot, request.id)? = own;
         let record = self.table.records.get(slot);
         let (call, depth, session, direct) =
             (record.call, record.depth, record.session, record.direct);
@@ -156,21 +161,23 @@ impl Records {
     }
 
     /// A released message, or a response that is sent again, got its place in a session's output.
-    pub fn placed(&mut self, ticket: Ticket, sent: Sent, output: Output) {
+    pub fn placed(&mut self, ticket: Ticket, sent: ReleasedMessage, output: OutputMark) {
         if let Some(slot) = self.slot(ticket) {
             self.place(slot, sent, output);
         }
     }
 
     /// A released message, or a response that should be sent again, will not be sent. It may have had its place already.
-    pub fn dropped(&mut self, ticket: Ticket, sent: Sent) {
+    pub fn dropped(&mut self, ticket: Ticket, sent: ReleasedMessage) {
         let Some(slot) = self.slot(ticket) else {
             return;
         };
         let outputs = &mut self.table.records.at(slot).outputs;
         match sent {
-            Sent::Response(index) => outputs.drop_response(index),
-            Sent::End | Sent::Delegation => outputs.waiting = outputs.waiting.saturating_sub(1),
+            ReleasedMessage::Response(index) => outputs.drop_response(index),
+            ReleasedMessage::End | ReleasedMessage::Delegation => {
+                outputs.waiting = outputs.waiting.saturating_sub(1)
+            }
         }
     }
 
@@ -248,8 +255,8 @@ impl Records {
     pub(super) fn note_release(
         &mut self,
         slot: u32,
-        sent: Sent,
-        output: Option<Output>,
+        sent: ReleasedMessage,
+        output: Option<OutputMark>,
         now: Nanoseconds,
     ) {
         let record = self.table.records.at(slot);
@@ -261,12 +268,14 @@ impl Records {
         self.end_if_over(slot, now);
     }
 
-    pub(super) fn place(&mut self, slot: u32, sent: Sent, output: Output) {
+    pub(super) fn place(&mut self, slot: u32, sent: ReleasedMessage, output: OutputMark) {
         let record = self.table.records.at(slot);
         match sent {
-            Sent::Response(index) => record.outputs.place(index, output),
-            Sent::End => record.outputs.place(record.count, output),
-            Sent::Delegation => return record.outputs.place_onward(output, &self.sessions),
+            ReleasedMessage::Response(index) => record.outputs.place(index, output),
+            ReleasedMessage::End => record.outputs.place(record.count, output),
+            ReleasedMessage::Delegation => {
+                return record.outputs.place_delegated(output, &self.sessions);
+            }
         }
         if !record.direct || record.session != output.session {
             self.note_relay(slot, output.session);
@@ -275,7 +284,7 @@ impl Records {
 
     /// An answer went out on another session than that of its request.
     #[inline(never)]
-    fn note_relay(&mut self, slot: u32, session: Session) {
+    fn note_relay(&mut self, slot: u32, session: SessionNumber) {
         let call = self.table.records.get(slot).call;
         let initiator = self.table.calls.get(call).key.call.initiator;
         if let Some(session) = self.sessions.get_mut(&session) {

@@ -5,15 +5,15 @@ use std::hash::{BuildHasher, Hash};
 use siphasher::sip::SipHasher13;
 
 use crate::call::records::children::Children;
-use crate::call::records::collect::Ended;
+use crate::call::records::collect::EndedRequests;
 use crate::call::records::index::Index;
 use crate::call::records::kept::Number;
 use crate::call::records::list::{Linked, Links, List, NONE};
 use crate::call::records::near::Near;
-use crate::call::records::onward::Passed;
-use crate::call::records::outputs::{Outputs, Session};
+use crate::call::records::outputs::{Outputs, SessionNumber};
+use crate::call::records::relaying::RelayedPing;
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Ticket, Way};
+use crate::call::records::{RelayRoute, Ticket};
 use crate::call::shares::Share;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
@@ -39,13 +39,13 @@ impl BuildHasher for Keyed {
 
 /// A call is known by its token too: who cannot show it speaks of another call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct CallKey {
+pub(super) struct RecordedCallKey {
     pub(super) call: CallId,
     pub(super) token: Token,
 }
 
-/// Lines of one initiator that are told apart. The last of them is shared by all sessions beyond that.
-const MAX_LINES: usize = 16;
+/// Sessions of one initiator that are told apart. The last of them is shared by all sessions beyond that.
+const MAX_SESSIONS: usize = 16;
 
 /// The lists that requests are in.
 pub(super) const OF_CALL: usize = 0;
@@ -61,7 +61,7 @@ pub(super) const OF_BARE: usize = 4;
 pub(super) struct Peer {
     pub(super) node: NodeId,
     /// Its calls, by the session that each came over first.
-    pub(super) lines: Vec<Line>,
+    pub(super) by_session: Vec<SessionCalls>,
     near: Near,
     /// How long it is remembered when no request of it is: as long as one of its calls wanted to be at most.
     pub(super) gc_timeout: Nanoseconds,
@@ -75,9 +75,9 @@ pub(super) struct Peer {
 /// The calls of an initiator that came first over one session. What is said over it of the oldest live call is about these
 /// calls alone: a node id is only claimed, so whoever is there may be anybody.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct SessionCalls {
     /// `None` if several sessions share it: what they say is not heeded.
-    session: Option<Session>,
+    session: Option<SessionNumber>,
     /// The other end says that it is the initiator.
     pub(super) own: bool,
     /// The oldest live call, as was said over the session.
@@ -88,8 +88,8 @@ pub(super) struct Line {
     pub(super) older: u32,
 }
 
-impl Line {
-    fn new(session: Session, own: bool) -> Self {
+impl SessionCalls {
+    fn new(session: SessionNumber, own: bool) -> Self {
         Self {
             session: Some(session),
             own,
@@ -116,28 +116,28 @@ impl Line {
 impl Peer {
     /// Whether no call of it is known.
     pub(super) fn has_no_calls(&self) -> bool {
-        self.lines.iter().all(Line::is_empty)
+        self.by_session.iter().all(SessionCalls::is_empty)
     }
 
     /// The oldest call that lives, as far as all agree who brought calls of which something is still known.
     pub(super) fn oldest(&self) -> u64 {
-        let lines = self.lines.iter().filter(|line| !line.is_empty());
-        lines.map(|line| line.oldest).min().unwrap_or(0)
+        let by_session = self.by_session.iter().filter(|calls| !calls.is_empty());
+        by_session.map(|calls| calls.oldest).min().unwrap_or(0)
     }
 }
 
 /// One call, as far as it has come here.
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) key: CallKey,
+    pub(super) key: RecordedCallKey,
     /// That of its key, if it is far from the others.
     hash: u64,
     pub(super) peer: u32,
     pub(super) settings: PingTimes,
     /// The list that its requests are in once they have ended.
     pub(super) class: u8,
-    /// Which of its initiator's lines it is in.
-    pub(super) line: u8,
+    /// In which of its initiator's lists it is.
+    pub(super) session_index: u8,
     pub(super) aborted: bool,
     pub(super) requests: List,
     pub(super) count: u32,
@@ -167,10 +167,10 @@ pub(super) struct Record {
     pub(super) count: u32,
     pub(super) facts: Option<Facts>,
     pub(super) outputs: Outputs,
-    rare: Option<Box<Rare>>,
+    cold: Option<Box<ColdRecord>>,
     /// The number of its last kept response.
     pub(super) kept: Option<Number>,
-    pub(super) session: Session,
+    pub(super) session: SessionNumber,
     /// Whose place it takes while it runs.
     pub(super) share: Share,
     /// That session's other end is the initiator.
@@ -191,7 +191,7 @@ pub(super) struct Record {
 
 /// What a request of one hop does not have. A slot that had it once keeps its memory, as far as most requests need it.
 #[derive(Debug, Default)]
-pub(super) struct Rare {
+pub(super) struct ColdRecord {
     pub(super) children: Children,
     pub(super) continuation: Option<Child>,
     /// The manifest it was given.
@@ -199,7 +199,7 @@ pub(super) struct Rare {
     /// Where it said that answers go; `None` is back.
     reply_to: Option<ReplyTo>,
     /// Pings that went on to where its work went.
-    pub(super) passed: Vec<Passed>,
+    pub(super) relayed_pings: Vec<RelayedPing>,
 }
 
 /// What a new record begins with.
@@ -210,7 +210,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) depth: u32,
     pub(super) base: u32,
     pub(super) manifest: Option<&'a Manifest>,
-    pub(super) session: Session,
+    pub(super) session: SessionNumber,
     pub(super) share: Share,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
@@ -383,14 +383,14 @@ impl Table {
             .find(hash, |slot| self.peers.get(slot).node == node)
     }
 
-    pub(super) fn call(&self, key: &CallKey) -> Option<u32> {
+    pub(super) fn call(&self, key: &RecordedCallKey) -> Option<u32> {
         let peer = self.known_peer(key.call.initiator)?;
         self.look_up(peer, key).call
     }
 
     /// Looks for a call of this initiator.
     #[inline]
-    pub(super) fn look_up(&self, peer: u32, key: &CallKey) -> LookUp {
+    pub(super) fn look_up(&self, peer: u32, key: &RecordedCallKey) -> LookUp {
         let is = |slot: &u32| self.calls.get(*slot).key == *key;
         let near = self.peers.get(peer).near.find(key.call.sequence);
         let call = near.filter(is);
@@ -401,7 +401,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn look_afar(&self, key: &CallKey) -> LookUp {
+    fn look_afar(&self, key: &RecordedCallKey) -> LookUp {
         let hash = self.keyed.hash_one(key);
         let is = |slot| self.calls.get(slot).key == *key;
         LookUp {
@@ -447,55 +447,65 @@ impl Table {
 
     /// The calls of an initiator.
     pub(super) fn calls_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let lines = 0..self.peers.get(peer).lines.len();
-        lines.flat_map(move |line| self.calls_in(peer, line as u8))
+        let by_session = 0..self.peers.get(peer).by_session.len();
+        by_session.flat_map(move |session_index| self.calls_in(peer, session_index as u8))
     }
 
-    /// The calls in a line, lowest sequence first.
-    pub(super) fn calls_in(&self, peer: u32, line: u8) -> impl Iterator<Item = u32> {
-        let line = self.peers.get(peer).lines.get(usize::from(line));
-        let first = line.and_then(|line| line.calls.first());
+    /// The calls that came first over a session, lowest sequence first.
+    pub(super) fn calls_in(&self, peer: u32, session_index: u8) -> impl Iterator<Item = u32> {
+        let calls = self
+            .peers
+            .get(peer)
+            .by_session
+            .get(usize::from(session_index));
+        let first = calls.and_then(|calls| calls.calls.first());
         std::iter::successors(first, |&slot| {
             Linked::<OF_INITIATOR>::links_of(&self.calls, slot).next()
         })
     }
 
-    /// The line of what comes over a session for an initiator.
+    /// The list of what comes over a session for an initiator.
     #[inline]
-    pub(super) fn line(&mut self, peer: u32, session: Session, own: bool) -> u8 {
-        match self.known_line(peer, session) {
-            Some(line) => line,
+    pub(super) fn session_index(&mut self, peer: u32, session: SessionNumber, own: bool) -> u8 {
+        match self.known_session_index(peer, session) {
+            Some(session_index) => session_index,
             None => self.add_line(peer, session, own),
         }
     }
 
     #[inline]
-    pub(super) fn known_line(&self, peer: u32, session: Session) -> Option<u8> {
-        let lines = &self.peers.get(peer).lines;
-        let line = lines.iter().position(|line| line.session == Some(session));
-        line.map(|line| line as u8)
+    pub(super) fn known_session_index(&self, peer: u32, session: SessionNumber) -> Option<u8> {
+        let by_session = &self.peers.get(peer).by_session;
+        let session_index = by_session
+            .iter()
+            .position(|calls| calls.session == Some(session));
+        session_index.map(|session_index| session_index as u8)
     }
 
     /// Whether some sessions of this initiator's calls are not told apart.
     pub(super) fn shares_a_line(&self, peer: u32) -> bool {
-        self.peers.get(peer).lines.iter().any(Line::is_shared)
+        self.peers
+            .get(peer)
+            .by_session
+            .iter()
+            .any(SessionCalls::is_shared)
     }
 
     #[inline(never)]
-    fn add_line(&mut self, peer: u32, session: Session, own: bool) -> u8 {
-        let lines = &mut self.peers.at(peer).lines;
-        if lines.len() < MAX_LINES {
-            lines.push(Line::new(session, own));
-            return lines.len() as u8 - 1;
+    fn add_line(&mut self, peer: u32, session: SessionNumber, own: bool) -> u8 {
+        let by_session = &mut self.peers.at(peer).by_session;
+        if by_session.len() < MAX_SESSIONS {
+            by_session.push(SessionCalls::new(session, own));
+            return by_session.len() as u8 - 1;
         }
-        match lines.iter().position(Line::is_empty) {
-            Some(line) => {
-                lines[line] = Line::new(session, own);
-                line as u8
+        match by_session.iter().position(SessionCalls::is_empty) {
+            Some(session_index) => {
+                by_session[session_index] = SessionCalls::new(session, own);
+                session_index as u8
             }
             None => {
-                lines[MAX_LINES - 1].share();
-                MAX_LINES as u8 - 1
+                by_session[MAX_SESSIONS - 1].share();
+                MAX_SESSIONS as u8 - 1
             }
         }
     }
@@ -508,7 +518,7 @@ impl Table {
     ) -> u32 {
         let slot = self.peers.add(Peer {
             node,
-            lines: Vec::new(),
+            by_session: Vec::new(),
             near: Near::default(),
             gc_timeout,
             heard: now,
@@ -531,9 +541,9 @@ impl Table {
     /// Adds a call of this initiator, with its hash if looking for it took that.
     pub(super) fn add_call(
         &mut self,
-        key: CallKey,
+        key: RecordedCallKey,
         hash: Option<u64>,
-        (peer, line): (u32, u8),
+        (peer, session_index): (u32, u8),
         (settings, class): (PingTimes, u8),
     ) -> u32 {
         let slot = self.calls.add(Call {
@@ -542,7 +552,7 @@ impl Table {
             peer,
             settings,
             class,
-            line,
+            session_index,
             aborted: false,
             requests: List::EMPTY,
             count: 0,
@@ -554,9 +564,12 @@ impl Table {
         if self.bare.last != peer {
             self.bare.remove::<OF_BARE>(&mut self.peers, peer);
         }
-        let line = usize::from(line);
-        let before = self.place_among(self.peers.get(peer).lines[line].calls, key.call.sequence);
-        let list = &mut self.peers.at(peer).lines[line].calls;
+        let session_index = usize::from(session_index);
+        let before = self.place_among(
+            self.peers.get(peer).by_session[session_index].calls,
+            key.call.sequence,
+        );
+        let list = &mut self.peers.at(peer).by_session[session_index].calls;
         list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
         slot
     }
@@ -645,7 +658,7 @@ impl Table {
     }
 
     /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
-    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List, ended: &mut Ended) {
+    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List, ended: &mut EndedRequests) {
         let record = self.records.at(slot);
         let call = record.call;
         record.generation = record.generation.wrapping_add(1);
@@ -657,17 +670,23 @@ impl Table {
         ended.remove::<OF_ENDED>(&mut self.records, slot);
         at_call.count -= 1;
         let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
-        let (peer, line, count) = (at_call.peer, usize::from(at_call.line), at_call.count);
+        let (peer, session_index, count) = (
+            at_call.peer,
+            usize::from(at_call.session_index),
+            at_call.count,
+        );
         if count > 0 {
             return self.remove_from_call(slot, call, count);
         }
         let at_peer = self.peers.at(peer);
-        let at_line = &mut at_peer.lines[line];
-        if at_line.older == call {
+        let of_session = &mut at_peer.by_session[session_index];
+        if of_session.older == call {
             let links = Linked::<OF_INITIATOR>::links_of(&self.calls, call);
-            at_line.older = links.previous().unwrap_or(NONE);
+            of_session.older = links.previous().unwrap_or(NONE);
         }
-        at_line.calls.remove::<OF_INITIATOR>(&mut self.calls, call);
+        of_session
+            .calls
+            .remove::<OF_INITIATOR>(&mut self.calls, call);
         if !at_peer.near.remove(sequence, call) {
             self.far.remove(hash, call);
         }
@@ -746,7 +765,7 @@ impl Record {
             count: 0,
             facts: None,
             outputs: Outputs::default(),
-            rare: None,
+            cold: None,
             kept: None,
             session: new.session,
             share: new.share,
@@ -765,12 +784,12 @@ impl Record {
     /// Lets go of what a slot that is not used need not hold.
     fn release(&mut self) {
         self.outputs.clear();
-        if let Some(rare) = &mut self.rare {
-            rare.children.clear();
-            rare.continuation = None;
-            rare.manifest = None;
-            rare.reply_to = None;
-            empty(&mut rare.passed);
+        if let Some(cold) = &mut self.cold {
+            cold.children.clear();
+            cold.continuation = None;
+            cold.manifest = None;
+            cold.reply_to = None;
+            empty(&mut cold.relayed_pings);
         }
     }
 
@@ -793,9 +812,9 @@ impl Record {
         self.share = new.share;
         self.direct = new.direct;
         if new.manifest.is_some() || *new.reply_to != ReplyTo::Peer {
-            let rare = self.rare();
-            rare.manifest = new.manifest.copied();
-            rare.reply_to = Some(new.reply_to.clone());
+            let cold = self.cold();
+            cold.manifest = new.manifest.copied();
+            cold.reply_to = Some(new.reply_to.clone());
         }
         self.heard = new.now;
         self.carried = new.carried;
@@ -805,31 +824,31 @@ impl Record {
         self.due = None;
     }
 
-    pub(super) fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+    pub(super) fn cold(&mut self) -> &mut ColdRecord {
+        self.cold.get_or_insert_default()
     }
 
     pub(super) fn children(&self) -> &[Child] {
-        self.rare.as_ref().map_or(&[], |rare| rare.children.all())
+        self.cold.as_ref().map_or(&[], |cold| cold.children.all())
     }
 
     /// Where the child with this place is handled.
     pub(super) fn child(&self, path: &Path) -> Option<&Child> {
-        self.rare.as_ref()?.children.find(&self.id.path, path)
+        self.cold.as_ref()?.children.find(&self.id.path, path)
     }
 
     pub(super) fn continuation(&self) -> Option<&Child> {
-        self.rare.as_ref()?.continuation.as_ref()
+        self.cold.as_ref()?.continuation.as_ref()
     }
 
     /// Whether work of it went on to other servers.
-    pub(super) fn has_handed_on(&self) -> bool {
+    pub(super) fn has_delegated(&self) -> bool {
         self.continuation().is_some() || !self.children().is_empty()
     }
 
-    /// The way of answers back towards the initiator.
-    pub(super) fn way(&self) -> Way {
-        Way {
+    /// The route of answers back towards the initiator.
+    pub(super) fn route(&self) -> RelayRoute {
+        RelayRoute {
             session: self.session,
             distance: self.depth.saturating_add(1),
         }
@@ -837,12 +856,12 @@ impl Record {
 
     /// The manifest it was given.
     pub(super) fn manifest(&self) -> Option<Manifest> {
-        self.rare.as_ref()?.manifest
+        self.cold.as_ref()?.manifest
     }
 
     /// Where it said that answers go.
     pub(super) fn reply_to(&self) -> ReplyTo {
-        let stated = self.rare.as_ref().and_then(|rare| rare.reply_to.clone());
+        let stated = self.cold.as_ref().and_then(|cold| cold.reply_to.clone());
         stated.unwrap_or(ReplyTo::Peer)
     }
 

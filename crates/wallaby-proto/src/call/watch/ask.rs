@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::initiator::Initiator;
-use crate::call::watch::line::{Line, State, Stopped};
+use crate::call::watch::branch::{State, Stopped, WatchedBranch};
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 use crate::id::RequestId;
 use crate::wire::{MAX_MISSING, Ping};
@@ -16,8 +16,8 @@ impl Watch {
                 .branch_at(position)
                 .is_some_and(|branch| !branch.is_settled()),
             Phase::Winding { .. } => {
-                let line = self.lines.get(position as usize);
-                line.is_none_or(|line| line.stopped < Stopped::Quiet)
+                let watched = self.branches.get(position as usize);
+                watched.is_none_or(|watched| watched.stopped < Stopped::Quiet)
             }
             Phase::Quiet => false,
         }
@@ -33,12 +33,13 @@ impl Watch {
         if self.judge(initiator, position, now) {
             return;
         }
-        let line = &self.lines[position as usize];
+        let watched = &self.branches[position as usize];
         // No peer has named what the application has sent, and one ping to who is above is for all that are below.
-        let is_free = initiator.is_initial(position) || line.highest_located().is_none();
-        if line.next_ping <= now && (is_free || self.has_place(position, now)) {
-            let line = &mut self.lines[position as usize];
-            (line.placed, line.next_ping) = (false, now.saturating_add(self.settings.ping.period));
+        let is_free = initiator.is_initial(position) || watched.highest_located().is_none();
+        if watched.next_ping <= now && (is_free || self.has_place(position, now)) {
+            let watched = &mut self.branches[position as usize];
+            (watched.placed, watched.next_ping) =
+                (false, now.saturating_add(self.settings.ping.period));
             self.ask(initiator, position, now);
         }
         self.arm(initiator, position);
@@ -47,20 +48,20 @@ impl Watch {
     /// Whether a branch that wants to be asked about has its place among the pings of this period; if these are too many, it
     /// gets one in a later period.
     pub(super) fn has_place(&mut self, position: u32, now: Duration) -> bool {
-        let line = &mut self.lines[position as usize];
-        if line.placed {
-            line.placed = line.next_ping > now;
-            return !line.placed;
+        let watched = &mut self.branches[position as usize];
+        if watched.placed {
+            watched.placed = watched.next_ping > now;
+            return !watched.placed;
         }
         let place = self.pace.next(self.settings.ping.period, now);
         if place <= now {
             return true;
         }
-        (line.placed, line.next_ping) = (true, place);
-        if !line.was_asked() && self.phase == Phase::Watching {
+        (watched.placed, watched.next_ping) = (true, place);
+        if !watched.was_asked() && self.phase == Phase::Watching {
             // Who was never asked is not silent.
-            line.evidence = line.evidence.max(place);
-            line.gaps.restart(0, place);
+            watched.evidence = watched.evidence.max(place);
+            watched.gaps.restart(0, place);
         }
         false
     }
@@ -68,16 +69,16 @@ impl Watch {
     /// A hint says that asking now may tell something; one in a ping period is believed.
     pub(super) fn ask_out_of_turn(&mut self, initiator: &Initiator, position: u32, now: Duration) {
         let period = self.settings.ping.period;
-        let line = &mut self.lines[position as usize];
-        if line
+        let watched = &mut self.branches[position as usize];
+        if watched
             .hinted
             .is_some_and(|hinted| hinted.saturating_add(period) > now)
         {
             return;
         }
-        line.hinted = Some(now);
+        watched.hinted = Some(now);
         // What was asked before the hint tells nothing about it.
-        line.hops.iter_mut().for_each(|hop| hop.pinged = None);
+        watched.hops.iter_mut().for_each(|hop| hop.pinged = None);
         self.ask(initiator, position, now);
     }
 
@@ -86,17 +87,17 @@ impl Watch {
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };
-        let line = &self.lines[position as usize];
-        let top = line.highest_located();
-        let seen = line.top().is_some_and(|hop| hop.state != State::Unseen);
-        let bound = line.gaps.bound();
+        let watched = &self.branches[position as usize];
+        let top = watched.highest_located();
+        let seen = watched.top().is_some_and(|hop| hop.state != State::Unseen);
+        let bound = watched.gaps.bound();
         let mut to = u32::MAX;
         let mut asked: Vec<usize> = Vec::new();
-        for (index, hop) in line.hops.iter().enumerate().rev() {
+        for (index, hop) in watched.hops.iter().enumerate().rev() {
             let from = hop.base.unwrap_or(0);
             let misses = branch.received.missing(from, to.min(bound)).next();
             // Who has sent the highest hop is asked too, as long as nobody has seen that one.
-            let sender = !seen && index + 2 == line.hops.len();
+            let sender = !seen && index + 2 == watched.hops.len();
             if hop.at.is_known() && (Some(index) == top || sender || misses.is_some()) {
                 asked.push(index);
             }
@@ -105,7 +106,7 @@ impl Watch {
         asked.reverse();
         let alone = asked.iter().all(|&index| Some(index) == top);
         // Who announces itself is alive, but must be asked as well, or it takes the initiator for dead.
-        let found = line.top().is_some_and(|hop| hop.at.is_known());
+        let found = watched.top().is_some_and(|hop| hop.at.is_known());
         for (others, index) in asked.into_iter().enumerate() {
             let pinged = self.ping_unless_recent(initiator, position, index, now);
             if pinged && others > 0 {
@@ -130,21 +131,21 @@ impl Watch {
             self.wind(initiator, above, now);
             let child = initiator.branch_at(place).map_or(0, |branch| branch.index);
             let recent = self.recent();
-            let line = &mut self.lines[above as usize];
-            line.wanted = Some(line.wanted.map_or(child, |wanted| wanted.min(child)));
-            if let Some(index) = line.highest_located() {
+            let watched = &mut self.branches[above as usize];
+            watched.wanted = Some(watched.wanted.map_or(child, |wanted| wanted.min(child)));
+            if let Some(index) = watched.highest_located() {
                 if self.ping_unless_recent(initiator, above, index, now) {
                     self.take_place(now);
                 }
                 return;
             }
-            if line
+            if watched
                 .climbed
                 .is_some_and(|climbed| climbed.saturating_add(recent) > now)
             {
                 return;
             }
-            line.climbed = Some(now);
+            watched.climbed = Some(now);
             place = above;
         }
     }
@@ -169,7 +170,7 @@ impl Watch {
     ) -> bool {
         self.wind(initiator, position, now);
         let recent = self.recent();
-        let pinged = self.lines[position as usize].hops[index].pinged;
+        let pinged = self.branches[position as usize].hops[index].pinged;
         let asks = pinged.is_none_or(|pinged| pinged.saturating_add(recent) <= now);
         if asks {
             self.ping(initiator, position, index, now);
@@ -191,9 +192,9 @@ impl Watch {
             return;
         };
         let abort = self.is_winding_down();
-        let line = &mut self.lines[position as usize];
-        let (from, to) = line.range(index);
-        let to = to.min(line.gaps.bound());
+        let watched = &mut self.branches[position as usize];
+        let (from, to) = watched.range(index);
+        let to = to.min(watched.gaps.bound());
         let missing = match abort {
             true => Vec::new(),
             false => branch
@@ -202,7 +203,7 @@ impl Watch {
                 .take(MAX_MISSING)
                 .collect(),
         };
-        let hop = &mut line.hops[index];
+        let hop = &mut watched.hops[index];
         if !hop.at.is_known() {
             return;
         }
@@ -217,9 +218,9 @@ impl Watch {
                     hop: hop.hop,
                 },
                 abort,
-                children_from: line
+                children_from: watched
                     .wanted
-                    .map_or(line.listed, |wanted| wanted.min(line.listed)),
+                    .map_or(watched.listed, |wanted| wanted.min(watched.listed)),
                 missing,
                 shows: false,
             },
@@ -230,26 +231,26 @@ impl Watch {
     pub(super) fn arm(&mut self, initiator: &Initiator, position: u32) {
         let due = match self.is_open(initiator, position) {
             true => {
-                let line = &self.lines[position as usize];
+                let watched = &self.branches[position as usize];
                 let verdict = self.verdict_due(initiator, position);
-                Some(verdict.map_or(line.next_ping, |verdict| verdict.min(line.next_ping)))
+                Some(verdict.map_or(watched.next_ping, |verdict| verdict.min(watched.next_ping)))
             }
             false => None,
         };
-        let line = &mut self.lines[position as usize];
-        if line.due != due {
-            if let Some(before) = line.due {
+        let watched = &mut self.branches[position as usize];
+        if watched.due != due {
+            if let Some(before) = watched.due {
                 self.queue.remove((before, position));
             }
-            line.due = due;
+            watched.due = due;
             if let Some(due) = due {
                 self.queue.insert((due, position));
             }
         }
     }
 
-    pub(super) fn line(&mut self, position: u32) -> &mut Line {
-        &mut self.lines[position as usize]
+    pub(super) fn watched(&mut self, position: u32) -> &mut WatchedBranch {
+        &mut self.branches[position as usize]
     }
 }
 
@@ -517,7 +518,7 @@ mod tests {
             let source = Source::default();
             watch.handle_heard(&mut initiator, end.request, &source, now);
             cost.add(&mut watch);
-            let known = watch.lines.len();
+            let known = watch.branches.len();
             assert!(known <= MOST_LOOKED_AT + 8, "{known} lines in a turn");
             assert_eq!(watch.next_timeout(), Some(now), "the rest is due at once");
             // Any of them may be heard of meanwhile.
@@ -533,7 +534,7 @@ mod tests {
                 cost.add(&mut watch);
             }
             cost.run(&mut initiator, &mut watch, now);
-            assert_eq!(watch.lines.len(), CHILDREN as usize + 3);
+            assert_eq!(watch.branches.len(), CHILDREN as usize + 3);
             assert!(!watch.unseen && watch.is_winding_down() == aborts);
             cost.run(&mut initiator, &mut watch, now + Duration::from_secs(60));
             assert!(watch.is_winding_down() && watch.next_timeout().is_none());

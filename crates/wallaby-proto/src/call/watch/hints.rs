@@ -15,7 +15,7 @@ pub(super) struct Hints {
 
 /// What has ended at a node, and what that means for its branches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Ended {
+pub(super) struct NodeHint {
     /// They are asked about, unless that was done a short while ago.
     pub(super) asks: bool,
     /// No connection is left: they are asked about whatever was asked before.
@@ -27,14 +27,14 @@ pub(super) struct Ended {
 /// The branches of a node are looked at in the order of their positions.
 #[derive(Debug)]
 struct Round {
-    ended: Ended,
+    ended: NodeHint,
     /// The next position.
     next: u32,
     /// Something has ended again meanwhile: another round begins when this one is over.
-    again: Option<Ended>,
+    again: Option<NodeHint>,
 }
 
-impl Ended {
+impl NodeHint {
     fn and(self, other: Self) -> Self {
         Self {
             asks: self.asks || other.asks,
@@ -50,7 +50,7 @@ impl Hints {
     }
 
     /// Something ended at this node. A round that has begun goes on, so that new hints keep nobody from being reached.
-    pub(super) fn note(&mut self, node: NodeId, ended: Ended) {
+    pub(super) fn note(&mut self, node: NodeId, ended: NodeHint) {
         let new = Round {
             ended,
             next: 0,
@@ -65,7 +65,7 @@ impl Hints {
     }
 
     /// The first node, what ended there and which position is the next.
-    fn first(&self) -> Option<(NodeId, Ended, u32)> {
+    fn first(&self) -> Option<(NodeId, NodeHint, u32)> {
         let (node, round) = self.nodes.first_key_value()?;
         Some((*node, round.ended, round.next))
     }
@@ -103,7 +103,7 @@ impl Watch {
         &mut self,
         initiator: &Initiator,
         node: NodeId,
-        ended: Ended,
+        ended: NodeHint,
         now: Duration,
     ) {
         self.begin_turn(now);
@@ -116,16 +116,16 @@ impl Watch {
         initiator: &Initiator,
         position: u32,
         node: NodeId,
-        ended: Ended,
+        ended: NodeHint,
         now: Duration,
     ) {
-        let line = &mut self.lines[position as usize];
+        let watched = &mut self.branches[position as usize];
         if ended.alone {
-            line.hinted = None;
+            watched.hinted = None;
         }
-        let on_top = line.top().is_some_and(|hop| hop.at.node == Some(node));
-        if ended.node && on_top && line.gone.is_none() && self.gone.contains_key(&node) {
-            line.gone = Some(now);
+        let on_top = watched.top().is_some_and(|hop| hop.at.node == Some(node));
+        if ended.node && on_top && watched.gone.is_none() && self.gone.contains_key(&node) {
+            watched.gone = Some(now);
             self.arm(initiator, position);
         }
         if ended.asks && self.is_open(initiator, position) {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::call::initiator::{Initiator, Violation};
 use crate::call::missing::Missing;
+use crate::call::watch::branch::{Stopped, WatchedBranch, WatchedHop};
 use crate::call::watch::failure::{Executed, FailureKind, Loss, Step};
-use crate::call::watch::line::{Hop, Line, Stopped};
 use crate::call::watch::{Action, Location, Phase, Source, Watch};
 use crate::id::RequestId;
 use crate::wire::{Pong, Progress};
@@ -24,16 +24,16 @@ impl Watch {
     /// When a branch will have been silent for too long, if nothing happens until then.
     pub(super) fn silent_at(&self, initiator: &Initiator, position: u32) -> Duration {
         let timeout = self.settings.ping.timeout;
-        let line = &self.lines[position as usize];
+        let watched = &self.branches[position as usize];
         let parent_writes = initiator
             .parent_of(position)
-            .and_then(|parent| self.lines.get(parent as usize)?.top()?.writing);
-        let mut evidence = line.last_evidence(parent_writes);
-        if line.is_awaited() {
+            .and_then(|parent| self.branches.get(parent as usize)?.top()?.writing);
+        let mut evidence = watched.last_evidence(parent_writes);
+        if watched.is_awaited() {
             evidence = evidence.max(self.excused.get(&position).copied().unwrap_or_default());
         }
         let limit = evidence.saturating_add(timeout);
-        match line.gone {
+        match watched.gone {
             Some(gone) => limit.min(self.given_up_early(evidence, gone)),
             None => limit,
         }
@@ -45,13 +45,13 @@ impl Watch {
         let enough = now.saturating_sub(self.settings.ping.timeout);
         let mut passed = Vec::new();
         let mut place = position;
-        while self.lines[place as usize].is_awaited()
+        while self.branches[place as usize].is_awaited()
             && let Some(above) = initiator.parent_of(place)
-            && let Some(line) = self.lines.get(above as usize)
+            && let Some(watched) = self.branches.get(above as usize)
         {
             self.steps += 1;
             let known = self.excused.get(&above).copied().unwrap_or_default();
-            let evidence = line.evidence.max(known);
+            let evidence = watched.evidence.max(known);
             passed.push((place, evidence));
             place = above;
             if evidence > enough {
@@ -68,10 +68,10 @@ impl Watch {
     /// When the longest missing response of a branch will be lost.
     pub(super) fn lost_at(&self, position: u32) -> Option<Duration> {
         let timeout = self.settings.ping.timeout;
-        let line = &self.lines[position as usize];
-        let since = line.gaps.oldest()?;
+        let watched = &self.branches[position as usize];
+        let since = watched.gaps.oldest()?;
         let limit = since.saturating_add(timeout);
-        Some(match self.all_gone(line) {
+        Some(match self.all_gone(watched) {
             Some(gone) => limit.min(self.given_up_early(since, gone)),
             None => limit,
         })
@@ -79,9 +79,9 @@ impl Watch {
 
     /// Since when all servers of a branch are known to be gone; never if none of them is known, as is so where another
     /// branch brought its manifest.
-    fn all_gone(&self, line: &Line) -> Option<Duration> {
-        let gone = |hop: &Hop| Some(self.gone.get(&hop.at.node?)?.since);
-        let mut hops = line.hops.iter();
+    fn all_gone(&self, watched: &WatchedBranch) -> Option<Duration> {
+        let gone = |hop: &WatchedHop| Some(self.gone.get(&hop.at.node?)?.since);
+        let mut hops = watched.hops.iter();
         hops.try_fold(None, |latest, hop| Some(latest.max(Some(gone(hop)?))))?
     }
 
@@ -97,8 +97,8 @@ impl Watch {
         let branch = initiator.branch_at(position)?;
         match self.phase {
             Phase::Watching => {
-                let line = &self.lines[position as usize];
-                let silent = (branch.facts.is_none() || line.is_rerun())
+                let watched = &self.branches[position as usize];
+                let silent = (branch.facts.is_none() || watched.is_rerun())
                     .then(|| self.silent_at(initiator, position));
                 silent.into_iter().chain(self.lost_at(position)).min()
             }
@@ -109,7 +109,7 @@ impl Watch {
 
     /// When a branch that does not answer is no longer asked to stop (PROTOCOL-NOTES 35).
     pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
-        let evidence = self.lines[position as usize].evidence.max(since);
+        let evidence = self.branches[position as usize].evidence.max(since);
         evidence.saturating_add(self.settings.ping.timeout)
     }
 
@@ -127,7 +127,8 @@ impl Watch {
             self.stopped(position, Stopped::Quiet);
             return true;
         }
-        if self.lines[position as usize].is_awaited() && self.silent_at(initiator, position) <= now
+        if self.branches[position as usize].is_awaited()
+            && self.silent_at(initiator, position) <= now
         {
             self.excuse(initiator, position, now);
         }
@@ -138,18 +139,18 @@ impl Watch {
             path: branch.path,
             hop: branch
                 .hop
-                .max(self.line(position).top().map_or(0, |hop| hop.hop)),
+                .max(self.watched(position).top().map_or(0, |hop| hop.hop)),
         };
-        let runs = branch.facts.is_none() || self.line(position).is_rerun();
+        let runs = branch.facts.is_none() || self.watched(position).is_rerun();
         if runs && self.silent_at(initiator, position) <= now {
-            let evidence = self.lines[position as usize].evidence;
+            let evidence = self.branches[position as usize].evidence;
             let silence = now.saturating_sub(evidence);
             let kind = FailureKind::Silent { silence };
             self.fail_at(initiator, Some(position), request, kind, now);
             return true;
         }
         if self.lost_at(position).is_some_and(|lost| lost <= now) {
-            let bound = self.lines[position as usize].gaps.bound();
+            let bound = self.branches[position as usize].gaps.bound();
             let missing = branch.received.missing(0, bound).next();
             if let Some(index) = missing {
                 let kind = FailureKind::ResponseLost { index };
@@ -163,9 +164,9 @@ impl Watch {
 
     /// The hop of a branch that sent a response, as far as known.
     pub(super) fn sender_of(&self, position: u32, top: RequestId, response: u32) -> RequestId {
-        let line = &self.lines[position as usize];
-        let sent = |hop: &&Hop| hop.base.is_some_and(|base| base <= response);
-        let hop = line.hops.iter().rev().find(sent);
+        let watched = &self.branches[position as usize];
+        let sent = |hop: &&WatchedHop| hop.base.is_some_and(|base| base <= response);
+        let hop = watched.hops.iter().rev().find(sent);
         RequestId {
             hop: hop.map_or(top.hop, |hop| hop.hop),
             ..top
@@ -194,7 +195,7 @@ impl Watch {
         let lost = progress.lost.iter().find(missing).filter(|_| from.alone);
         // Its server may not know that the next one has it. Who passes it on says so each period.
         let period = self.settings.ping.period;
-        let said = self.lines[position as usize].on_its_way;
+        let said = self.branches[position as usize].on_its_way;
         let on_its_way =
             said.is_some_and(|said| now < said.saturating_add(period.saturating_mul(2)));
         let lost = lost.filter(|_| !on_its_way);
@@ -303,8 +304,8 @@ impl Watch {
         };
         self.retries += 1;
         initiator.execute_again();
-        let attempt = self.line(root).attempt + 1;
-        for place in 0..self.lines.len() as u32 {
+        let attempt = self.watched(root).attempt + 1;
+        for place in 0..self.branches.len() as u32 {
             if self.roots.of(initiator, place) != root {
                 continue;
             }
@@ -327,20 +328,20 @@ impl Watch {
         now: Duration,
     ) {
         let next_ping = now.saturating_add(self.settings.ping.period);
-        let line = &mut self.lines[position as usize];
-        self.hops -= line.hops.len();
+        let watched = &mut self.branches[position as usize];
+        self.hops -= watched.hops.len();
         if initiator.is_initial(position) {
             self.latest_attempt = self.latest_attempt.max(attempt);
         }
-        *line = Line {
+        *watched = WatchedBranch {
             attempt,
             evidence: now,
             next_ping,
-            seen: line.seen,
-            due: line.due,
-            stopped: line.stopped,
-            wound: line.wound,
-            ..Line::default()
+            seen: watched.seen,
+            due: watched.due,
+            stopped: watched.stopped,
+            wound: watched.wound,
+            ..WatchedBranch::default()
         };
         self.look_at(initiator, position, now);
     }
@@ -362,8 +363,8 @@ impl Watch {
                 break;
             };
             let own = branch.path == request.path;
-            let hops = match self.lines.get(position as usize) {
-                Some(line) => &line.hops[..],
+            let hops = match self.branches.get(position as usize) {
+                Some(watched) => &watched.hops[..],
                 None => &[],
             };
             // The latest one of a branch above is known to have been there, even if not where.
@@ -397,8 +398,8 @@ impl Watch {
         kind: FailureKind,
     ) -> Loss {
         let located = |position: u32, hop: u32| {
-            let line = self.lines.get(position as usize)?;
-            let known = line.hops.iter().rev().find(|known| known.hop == hop)?;
+            let watched = self.branches.get(position as usize)?;
+            let known = watched.hops.iter().rev().find(|known| known.hop == hop)?;
             Some(known.at.clone())
         };
         let path = self.path_to(initiator, position, request);

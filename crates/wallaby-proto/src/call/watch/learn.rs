@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::initiator::Initiator;
-use crate::call::watch::line::{Hop, Line, MAX_HOPS, State};
+use crate::call::watch::branch::{MAX_HOPS, State, WatchedBranch, WatchedHop};
 use crate::call::watch::{Action, Location, MOST_LOOKED_AT, Phase, Source, Watch, dismiss};
 use crate::id::RequestId;
 use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
@@ -28,12 +28,12 @@ impl Watch {
         self.evicted |= pong.evicted;
         self.look_at_changes(initiator, now);
         self.ensure_line(position, now);
-        let line = self.line(position);
-        if let Ok(index) = line
+        let watched = self.watched(position);
+        if let Ok(index) = watched
             .hops
             .binary_search_by_key(&pong.request.hop, |hop| hop.hop)
         {
-            line.hops[index].state = State::Unseen;
+            watched.hops[index].state = State::Unseen;
             if self.is_open(initiator, position) {
                 self.ask(initiator, position, now);
             }
@@ -43,15 +43,15 @@ impl Watch {
 
     /// Who passes a response on says that it is still on its way: it shows life when it arrives. It is of no importance
     /// which attempt has sent it.
-    pub(super) fn handle_passing(&mut self, position: u32, pong: &Pong, now: Duration) {
-        let line = self.line(position);
+    pub(super) fn handle_relayed(&mut self, position: u32, pong: &Pong, now: Duration) {
+        let watched = self.watched(position);
         let number = pong.request.hop;
-        let hop = line.hops.iter().find(|hop| hop.hop == number);
+        let hop = watched.hops.iter().find(|hop| hop.hop == number);
         let base = hop.and_then(|hop| hop.base);
-        line.gaps.restart(base.unwrap_or(0), now);
-        line.on_its_way = Some(now);
-        if line.top().is_none_or(|top| top.hop <= number) {
-            line.evidence = now;
+        watched.gaps.restart(base.unwrap_or(0), now);
+        watched.on_its_way = Some(now);
+        if watched.top().is_none_or(|top| top.hop <= number) {
+            watched.evidence = now;
         }
     }
 
@@ -70,7 +70,7 @@ impl Watch {
             Some(node) => drop(self.gone.remove(&node)),
             None => self.note_beyond(position, pong.request.hop),
         }
-        if pong.attempt > self.line(position).attempt {
+        if pong.attempt > self.watched(position).attempt {
             // What earlier attempts knew of hops and children is over.
             self.begin_attempt(initiator, position, pong.attempt, now);
         }
@@ -79,8 +79,8 @@ impl Watch {
             return;
         };
         let is_winding = self.is_winding_down();
-        let line = self.line(position);
-        let hop = &mut line.hops[index];
+        let watched = self.watched(position);
+        let hop = &mut watched.hops[index];
         hop.base = Some(progress.base);
         hop.state = match progress.finished {
             true => State::Ended,
@@ -93,19 +93,19 @@ impl Watch {
         hop.continued |= progress.continuation.is_some();
         if pong.writing {
             hop.writing = Some(now);
-            line.gaps.restart(progress.base, now);
+            watched.gaps.restart(progress.base, now);
         }
         // Who was told to stop, and does not say so, was not there when it was told.
-        if index + 1 == line.hops.len() && (progress.aborted || !is_winding) {
-            line.evidence = now;
-            line.gone = None;
+        if index + 1 == watched.hops.len() && (progress.aborted || !is_winding) {
+            watched.evidence = now;
+            watched.gone = None;
         }
         if let Some(continuation) = &progress.continuation {
             self.handle_continuation(initiator, position, pong, progress.count, continuation, now);
         }
         self.handle_children(initiator, position, pong.request, progress, now);
         if let Some(branch) = initiator.branch_at(position) {
-            self.line(position)
+            self.watched(position)
                 .gaps
                 .know(progress.count, &branch.received, now);
         }
@@ -117,7 +117,7 @@ impl Watch {
     /// Others have passed on a pong of this hop: if its server was not found from here, it lives all the same. One that was
     /// reached before and is gone may have said this before its end.
     fn note_beyond(&mut self, position: u32, number: u32) {
-        let hops = &self.lines[position as usize].hops;
+        let hops = &self.branches[position as usize].hops;
         let hop = hops.iter().find(|hop| hop.hop == number);
         let Some(node) = hop.and_then(|hop| hop.at.node) else {
             return;
@@ -143,7 +143,7 @@ impl Watch {
         };
         self.locate_named(initiator, position, next, &to.location(), now);
         if let Some(index) = self.hop(initiator, position, next, now) {
-            self.line(position).hops[index].base = Some(base);
+            self.watched(position).hops[index].base = Some(base);
         }
     }
 
@@ -157,10 +157,10 @@ impl Watch {
     ) {
         let listed = progress.children.len();
         let end = progress.children_from.saturating_add(listed as u32);
-        let line = self.line(position);
-        let before = line.listed;
+        let watched = self.watched(position);
+        let before = watched.listed;
         if progress.children_from <= before {
-            line.listed = before.max(end);
+            watched.listed = before.max(end);
         }
         let mut has_room = true;
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
@@ -179,16 +179,19 @@ impl Watch {
                 }
             }
         }
-        let line = self.line(position);
+        let watched = self.watched(position);
         let is_last = progress.finished && progress.continuation.is_none();
-        line.wanted = line
+        watched.wanted = watched
             .wanted
             .filter(|&wanted| !is_last && (listed == 0 || progress.children_from > wanted));
-        let Ok(index) = line.hops.binary_search_by_key(&request.hop, |hop| hop.hop) else {
+        let Ok(index) = watched
+            .hops
+            .binary_search_by_key(&request.hop, |hop| hop.hop)
+        else {
             return;
         };
-        if end >= line.listed || (listed == 0 && (progress.finished || progress.aborted)) {
-            line.hops[index].more = listed >= MAX_CHILDREN;
+        if end >= watched.listed || (listed == 0 && (progress.finished || progress.aborted)) {
+            watched.hops[index].more = listed >= MAX_CHILDREN;
         }
         // A whole list of requests that nothing had listed before: as many as the call has room for are asked for at once.
         let goes_on = listed >= MAX_CHILDREN && progress.children_from == before;
@@ -315,7 +318,7 @@ impl Watch {
         }
     }
 
-    /// Returns which hop of the line is to be asked now.
+    /// Returns which hop of the branch is to be asked now.
     fn note_location(
         &mut self,
         initiator: &mut Initiator,
@@ -325,9 +328,9 @@ impl Watch {
         now: Duration,
     ) -> Option<usize> {
         let index = self.hop(initiator, position, number, now)?;
-        let line = &mut self.lines[position as usize];
-        let is_top = index + 1 == line.hops.len();
-        let hop = &mut line.hops[index];
+        let watched = &mut self.branches[position as usize];
+        let is_top = index + 1 == watched.hops.len();
+        let hop = &mut watched.hops[index];
         let was_known = hop.at.is_known();
         hop.at.learn(at);
         if let (Some(located), Some(node)) = (&mut self.located, hop.at.node) {
@@ -336,31 +339,31 @@ impl Watch {
         self.located.take_if(|located| located.is_old(self.hops));
         let located = !was_known && hop.at.is_known();
         if is_top && let Some(node) = at.node {
-            // A request that was not written before a life ended goes to the next one.
+            // A request that was not written before an incarnation ended goes to the next one.
             let gone = self.gone.contains_key(&node);
-            line.gone = gone.then(|| line.gone.unwrap_or(now));
+            watched.gone = gone.then(|| watched.gone.unwrap_or(now));
         }
         if !located {
             return None;
         }
-        let wanted = line.wanted.is_some() && line.highest_located() == Some(index);
-        let (from, to) = line.range(index);
-        let to = to.min(line.gaps.bound());
+        let wanted = watched.wanted.is_some() && watched.highest_located() == Some(index);
+        let (from, to) = watched.range(index);
+        let to = to.min(watched.gaps.bound());
         let misses = initiator
             .branch_at(position)
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
         // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
-        let leads = line.highest_located() == Some(index);
+        let leads = watched.highest_located() == Some(index);
         if leads && !is_top {
             // Each step of that way is a sign of life: a long line must not be given up while it is gone along.
-            line.evidence = now;
+            watched.evidence = now;
         }
         // Overtaken requests are asked if they have something to tell.
         let asks = wanted || (self.is_open(initiator, position) && (leads || misses));
         asks.then_some(index)
     }
 
-    /// The position among its line of a hop, which may be heard of for the first time; `None` if there is no room, or if
+    /// The position among its branch of a hop, which may be heard of for the first time; `None` if there is no room, or if
     /// it has nothing to tell any more.
     pub(super) fn hop(
         &mut self,
@@ -370,30 +373,32 @@ impl Watch {
         now: Duration,
     ) -> Option<usize> {
         self.ensure_line(position, now);
-        let line = &mut self.lines[position as usize];
-        let index = match line.hops.binary_search_by_key(&number, |hop| hop.hop) {
+        let watched = &mut self.branches[position as usize];
+        let index = match watched.hops.binary_search_by_key(&number, |hop| hop.hop) {
             Ok(index) => return Some(index),
             Err(index) => index,
         };
         let branch = initiator.branch_at(position)?;
-        if line.has_settled(number, &branch.received) {
+        if watched.has_settled(number, &branch.received) {
             return None;
         }
-        let is_top = index == line.hops.len();
-        // Most lines have one hop, and a vector that grows by itself takes room for four.
-        line.hops.reserve_exact(usize::from(line.hops.is_empty()));
-        line.hops.insert(index, Hop::new(number));
+        let is_top = index == watched.hops.len();
+        // Most branches have one hop, and a vector that grows by itself takes room for four.
+        watched
+            .hops
+            .reserve_exact(usize::from(watched.hops.is_empty()));
+        watched.hops.insert(index, WatchedHop::new(number));
         self.hops += 1;
         if is_top {
             // A new hop is a sign of life, and only the highest needs to live (PROTOCOL-NOTES 15, 16).
-            line.evidence = now;
-            line.gone = None;
+            watched.evidence = now;
+            watched.gone = None;
         }
         let most = initiator.budgets().requests as usize;
-        let full = self.hops > most || line.hops.len() > MAX_HOPS;
-        if full && line.hops.len() > 1 {
+        let full = self.hops > most || watched.hops.len() > MAX_HOPS;
+        if full && watched.hops.len() > 1 {
             // A peer that invents hops gets no memory for them.
-            line.hops.remove(0);
+            watched.hops.remove(0);
             self.hops -= 1;
             return index.checked_sub(1);
         }
@@ -401,13 +406,14 @@ impl Watch {
     }
 
     pub(super) fn ensure_line(&mut self, position: u32, now: Duration) {
-        while self.lines.len() <= position as usize {
-            self.lines.reserve_exact(usize::from(self.lines.is_empty()));
-            self.lines.push(Line {
+        while self.branches.len() <= position as usize {
+            self.branches
+                .reserve_exact(usize::from(self.branches.is_empty()));
+            self.branches.push(WatchedBranch {
                 evidence: now,
                 next_ping: now,
                 wound: self.is_winding_down(),
-                ..Line::default()
+                ..WatchedBranch::default()
             });
             if self.is_winding_down() {
                 self.unfrozen += 1;
@@ -437,16 +443,16 @@ impl Watch {
         };
         self.ensure_line(position, now);
         self.wind(initiator, position, now);
-        let line = &mut self.lines[position as usize];
+        let watched = &mut self.branches[position as usize];
         let seen = (branch.hop, branch.received.count);
-        if seen.0 > line.seen.0 || seen.1 > line.seen.1 {
-            line.evidence = now;
+        if seen.0 > watched.seen.0 || seen.1 > watched.seen.1 {
+            watched.evidence = now;
         }
-        line.seen = seen;
-        if line.attempt == 0 && seen.0 > line.top().map_or(0, |top| top.hop) {
+        watched.seen = seen;
+        if watched.attempt == 0 && seen.0 > watched.top().map_or(0, |top| top.hop) {
             self.hop(initiator, position, seen.0, now);
         }
-        if self.lines[position as usize].hops.is_empty()
+        if self.branches[position as usize].hops.is_empty()
             && let Some(at) = self.placed.get(&branch.path).cloned()
         {
             self.locate(initiator, position, 0, &at, now);
@@ -454,21 +460,21 @@ impl Watch {
         let Some(branch) = initiator.branch_at(position) else {
             return;
         };
-        let line = &mut self.lines[position as usize];
+        let watched = &mut self.branches[position as usize];
         let bound = match branch.facts {
-            _ if line.is_rerun() => line.sent_below(),
+            _ if watched.is_rerun() => watched.sent_below(),
             Some(facts) => facts.responses,
-            None => branch.received.bound().max(line.sent_below()),
+            None => branch.received.bound().max(watched.sent_below()),
         };
-        line.gaps.know(bound, &branch.received, now);
-        let before = line.hops.len();
-        line.forget_settled_hops(&branch.received);
-        self.hops -= before - line.hops.len();
+        watched.gaps.know(bound, &branch.received, now);
+        let before = watched.hops.len();
+        watched.forget_settled_hops(&branch.received);
+        self.hops -= before - watched.hops.len();
         if self.is_winding_down() {
-            let told = self.lines[position as usize].told_stop(branch);
+            let told = self.branches[position as usize].told_stop(branch);
             self.stopped(position, told);
         }
-        let is_new = self.is_open(initiator, position) && self.line(position).due.is_none();
+        let is_new = self.is_open(initiator, position) && self.watched(position).due.is_none();
         if is_new && self.steps < MOST_LOOKED_AT {
             self.take_turn(initiator, position, now);
         } else {
@@ -545,9 +551,9 @@ mod tests {
     }
 
     fn hops(watch: &Watch) -> Vec<Vec<u32>> {
-        let lines = watch.lines.iter();
-        let hops: Vec<Vec<u32>> = lines
-            .map(|line| line.hops.iter().map(|hop| hop.hop).collect())
+        let branches = watch.branches.iter();
+        let hops: Vec<Vec<u32>> = branches
+            .map(|watched| watched.hops.iter().map(|hop| hop.hop).collect())
             .collect();
         assert_eq!(watch.hops, hops.iter().map(Vec::len).sum::<usize>());
         hops
@@ -581,7 +587,7 @@ mod tests {
         assert_eq!(hops(&watch), [[0, 1, 2, 3]]);
         hear(&mut initiator, &mut watch, root, 4, 7);
         assert_eq!(hops(&watch), [[1, 2, 3, 4]]);
-        // Each line keeps one, whatever others have.
+        // Each branch keeps one, whatever others have.
         let child = root.child(0, initiator.call(), initiator.token());
         hear(&mut initiator, &mut watch, child, 0, 8);
         assert_eq!(hops(&watch), [&[1, 2, 3, 4][..], &[0]]);
@@ -676,8 +682,8 @@ mod tests {
                 let pong = pong(&initiator, 0, progress);
                 watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
             }
-            let line = &watch.lines[0];
-            (line.hops[0].more, line.listed as usize - MAX_CHILDREN)
+            let watched = &watch.branches[0];
+            (watched.hops[0].more, watched.listed as usize - MAX_CHILDREN)
         };
         assert_eq!(after_a_page(&[]), (true, 0), "a full page");
         assert_eq!(after_a_page(&[listing(0, 10)]), (true, 0), "an earlier one");
@@ -696,10 +702,10 @@ mod tests {
     fn a_child_that_is_looked_for_is_until_a_list_must_have_named_it() {
         let wanted_after = |progress: Progress| {
             let (mut initiator, mut watch) = watched(Budgets::default());
-            watch.lines[0].wanted = Some(3);
+            watch.branches[0].wanted = Some(3);
             let pong = pong(&initiator, 0, progress);
             watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
-            watch.lines[0].wanted
+            watch.branches[0].wanted
         };
         assert_eq!(wanted_after(listing(0, 0)), Some(3), "it names nobody yet");
         assert_eq!(wanted_after(listing(5, 2)), Some(3), "others");
@@ -726,7 +732,7 @@ mod tests {
         for progress in [went_on, listing(0, 0)] {
             let pong = pong(&initiator, 0, progress);
             watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
-            let hop = &watch.lines[0].hops[0];
+            let hop = &watch.branches[0].hops[0];
             assert!(hop.continued && hop.aborted && hop.state == State::Ended);
         }
     }

@@ -11,7 +11,7 @@ use crate::wire::Child;
 pub struct Location {
     /// The server's address.
     pub address: Option<Address>,
-    /// The server's life.
+    /// The server's incarnation.
     pub node: Option<NodeId>,
 }
 
@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 impl Location {
-    /// A server at this address, of which no life is known.
+    /// A server at this address, of which no incarnation is known.
     pub fn at(address: Address) -> Self {
         Self {
             address: Some(address),

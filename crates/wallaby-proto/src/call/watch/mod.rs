@@ -26,11 +26,11 @@
 //! An announcement (an unasked pong) for a call that is not live any more is answered with [`dismiss`].
 
 mod ask;
+mod branch;
 mod failure;
 mod hints;
 mod judge;
 mod learn;
-mod line;
 mod located;
 mod location;
 mod pace;
@@ -42,14 +42,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use self::branch::WatchedBranch;
 pub use self::failure::{Executed, FailureKind, Loss, Step};
-use self::hints::{Ended, Hints};
-use self::line::Line;
+use self::hints::{Hints, NodeHint};
 use self::located::Located;
 pub use self::location::{Location, Source};
 pub use self::pace::MOST_ASKED;
-use self::pace::Pace;
-use self::queue::Queue;
+use self::pace::PingPace;
+use self::queue::DueQueue;
 use self::root::Roots;
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
@@ -115,15 +115,15 @@ pub struct Watch {
     settings: WatchSettings,
     phase: Phase,
     /// By the position of the branch in the initiator's table.
-    lines: Vec<Line>,
-    /// How many hops all lines know together.
+    branches: Vec<WatchedBranch>,
+    /// How many hops all branches know together.
     hops: usize,
-    /// Lines by the nodes that they have a hop at; made when one is lost.
+    /// Branches by the nodes that they have a hop at; made when one is lost.
     located: Option<Box<Located>>,
-    /// Lines that have to be looked at, by time.
-    queue: Queue,
+    /// Branches that have to be looked at, by time.
+    queue: DueQueue,
     /// How many of them may be asked about in a period.
-    pace: Pace,
+    pace: PingPace,
     /// Where branches are handled that the application itself has placed.
     placed: BTreeMap<Path, Location>,
     /// Nodes of this call that are gone.
@@ -139,8 +139,8 @@ pub struct Watch {
     /// Pings that went to requests which the call has no room for.
     strays: u32,
     /// How many of these may be told in a period: those that somebody names, and besides those that announce themselves.
-    named_strays: Pace,
-    announced_strays: Pace,
+    named_strays: PingPace,
+    announced_strays: PingPace,
     /// Steps that led to what was lost, of all losses together.
     told_steps: usize,
     /// The highest attempt of any initial request.
@@ -160,7 +160,7 @@ pub struct Watch {
     unseen: bool,
     /// When the latest turn was.
     turn: Duration,
-    /// Lines that are not yet frozen, and those not yet quiet.
+    /// Branches that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
     actions: VecDeque<Action>,
@@ -238,20 +238,20 @@ impl Watch {
                 ..settings
             },
             phase: Phase::Watching,
-            lines: Vec::new(),
+            branches: Vec::new(),
             hops: 0,
             located: None,
             placed: BTreeMap::new(),
-            queue: Queue::default(),
-            pace: Pace::default(),
+            queue: DueQueue::default(),
+            pace: PingPace::default(),
             gone: BTreeMap::new(),
             beyond: BTreeSet::new(),
             evicted: false,
             taken: false,
             retries: 0,
             strays: 0,
-            named_strays: Pace::default(),
-            announced_strays: Pace::default(),
+            named_strays: PingPace::default(),
+            announced_strays: PingPace::default(),
             told_steps: 0,
             latest_attempt: 0,
             roots: Roots::default(),
@@ -356,8 +356,8 @@ impl Watch {
     /// The server of a request, as far as that is known.
     pub fn server_of(&self, initiator: &Initiator, request: RequestId) -> Option<&Location> {
         let position = initiator.find(&request.path)?;
-        let line = self.lines.get(position as usize)?;
-        let hop = line.hops.iter().find(|hop| hop.hop == request.hop)?;
+        let watched = self.branches.get(position as usize)?;
+        let hop = watched.hops.iter().find(|hop| hop.hop == request.hop)?;
         hop.at.is_known().then_some(&hop.at)
     }
 
@@ -369,8 +369,8 @@ impl Watch {
         now: Duration,
     ) -> Option<Duration> {
         let position = initiator.find(&request.path)?;
-        let line = self.lines.get(position as usize)?;
-        let hop = line.hops.iter().find(|hop| hop.hop == request.hop)?;
+        let watched = self.branches.get(position as usize)?;
+        let hop = watched.hops.iter().find(|hop| hop.hop == request.hop)?;
         let (progressed, said) = hop.progressed?;
         let recent = said.saturating_add(self.settings.ping.period.saturating_mul(2)) > now;
         recent.then(|| now.saturating_sub(progressed))
@@ -382,9 +382,9 @@ impl Watch {
     pub fn writing(&mut self, initiator: &Initiator, request: RequestId, now: Duration) {
         if let Some(position) = initiator.find(&request.path) {
             self.ensure_line(position, now);
-            let line = self.line(position);
-            line.evidence = line.evidence.max(now);
-            line.gone = None;
+            let watched = self.watched(position);
+            watched.evidence = watched.evidence.max(now);
+            watched.gone = None;
         }
     }
 
@@ -408,8 +408,8 @@ impl Watch {
     }
 
     fn attempt_of(&self, position: u32) -> u32 {
-        let line = self.lines.get(position as usize);
-        line.map_or(0, |line| line.attempt)
+        let watched = self.branches.get(position as usize);
+        watched.map_or(0, |watched| watched.attempt)
     }
 
     /// The attempt that a branch is in: its root's, as far as that is known, else the latest of all.
@@ -458,15 +458,15 @@ impl Watch {
         self.look_at_changes(initiator, now);
         self.ensure_line(position, now);
         match &pong.progress {
-            None => self.handle_passing(position, pong, now),
+            None => self.handle_relayed(position, pong, now),
             // Only this watch begins attempts, and no request has had more of them.
             _ if pong.attempt > self.retries => {}
             _ if pong.attempt < attempt => {}
             Some(progress) => self.handle_known(initiator, position, pong, progress, from, now),
         }
-        if pong.announced && (self.is_winding_down() || self.line(position).placed) {
+        if pong.announced && (self.is_winding_down() || self.watched(position).placed) {
             // Undiscovered branches are reached like this (PROTOCOL-NOTES 34), and those that wait for their turn.
-            let top = self.line(position).highest_located();
+            let top = self.watched(position).highest_located();
             if let Some(index) = top {
                 self.ping_unless_recent(initiator, position, index, now);
             }
@@ -478,9 +478,9 @@ impl Watch {
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
     /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
     pub fn handle_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        let ended = Ended {
+        let ended = NodeHint {
             asks: true,
-            ..Ended::default()
+            ..NodeHint::default()
         };
         self.note_hint(initiator, node, ended, now);
     }
@@ -488,21 +488,21 @@ impl Watch {
     /// As [`Self::handle_disconnect`], and no other connection with this node is open: what was asked when an earlier one
     /// ended may have gone out on one that was dead, too. So this hint is believed whatever came before it.
     pub fn handle_last_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        let ended = Ended {
+        let ended = NodeHint {
             asks: true,
             alone: true,
-            ..Ended::default()
+            ..NodeHint::default()
         };
         self.note_hint(initiator, node, ended, now);
     }
 
     /// The first branch from this position on that has a hop at this node.
     fn line_at(&mut self, node: NodeId, from: u32) -> Option<u32> {
-        let lines = &self.lines;
+        let branches = &self.branches;
         let located = self
             .located
-            .get_or_insert_with(|| Box::new(Located::new(lines)));
-        located.first_at(node, from, lines)
+            .get_or_insert_with(|| Box::new(Located::new(branches)));
+        located.first_at(node, from, branches)
     }
 
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
@@ -533,10 +533,10 @@ impl Watch {
         if is_news {
             self.forget_unnamed();
         }
-        let ended = Ended {
+        let ended = NodeHint {
             asks: is_news,
             node: true,
-            ..Ended::default()
+            ..NodeHint::default()
         };
         self.note_hint(initiator, node, ended, now);
     }
@@ -547,7 +547,7 @@ impl Watch {
         if self.gone.len() + self.beyond.len() <= 2 * self.hops + MAX_UNNAMED {
             return;
         }
-        let hops = self.lines.iter().flat_map(|line| &line.hops);
+        let hops = self.branches.iter().flat_map(|watched| &watched.hops);
         let named: BTreeSet<NodeId> = hops.filter_map(|hop| hop.at.node).collect();
         self.gone.retain(|node, _| named.contains(node));
         self.beyond.retain(|node| named.contains(node));
@@ -585,7 +585,7 @@ impl Watch {
                 return;
             }
             self.queue.remove((due, position));
-            self.lines[position as usize].due = None;
+            self.branches[position as usize].due = None;
             self.take_turn(initiator, position, now);
         }
     }

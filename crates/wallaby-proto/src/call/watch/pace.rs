@@ -9,13 +9,13 @@ pub const MOST_ASKED: u32 = 256;
 
 /// The places of a period.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct PingPace {
     /// When the period begins whose places are given away now; perhaps a later one.
     start: Duration,
     taken: u32,
 }
 
-impl Pace {
+impl PingPace {
     /// The next place: now, or when a later period begins.
     pub(super) fn next(&mut self, period: Duration, now: Duration) -> Duration {
         if now >= self.start.saturating_add(period) {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_period_has_so_many_places_and_the_next_ones_follow() {
-        let mut pace = Pace::default();
+        let mut pace = PingPace::default();
         let most = MOST_ASKED as usize;
         let places: Vec<_> = (0..2 * most + 1)
             .map(|_| pace.next(PERIOD, at(7)))

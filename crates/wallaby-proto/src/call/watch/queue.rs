@@ -1,21 +1,21 @@
-//! Which lines are to be looked at when. The first is kept inline: most calls have one branch, and a million of them may be
+//! Which branches are to be looked at when. The first is kept inline: most calls have one branch, and a million of them may be
 //! watched over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// When, and the line's position.
+/// When, and the branch's position.
 type Entry = (Duration, u32);
 
-/// Lines by time.
+/// Branches by time.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct DueQueue {
     /// The least of all.
     first: Option<Entry>,
     rest: BTreeSet<Entry>,
 }
 
-impl Queue {
+impl DueQueue {
     pub(super) fn first(&self) -> Option<Entry> {
         self.first
     }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_least_comes_first_whatever_comes_and_goes() {
-        let mut queue = Queue::default();
+        let mut queue = DueQueue::default();
         let mut expected = BTreeSet::new();
         let mut state = 7_u64;
         for _ in 0..2_000 {

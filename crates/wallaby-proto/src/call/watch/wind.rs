@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::initiator::Initiator;
-use crate::call::watch::line::Stopped;
+use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 
 impl Watch {
@@ -16,8 +16,8 @@ impl Watch {
             since: now,
             frozen: false,
         };
-        (self.unfrozen, self.unquiet) = (self.lines.len(), self.lines.len());
-        self.unwound = 0..self.lines.len() as u32;
+        (self.unfrozen, self.unquiet) = (self.branches.len(), self.branches.len());
+        self.unwound = 0..self.branches.len() as u32;
         self.wind_on(initiator, MOST_LOOKED_AT, now);
         self.check_milestones();
     }
@@ -33,24 +33,24 @@ impl Watch {
 
     /// What is told of a branch counts from now on only if its server knows that it is to stop.
     pub(super) fn wind(&mut self, initiator: &Initiator, position: u32, now: Duration) {
-        let line = &mut self.lines[position as usize];
-        if self.phase == Phase::Watching || std::mem::replace(&mut line.wound, true) {
+        let watched = &mut self.branches[position as usize];
+        if self.phase == Phase::Watching || std::mem::replace(&mut watched.wound, true) {
             return;
         }
         // Who was asked before is told at once; the others when it is their turn, or when they announce themselves.
-        if !line.placed || line.was_asked() {
-            (line.placed, line.next_ping) = (true, now);
+        if !watched.placed || watched.was_asked() {
+            (watched.placed, watched.next_ping) = (true, now);
         }
         // What they answered before is not what they answer to an abort.
-        line.hops.iter_mut().for_each(|hop| {
+        watched.hops.iter_mut().for_each(|hop| {
             hop.aborted = false;
             hop.pinged = None;
         });
-        line.climbed = None;
+        watched.climbed = None;
         // That it waits for its turn keeps the call alive no longer.
-        line.evidence = line.evidence.min(now);
+        watched.evidence = watched.evidence.min(now);
         let told = match initiator.branch_at(position) {
-            Some(branch) => line.told_stop(branch),
+            Some(branch) => watched.told_stop(branch),
             None => Stopped::Quiet,
         };
         self.stopped(position, told);
@@ -58,14 +58,14 @@ impl Watch {
 
     /// A branch has been wound down this far.
     pub(super) fn stopped(&mut self, position: u32, stopped: Stopped) {
-        let line = &mut self.lines[position as usize];
-        if stopped > line.stopped {
-            self.unfrozen -= usize::from(line.stopped < Stopped::Frozen);
+        let watched = &mut self.branches[position as usize];
+        if stopped > watched.stopped {
+            self.unfrozen -= usize::from(watched.stopped < Stopped::Frozen);
             self.unquiet -= usize::from(stopped == Stopped::Quiet);
-            line.stopped = stopped;
+            watched.stopped = stopped;
         }
-        if line.stopped == Stopped::Quiet
-            && let Some(due) = line.due.take()
+        if watched.stopped == Stopped::Quiet
+            && let Some(due) = watched.due.take()
         {
             self.queue.remove((due, position));
         }

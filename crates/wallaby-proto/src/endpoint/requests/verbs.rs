@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Author, Destination, Handler, LONGEST, Own, age};
+use super::{Author, Destination, Handler, LONGEST, TimedOptions, age};
 use crate::call::allowance::Exhausted;
-use crate::call::records::{Frozen, Output as Standing, Sent, Ticket};
-use crate::call::server::{Delegated, Inherited, Outbound, Released, undelivered};
+use crate::call::records::{Frozen, OutputMark as Standing, ReleasedMessage, Ticket};
+use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
@@ -16,7 +16,7 @@ use crate::endpoint::bodies::OutBody;
 use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
-use crate::endpoint::sending::{Attempt, Manner, output};
+use crate::endpoint::sending::{Manner, SendOutcome, output};
 use crate::error::{CodecError, SendError};
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
 use crate::wire::{
@@ -27,9 +27,9 @@ use crate::{Address, Code, DurableId, RequestId, Status};
 
 /// A message that a handler sends.
 #[derive(Debug)]
-enum Sending {
+enum HandlerMessage {
     Answer(Bytes),
-    Onward(Destination, Bytes),
+    Delegation(Destination, Bytes),
 }
 
 /// What a delegation has of its own: see [`Endpoint::delegate_with`]. What it does not say is as with any other.
@@ -79,14 +79,14 @@ impl DelegateOptions {
     }
 
     /// What it has of its own of a request with these optional fields.
-    fn of(self, request: Option<&Options>, now: Duration) -> Result<Own, MetadataError> {
+    fn of(self, request: Option<&Options>, now: Duration) -> Result<TimedOptions, MetadataError> {
         let changes = !(self.metadata.is_empty() && self.without.is_empty());
         let metadata = changes.then(|| match request {
             Some(options) => self.metadata_beside(&options.metadata),
             None => self.metadata_beside(&Metadata::default()),
         });
         let time = self.deadline.map(|time| time.min(LONGEST));
-        Ok(Own {
+        Ok(TimedOptions {
             metadata: metadata.transpose()?,
             until: time.map(|time| now.saturating_add(time)),
             traced: self.traced,
@@ -98,7 +98,7 @@ impl DelegateOptions {
 
 /// Work that is handed to another server.
 #[derive(Debug)]
-pub struct Delegation {
+pub struct NewDelegation {
     /// The server.
     pub server: Address,
     /// The method.
@@ -122,23 +122,23 @@ pub enum How {
 
 /// A delegation that leaves.
 #[derive(Debug, Clone, Copy)]
-pub struct HandedOn {
+pub struct AcceptedDelegation {
     /// Its place in the call's tree.
     pub place: RequestId,
     /// What is to be written behind it.
     pub body: Option<OutBody>,
 }
 
-impl Sending {
+impl HandlerMessage {
     fn size(&self) -> usize {
-        let (Self::Answer(payload) | Self::Onward(_, payload)) = self;
+        let (Self::Answer(payload) | Self::Delegation(_, payload)) = self;
         payload.len()
     }
 
     fn server(&self) -> Option<&Address> {
         match self {
             Self::Answer(_) => None,
-            Self::Onward(to, _) => Some(&to.server),
+            Self::Delegation(to, _) => Some(&to.server),
         }
     }
 }
@@ -161,7 +161,7 @@ impl Destination {
     }
 }
 
-impl Own {
+impl TimedOptions {
     /// It takes the place of what the delegation would have inherited.
     #[cold]
     fn apply(&self, request: &mut Request, times: &mut Times, now: Duration) {
@@ -205,7 +205,7 @@ impl<P: Probe> Endpoint<P> {
     /// If it is too large, exceeds a budget, or too much waits already ([`SendError::Full`]); or the request has ended.
     pub fn reply(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
         self.with(key, |endpoint, handler| {
-            endpoint.send_more(handler, Sending::Answer(payload))
+            endpoint.send_more(handler, HandlerMessage::Answer(payload))
         })
     }
 
@@ -216,7 +216,7 @@ impl<P: Probe> Endpoint<P> {
     /// As [`reply`](Self::reply); unless its handler returns a status, the request then ends with the one that the error becomes.
     pub fn respond(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
         self.with(key, |endpoint, handler| {
-            endpoint.send_last(handler, Sending::Answer(payload))
+            endpoint.send_last(handler, HandlerMessage::Answer(payload))
         })
     }
 
@@ -234,7 +234,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload);
+        let sending = delegation_to(server, method, payload);
         self.with(key, |endpoint, handler| {
             endpoint.send_more(handler, sending)
         })
@@ -252,7 +252,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = onward(server, method, payload);
+        let sending = delegation_to(server, method, payload);
         self.with(key, |endpoint, handler| {
             endpoint.send_last(handler, sending)
         })
@@ -317,7 +317,7 @@ impl<P: Probe> Endpoint<P> {
         let may = match server {
             None if call.initiator == self.node => self.takes_own(call.sequence),
             None => {
-                let conn = self.way_of(&handler);
+                let conn = self.route_of(&handler);
                 !self.is_open(conn) || self.takes_answer(&handler)
             }
             Some(server) => {
@@ -336,20 +336,20 @@ impl<P: Probe> Endpoint<P> {
     /// Whether an answer of this request would leave at once.
     fn takes_answer(&mut self, handler: &Handler) -> bool {
         let call = handler.server.call();
-        let way = self.way_of(handler);
-        let peer = way.and_then(|id| self.conns.get(id));
+        let route = self.route_of(handler);
+        let peer = route.and_then(|id| self.conns.get(id));
         let shown = Some(handler.server.token());
         let waits = peer.is_none_or(|peer| peer.holds_answers((call, shown)));
-        let carrier = way.and_then(|id| self.carrier(id));
+        let carrier = route.and_then(|id| self.carrier(id));
         !waits && carrier.is_some_and(|carrier| carrier.takes_responses(call))
     }
 
     /// Whether a request to this server would leave at once.
     fn takes_request(&mut self, server: &Address, followed: bool) -> bool {
-        let way = self.conn_at(server);
-        let peer = way.and_then(|id| self.conns.get(id));
+        let route = self.conn_at(server);
+        let peer = route.and_then(|id| self.conns.get(id));
         let waits = peer.is_none_or(|peer| peer.holds_requests(followed));
-        let carrier = way.and_then(|id| self.carrier(id));
+        let carrier = route.and_then(|id| self.carrier(id));
         !waits && carrier.is_some_and(|carrier| carrier.takes_requests())
     }
 
@@ -369,7 +369,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn delegate_with(
         &mut self,
         request: RequestKey,
-        delegation: Delegation,
+        delegation: NewDelegation,
     ) -> Result<Option<OutBody>, SendError> {
         let hold = |endpoint: &mut Self, handler: &mut Handler, sending| {
             endpoint.send_more(handler, sending)
@@ -387,9 +387,9 @@ impl<P: Probe> Endpoint<P> {
     pub fn delegate_now(
         &mut self,
         request: RequestKey,
-        delegation: Delegation,
+        delegation: NewDelegation,
         how: How,
-    ) -> Result<HandedOn, SendError> {
+    ) -> Result<AcceptedDelegation, SendError> {
         let send = |endpoint: &mut Self, handler: &mut Handler, sending| {
             match how {
                 How::Last => endpoint.send_last(handler, sending)?,
@@ -401,15 +401,15 @@ impl<P: Probe> Endpoint<P> {
             Ok(handler.server.latest_delegation())
         };
         let (place, body) = self.hand_on(request, delegation, how, send)?;
-        Ok(HandedOn { place, body })
+        Ok(AcceptedDelegation { place, body })
     }
 
     fn hand_on<T>(
         &mut self,
         request: RequestKey,
-        delegation: Delegation,
+        delegation: NewDelegation,
         how: How,
-        send: impl FnOnce(&mut Self, &mut Handler, Sending) -> Result<T, SendError>,
+        send: impl FnOnce(&mut Self, &mut Handler, HandlerMessage) -> Result<T, SendError>,
     ) -> Result<(T, Option<OutBody>), SendError> {
         let handler = self.handlers.get_mut(request);
         let handler = handler.ok_or_else(|| SendError::Ended("it is over".into()))?;
@@ -421,7 +421,7 @@ impl<P: Probe> Endpoint<P> {
             error
         });
         let own = own?.map(Box::new);
-        let body = (delegation.followed).then(|| self.begin_onward(request, deadline));
+        let body = (delegation.followed).then(|| self.begin_delegated_body(request, deadline));
         let to = Destination {
             server: delegation.server,
             method: delegation.method,
@@ -429,7 +429,7 @@ impl<P: Probe> Endpoint<P> {
             refused: None,
             own,
         };
-        let sending = Sending::Onward(to, delegation.payload);
+        let sending = HandlerMessage::Delegation(to, delegation.payload);
         let sent = self.with(request, |endpoint, handler| {
             send(endpoint, handler, sending)
         });
@@ -499,15 +499,19 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A message after which more may follow.
-    fn send_more(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+    fn send_more(
+        &mut self,
+        handler: &mut Handler,
+        sending: HandlerMessage,
+    ) -> Result<(), SendError> {
         self.check(handler, &sending)
             .inspect_err(|error| note_refused(handler, error, false))?;
         let released = match sending {
-            Sending::Answer(payload) => {
+            HandlerMessage::Answer(payload) => {
                 let afforded = handler.server.afford_answer(payload.len());
                 afforded.map(|()| handler.server.reply(payload))
             }
-            Sending::Onward(mut to, payload) => {
+            HandlerMessage::Delegation(mut to, payload) => {
                 let afforded = handler.server.afford_request();
                 to.inherit_name(handler);
                 afforded.map(|()| handler.server.delegate(to, payload))
@@ -522,20 +526,24 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The last message.
-    fn send_last(&mut self, handler: &mut Handler, sending: Sending) -> Result<(), SendError> {
+    fn send_last(
+        &mut self,
+        handler: &mut Handler,
+        sending: HandlerMessage,
+    ) -> Result<(), SendError> {
         self.check(handler, &sending)
             .inspect_err(|error| note_refused(handler, error, true))?;
         let afforded = match &sending {
-            Sending::Answer(payload) => handler.server.afford_answer(payload.len()),
-            Sending::Onward(..) => handler.server.afford_request(),
+            HandlerMessage::Answer(payload) => handler.server.afford_answer(payload.len()),
+            HandlerMessage::Delegation(..) => handler.server.afford_request(),
         };
         if let Err(exhausted) = afforded {
             return Err(self.exhaust(handler, exhausted));
         }
         let record = self.record(handler);
         let released = match sending {
-            Sending::Answer(payload) => handler.server.respond(payload, record),
-            Sending::Onward(mut to, payload) => {
+            HandlerMessage::Answer(payload) => handler.server.respond(payload, record),
+            HandlerMessage::Delegation(mut to, payload) => {
                 to.inherit_name(handler);
                 handler.server.forward(to, payload, record)
             }
@@ -585,7 +593,7 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    fn check(&mut self, handler: &Handler, sending: &Sending) -> Result<(), SendError> {
+    fn check(&mut self, handler: &Handler, sending: &HandlerMessage) -> Result<(), SendError> {
         self.check_may(handler, sending.server(), sending.size())?;
         if !self.may_wait_for(handler, sending) && !self.would_leave(handler, sending) {
             self.full.refused += 1;
@@ -627,12 +635,12 @@ impl<P: Probe> Endpoint<P> {
         match server {
             None => Ok(()),
             Some(_) if self.draining => Err(SendError::Draining),
-            Some(server) => self.check_onward(handler, server),
+            Some(server) => self.check_delegation(handler, server),
         }
     }
 
     /// Whether anything may go to this server.
-    fn check_onward(&mut self, handler: &Handler, server: &Address) -> Result<(), SendError> {
+    fn check_delegation(&mut self, handler: &Handler, server: &Address) -> Result<(), SendError> {
         if !self.config.dial_policy.permits(server) {
             self.counters.dials_forbidden += 1;
             let server = server.clone();
@@ -677,10 +685,10 @@ impl<P: Probe> Endpoint<P> {
             self.handlers.put(key, handler);
             return None;
         }
-        let refused = self.check_onward(&handler, &server).err();
+        let refused = self.check_delegation(&handler, &server).err();
         let refused = refused.map(|why| Box::new(Status::from(why)));
         let body = followed && refused.is_none();
-        let body = body.then(|| self.begin_onward(key, handler.deadline));
+        let body = body.then(|| self.begin_delegated_body(key, handler.deadline));
         let mut to = Destination {
             server,
             method: Arc::clone(method),
@@ -699,13 +707,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a message may wait, if it must.
-    fn may_wait_for(&mut self, handler: &Handler, sending: &Sending) -> bool {
+    fn may_wait_for(&mut self, handler: &Handler, sending: &HandlerMessage) -> bool {
         match sending {
-            Sending::Onward(_, payload) => self.has_room(payload.len()),
-            Sending::Answer(_) if handler.server.call().initiator == self.node => {
+            HandlerMessage::Delegation(_, payload) => self.has_room(payload.len()),
+            HandlerMessage::Answer(_) if handler.server.call().initiator == self.node => {
                 self.takes_own(handler.server.call().sequence)
             }
-            Sending::Answer(payload) => {
+            HandlerMessage::Answer(payload) => {
                 let cost = payload.len() + MESSAGE_COST as usize;
                 self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
             }
@@ -716,18 +724,18 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
         let initiator = handler.server.call().initiator;
-        let way = self.way_of(handler).unwrap_or(handler.from);
-        let share = self.answers_waiting.name(way.session(), initiator);
+        let route = self.route_of(handler).unwrap_or(handler.from);
+        let share = self.answers_waiting.name(route.session(), initiator);
         self.answers_waiting.has_room_for(share, cost)
     }
 
     /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
     #[cold]
-    fn would_leave(&mut self, handler: &Handler, sending: &Sending) -> bool {
+    fn would_leave(&mut self, handler: &Handler, sending: &HandlerMessage) -> bool {
         match sending {
-            Sending::Answer(_) if handler.server.call().initiator == self.node => false,
-            Sending::Answer(_) => self.takes_answer(handler),
-            Sending::Onward(to, _) => self.takes_request(&to.server, to.body.is_some()),
+            HandlerMessage::Answer(_) if handler.server.call().initiator == self.node => false,
+            HandlerMessage::Answer(_) => self.takes_answer(handler),
+            HandlerMessage::Delegation(to, _) => self.takes_request(&to.server, to.body.is_some()),
         }
     }
 
@@ -797,7 +805,7 @@ impl<P: Probe> Endpoint<P> {
 
     // How it leaves.
 
-    fn leave(&mut self, handler: &Handler, released: Released<Destination>) {
+    fn leave(&mut self, handler: &Handler, released: LastMessages<Destination>) {
         if let Some(before) = released.before {
             self.leave_as(handler, *before, false);
         }
@@ -834,7 +842,7 @@ impl<P: Probe> Endpoint<P> {
                 self.send_answer(handler, Message::Response(response), small);
             }
             Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
-            Outbound::Request(delegated) => self.send_onward(handler, delegated),
+            Outbound::Request(delegated) => self.send_delegated(handler, delegated),
         }
     }
 
@@ -856,9 +864,9 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The open connection by which answers of a request go straight to its initiator.
-    fn way_of(&mut self, handler: &Handler) -> Option<ConnId> {
+    fn route_of(&mut self, handler: &Handler) -> Option<ConnId> {
         let initiator = handler.server.call().initiator;
-        self.way_back(initiator, handler.from, |core| {
+        self.route_back(initiator, handler.from, |core| {
             core.initiator_address(&handler.reply_to, handler.from)
         })
     }
@@ -872,7 +880,7 @@ impl<P: Probe> Endpoint<P> {
             return self.local.push_back(message);
         }
         let own = handler.reply_to == ReplyTo::Peer;
-        if let Some(id) = self.way_of(handler) {
+        if let Some(id) = self.route_of(handler) {
             let direct = own && id == handler.from;
             let manner = Manner {
                 direct,
@@ -900,7 +908,7 @@ impl<P: Probe> Endpoint<P> {
         parcel.of = handler.key.map(|key| (key, Lane::Answers));
         match handler.ticket {
             Some(ticket) => parcel.released = Some((ticket, sent)),
-            None => parcel.passage = self.tell_of_refusal(handler),
+            None => parcel.relay_id = self.tell_of_refusal(handler),
         }
         self.post(parcel);
     }
@@ -934,7 +942,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn send_onward(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
+    fn send_delegated(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
         let known = self.conn_at(&delegated.to.server);
         let node = known.and_then(|id| self.conns.get(id)?.node());
         let child = Child {
@@ -954,7 +962,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let (call, token) = (handler.server.call(), handler.server.token());
         let mut inherited = Inherited {
-            reply_to: self.onward_reply_to(handler),
+            reply_to: self.delegated_reply_to(handler),
             deadline: Some(handler.deadline.saturating_sub(self.raw)),
             oldest: handler.oldest,
             options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
@@ -991,7 +999,7 @@ impl<P: Probe> Endpoint<P> {
                 return self.answer_over(&request, &to.server, (None, handler.from), why);
             }
         };
-        let released = Some((ticket, Sent::Delegation));
+        let released = Some((ticket, ReleasedMessage::Delegation));
         if let Some(refused) = &to.refused {
             let why = (refused.code(), refused.message());
             return self.answer_over(&request, &to.server, (released, handler.from), why);
@@ -1006,8 +1014,8 @@ impl<P: Probe> Endpoint<P> {
             let towards = Towards::Server(to.server.clone());
             let (method, body) = ((&to.method, &towards), to.body);
             match self.attempt_request(id, &mut request, method, (released, times), body) {
-                Attempt::Waits => {}
-                Attempt::Sent | Attempt::Settled => return,
+                SendOutcome::Waits => {}
+                SendOutcome::Sent | SendOutcome::Settled => return,
             }
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
@@ -1019,7 +1027,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Where servers further on send their answers.
-    fn onward_reply_to(&self, handler: &Handler) -> ReplyTo {
+    fn delegated_reply_to(&self, handler: &Handler) -> ReplyTo {
         match &handler.reply_to {
             ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
                 Some(address) => ReplyTo::At(address),
@@ -1042,17 +1050,17 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A status in the name of a request onward that certainly did not reach its server.
+    /// A status in the name of a delegated request that certainly did not reach its server.
     #[cold]
     pub(in crate::endpoint) fn answer_for(
         &mut self,
         request: &Request,
         to: &Address,
-        released: Option<(Ticket, Sent)>,
+        released: Option<(Ticket, ReleasedMessage)>,
         why: (Code, &str),
     ) {
         let came = released.and_then(|(ticket, _)| self.records.came(ticket));
-        let came = came.or_else(|| self.records.way_back(request.call, request.token));
+        let came = came.or_else(|| self.records.route_back(request.call, request.token));
         let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
         self.answer_over(request, to, (released, came), why);
     }
@@ -1062,7 +1070,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         to: &Address,
-        (released, came): (Option<(Ticket, Sent)>, ConnId),
+        (released, came): (Option<(Ticket, ReleasedMessage)>, ConnId),
         (code, why): (Code, &str),
     ) {
         let status = match &self.address {
@@ -1085,7 +1093,7 @@ impl<P: Probe> Endpoint<P> {
             if let Some(ticket) = stands_in {
                 self.records
                     .response_released(ticket, &response, None, self.now);
-                parcel_of = Some((ticket, Sent::Response(response.index)));
+                parcel_of = Some((ticket, ReleasedMessage::Response(response.index)));
             }
         }
         let initiator = request.call.initiator;
@@ -1145,7 +1153,11 @@ impl<P: Probe> Endpoint<P> {
     }
 }
 
-fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Sending {
+fn delegation_to(
+    server: Address,
+    method: &Arc<MethodDefinition>,
+    payload: Bytes,
+) -> HandlerMessage {
     let method = Arc::clone(method);
     let to = Destination {
         server,
@@ -1154,14 +1166,14 @@ fn onward(server: Address, method: &Arc<MethodDefinition>, payload: Bytes) -> Se
         refused: None,
         own: None,
     };
-    Sending::Onward(to, payload)
+    HandlerMessage::Delegation(to, payload)
 }
 
 /// What records call an answer.
-fn sent(message: &Message) -> Sent {
+fn sent(message: &Message) -> ReleasedMessage {
     match message {
-        Message::Response(response) => Sent::Response(response.index),
-        _ => Sent::End,
+        Message::Response(response) => ReleasedMessage::Response(response.index),
+        _ => ReleasedMessage::End,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use wallaby_proto::connection::{ConnectionError, Limits};
-use wallaby_proto::datagram::{Cause, Refusal, Settings};
+use wallaby_proto::connection::{ConnectionError, ConnectionLimits};
+use wallaby_proto::datagram::{Cause, SessionRefusal, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::hostile::reseal;
@@ -15,9 +15,9 @@ const LATER: Duration = Duration::from_millis(50);
 /// Two gates that take so many bytes of requests.
 fn world(requests: u64) -> World {
     let mut world = World::new(1, Network::default());
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     world.start(1, 1, limits, Settings::default());
     world.start(2, 2, limits, Settings::default());
@@ -47,7 +47,7 @@ fn who_keeps_to_the_window_is_blocked_and_not_accused() {
             let mut sent = request(node(1), sequence, vec![1; 936].into());
             match session.send_request(&mut sent, &method()) {
                 Ok(_) => {}
-                Err(Refusal::Blocked) => break,
+                Err(SessionRefusal::Blocked) => break,
                 Err(error) => panic!("{error}"),
             }
         }

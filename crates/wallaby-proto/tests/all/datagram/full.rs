@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
-use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, Refusal, SessionId, Settings};
+use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, SessionId, SessionRefusal, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, ping, request, response};
@@ -14,7 +14,12 @@ use crate::datagram::world::{Network, World, address};
 
 const LATER: Duration = Duration::from_secs(1);
 
-fn send(world: &mut World, session: SessionId, sequence: u64, len: usize) -> Result<(), Refusal> {
+fn send(
+    world: &mut World,
+    session: SessionId,
+    sequence: u64,
+    len: usize,
+) -> Result<(), SessionRefusal> {
     let session = world.gate(1).session(session).expect("open");
     let mut message = request(node(1), sequence, vec![7; len].into());
     session.send_request(&mut message, &method()).map(drop)
@@ -34,9 +39,9 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
         patience: Duration::from_secs(1000),
         ..Settings::default()
     };
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests: u64::MAX,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
     world.start(1, 1, limits, settings);
@@ -59,7 +64,11 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
     assert_eq!(requests, 3072, "three quarters of the numbers");
     assert_eq!(controls - 1, 768, "three quarters of the rest");
     let refused = session.send_response(&response(node(3), 1, Bytes::new()), false);
-    assert_eq!(refused, Err(Refusal::Blocked), "not even uncounted ones");
+    assert_eq!(
+        refused,
+        Err(SessionRefusal::Blocked),
+        "not even uncounted ones"
+    );
     for _ in 0..1000 {
         session.go_away();
     }
@@ -90,9 +99,9 @@ fn a_session_is_idle_when_all_is_acknowledged_and_takes_output_until_it_is_conge
 
 #[test]
 fn the_credit_of_calls_that_are_over_is_forgotten() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
     world.start(1, 1, limits, Settings::default());
@@ -105,7 +114,7 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
             .send_response(&answer(sequence), true)
             .expect("room");
         let refused = session.send_response(&answer(sequence), true);
-        assert_eq!(refused, Err(Refusal::Blocked));
+        assert_eq!(refused, Err(SessionRefusal::Blocked));
         assert!(!session.takes_responses(answer(sequence).call));
     }
     session.forget_calls(answer(6).call);
@@ -144,7 +153,7 @@ fn a_session_counts_every_byte_that_it_sends() {
     };
     let mut world = World::new(1, Network::default());
     for end in [101, 102, 103] {
-        world.start(end, end, Limits::default(), settings);
+        world.start(end, end, ConnectionLimits::default(), settings);
     }
     let now = world.now;
     world.start_log();
@@ -180,7 +189,8 @@ fn a_session_counts_every_byte_that_it_sends() {
 #[test]
 fn sessions_with_much_to_send_take_turns_of_sixteen_datagrams() {
     let mut world = World::new(1, Network::default());
-    (1..=3).for_each(|life| world.start(life, life, Limits::default(), Settings::default()));
+    (1..=3)
+        .for_each(|life| world.start(life, life, ConnectionLimits::default(), Settings::default()));
     let now = world.now;
     let ids = [2, 3].map(|to| world.gate(1).dial(now, address(to), None).expect("room"));
     // Until their windows are large.
@@ -304,7 +314,7 @@ fn opening(loopback: usize, len: usize) -> (World, Vec<Vec<u8>>) {
     };
     let mut world = World::new(1, Network::default());
     for end in [101, 102] {
-        world.start(end, end, Limits::default(), settings);
+        world.start(end, end, ConnectionLimits::default(), settings);
     }
     let now = world.now;
     let gate = world.gate(101);

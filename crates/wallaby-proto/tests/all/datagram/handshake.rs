@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{ConnectionError, Event, Limits};
+use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -35,7 +35,7 @@ fn send(world: &mut World, from: u64, session: SessionId, sequence: u64) {
     send_as(world, from, from, session, sequence);
 }
 
-/// Sends a request of this life from this address.
+/// Sends a request of this incarnation from this address.
 fn send_as(world: &mut World, life: u64, from: u64, session: SessionId, sequence: u64) {
     let mut request = request(node(life), sequence, Bytes::from_static(b"work"));
     let session = world.gate(from).session(session).expect("open");
@@ -93,9 +93,9 @@ fn the_acceptor_sees_whom_the_dialer_expects_and_who_it_is() {
 #[test]
 fn another_version_is_told() {
     let mut world = World::new(1, Network::default());
-    let mut newer = hello(node(2), Limits::default());
+    let mut newer = hello(node(2), ConnectionLimits::default());
     newer.versions = (7, 9);
-    world.start(1, 1, Limits::default(), Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), Settings::default());
     world.start_as(2, newer, Settings::default());
     dial(&mut world, 1, 2);
     let (events, others) = world.pass(Duration::from_secs(1));
@@ -109,7 +109,7 @@ fn another_version_is_told() {
 #[test]
 fn nobody_there_is_told_after_a_while_and_at_once_if_the_network_knows() {
     let mut world = World::new(1, Network::default());
-    world.start(1, 1, Limits::default(), Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), Settings::default());
     dial(&mut world, 1, 2);
     world.start_log();
     world.pass(Duration::from_millis(9_900));
@@ -143,7 +143,7 @@ fn a_restarted_server_is_noticed_with_the_first_message_and_never_gets_it() {
     let (mut world, at_1, _) = pair();
     send(&mut world, 1, at_1, 1);
     world.pass(Duration::from_secs(1));
-    world.start(2, 20, Limits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), Settings::default());
     send(&mut world, 1, at_1, 2);
     let (events, others) = world.pass(SHORT);
     let expected = Cause::Restarted {
@@ -168,7 +168,7 @@ fn a_restarted_server_is_noticed_with_the_first_message_and_never_gets_it() {
 #[test]
 fn a_restarted_client_ends_its_former_sessions() {
     let (mut world, _, at_2) = pair();
-    world.start(1, 10, Limits::default(), Settings::default());
+    world.start(1, 10, ConnectionLimits::default(), Settings::default());
     dial(&mut world, 1, 2);
     let (_, events) = world.pass(SHORT);
     let [(ended, Err(error)), (opened, Ok(Event::Opened(peer)))] = &events[..] else {
@@ -185,7 +185,7 @@ fn a_restarted_client_ends_its_former_sessions() {
 
 #[test]
 fn a_former_life_that_comes_late_opens_nothing_and_ends_nothing() {
-    // Life 1 is about to open a session with a request; its datagrams are held up on the way.
+    // Incarnation 1 is about to open a session with a request; its datagrams are held up on the way.
     let mut world = World::pair(Network::default(), Settings::default());
     let at_1 = dial(&mut world, 1, 2);
     while world.events(1).is_empty() {
@@ -194,9 +194,9 @@ fn a_former_life_that_comes_late_opens_nothing_and_ends_nothing() {
     send(&mut world, 1, at_1, 1);
     let late = held_up(&mut world, 1);
     assert!(!late.is_empty());
-    // Life 10 takes its place and talks to the server.
+    // Incarnation 10 takes its place and talks to the server.
     world.pass(SHORT);
-    world.start(1, 10, Limits::default(), Settings::default());
+    world.start(1, 10, ConnectionLimits::default(), Settings::default());
     let at_1 = dial(&mut world, 1, 2);
     let (_, events) = world.pass(SHORT);
     assert!(matches!(events[..], [(_, Ok(Event::Opened(_)))]));
@@ -240,14 +240,14 @@ fn nothing_of_an_ended_session_is_accepted_again() {
     world.pass(Duration::from_secs(2));
     assert!(world.gate(2).is_empty());
     let log = world.take_log();
-    // Soon, when its cookie would still be good, and later; and to the next life.
+    // Soon, when its cookie would still be good, and later; and to the next incarnation.
     for wait in [0, 5, 60] {
         world.pass(Duration::from_secs(wait));
         log.iter().for_each(|datagram| world.fly(datagram.clone()));
         let (events_1, events_2) = world.pass(SHORT);
         assert!(events_1.is_empty() && events_2.is_empty(), "{events_2:?}");
     }
-    world.start(2, 20, Limits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), Settings::default());
     log.into_iter().for_each(|datagram| world.fly(datagram));
     let (_, events) = world.pass(SHORT);
     assert!(events.is_empty(), "{events:?}");
@@ -296,7 +296,7 @@ fn no_more_sessions_than_allowed() {
         ..Settings::default()
     };
     let mut world = World::new(1, Network::default());
-    (1..=4).for_each(|life| world.start(life, life, Limits::default(), settings));
+    (1..=4).for_each(|life| world.start(life, life, ConnectionLimits::default(), settings));
     let ids: Vec<_> = (1..=3).map(|from| dial(&mut world, from, 4)).collect();
     let until = world.now + SHORT;
     while world.step(until) {}

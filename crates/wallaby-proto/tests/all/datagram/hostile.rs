@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::Address;
-use wallaby_proto::connection::{Event, Hello, Limits, NamedBy};
+use wallaby_proto::connection::{ConnectionLimits, Event, Hello, NamedBy};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -287,7 +287,7 @@ fn an_address_that_a_peer_has_named_is_sent_little_until_it_answers() {
         (NamedBy::Application, 45..=55, 55 * 1200),
     ] {
         let mut world = World::new(1, Network::default());
-        world.start(1, 1, Limits::default(), Settings::default());
+        world.start(1, 1, ConnectionLimits::default(), Settings::default());
         world.start_log();
         let now = world.now;
         let dialled = world
@@ -310,14 +310,14 @@ fn an_address_that_a_peer_has_named_is_sent_little_until_it_answers() {
 fn an_ask_is_answered_by_at_most_three_times_its_length() {
     let longest = Hello {
         address: Some(Address::Unix("x".repeat(107).into())),
-        limits: Limits {
+        limits: ConnectionLimits {
             message: u64::MAX,
             requests: u64::MAX,
             call: u64::MAX,
             parts: u64::MAX,
             streams: u32::MAX,
         },
-        ..hello(node(2), Limits::default())
+        ..hello(node(2), ConnectionLimits::default())
     };
     let mut world = World::pair(Network::default(), Settings::default());
     world.start_as(2, longest, Settings::default());

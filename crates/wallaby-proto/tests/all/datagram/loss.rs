@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -241,7 +241,8 @@ fn silence_ends_a_session_and_says_what_is_unknown() {
 fn a_way_that_was_cut_is_found_again_soon() {
     for seed in 0..20 {
         let mut world = World::new(seed, Network::default());
-        (1..=2).for_each(|at| world.start(at, at, Limits::default(), Settings::default()));
+        (1..=2)
+            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
         let (at_1, _) = world.open();
         world.network.lost = 100;
         // More than the window takes: what comes later has to wait behind what was lost.
@@ -324,7 +325,8 @@ fn who_was_asleep_does_not_blame_the_others() {
 fn closing_is_told_through_losses() {
     for seed in 0..50 {
         let mut world = World::new(seed, Network::default());
-        (1..=2).for_each(|at| world.start(at, at, Limits::default(), Settings::default()));
+        (1..=2)
+            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
         let (at_1, _) = world.open();
         world.network.lost = 30;
         world.gate(1).session(at_1).expect("open").close("done");
@@ -345,7 +347,8 @@ fn a_first_message_waits_for_the_handshake_only_as_long_as_that_is_lost() {
             ..Network::default()
         };
         let mut world = World::new(seed, network);
-        (1..=2).for_each(|at| world.start(at, at, Limits::default(), Settings::default()));
+        (1..=2)
+            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
         let now = world.now;
         let to = crate::datagram::world::address(2);
         let at_1 = world.gate(1).dial(now, to, None).expect("room");

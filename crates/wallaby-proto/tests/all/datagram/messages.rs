@@ -1,7 +1,7 @@
 //! Messages as the tests send them.
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::wire::{MethodRef, Ping, ReplyTo, Request, Response};
 use wallaby_proto::{CallId, NodeId, RequestId, Token};
 
@@ -10,7 +10,7 @@ pub(crate) fn node(number: u64) -> NodeId {
 }
 
 /// A hello with nothing special in it.
-pub(crate) fn hello(node: NodeId, limits: Limits) -> Hello {
+pub(crate) fn hello(node: NodeId, limits: ConnectionLimits) -> Hello {
     Hello {
         versions: (VERSION, VERSION),
         node,

@@ -1,9 +1,9 @@
-//! A peer that was silent is asked whether it is still there, before a request is spent on a life that may be over.
+//! A peer that was silent is asked whether it is still there, before a request is spent on an incarnation that may be over.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 
 use crate::datagram::messages::{method, node, request};
@@ -85,7 +85,7 @@ fn silence_is_measured_in_round_trips() {
 #[test]
 fn a_restart_is_noticed_before_anything_is_sent_to_the_new_life() {
     let (mut world, at_1) = silent_for(STALE, Network::default());
-    world.start(2, 20, Limits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), Settings::default());
     assert!(!confirm(&mut world, at_1));
     let (events, others) = world.pass(SHORT);
     let [(_, Err(ended))] = &events[..] else {
@@ -164,7 +164,7 @@ fn what_has_arrived_while_the_process_was_stopped_is_no_sign_of_life() {
 fn a_question_is_asked_again_by_a_process_that_was_stopped() {
     let (mut world, at_1) = silent_for(STALE, Network::default());
     assert!(!confirm(&mut world, at_1));
-    world.start(2, 20, Limits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), Settings::default());
     world
         .cut
         .insert((address(1), address(2)), world.now + SHORT);

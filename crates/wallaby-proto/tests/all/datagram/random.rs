@@ -1,7 +1,7 @@
 //! Many sides on networks that lose, duplicate, delay and damage datagrams, with crashes and restarts, from one seed.
 //!
-//! Each life sends requests of all sizes to the others and answers those it gets. An oracle that sees what every life
-//! sends and receives says what must hold: nothing arrives twice, changed, or at another life than the one it was sent
+//! Each incarnation sends requests of all sizes to the others and answers those it gets. An oracle that sees what every incarnation
+//! sends and receives says what must hold: nothing arrives twice, changed, or at another incarnation than the one it was sent
 //! to; what was acknowledged has arrived; what was never sent has not; and once the network is good again, everything
 //! arrives in each session that lives.
 
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::NodeId;
-use wallaby_proto::connection::{Event, Limits};
-use wallaby_proto::datagram::{Cause, Ended, MessageNumber, SessionId, Settings};
+use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::datagram::{Cause, MessageNumber, SessionEnd, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::chance::Random;
@@ -23,7 +23,7 @@ const NODES: u64 = 3;
 /// A message that was accepted for sending.
 #[derive(Debug)]
 struct Sent {
-    /// The receiving life.
+    /// The receiving incarnation.
     to: NodeId,
     /// The sender's address, session and message number.
     at: u64,
@@ -41,13 +41,13 @@ struct Run {
     world: World,
     seed: u64,
     settings: Settings,
-    /// The life at each address.
+    /// The incarnation at each address.
     lives: BTreeMap<u64, u64>,
     next_life: u64,
-    /// By sender's life, whether it is a response, and sequence.
+    /// By sender's incarnation, whether it is a response, and sequence.
     sent: BTreeMap<(u64, bool, u64), Sent>,
     sequences: BTreeMap<u64, u64>,
-    /// Open sessions by address, with the peer's life.
+    /// Open sessions by address, with the peer's incarnation.
     sessions: BTreeMap<(u64, SessionId), NodeId>,
     statistics: Statistics,
 }
@@ -96,7 +96,7 @@ impl Run {
         run
     }
 
-    /// Starts a life at an address; the one that was there has crashed.
+    /// Starts an incarnation at an address; the one that was there has crashed.
     fn start(&mut self, at: u64) {
         let life = self.next_life;
         self.next_life += 1;
@@ -108,7 +108,8 @@ impl Run {
                 .filter(of_it)
                 .for_each(|sent| sent.forgotten = true);
         }
-        self.world.start(at, life, Limits::default(), self.settings);
+        self.world
+            .start(at, life, ConnectionLimits::default(), self.settings);
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -278,7 +279,7 @@ impl Run {
         }
     }
 
-    fn end(&mut self, at: u64, session: SessionId, ended: &Ended) {
+    fn end(&mut self, at: u64, session: SessionId, ended: &SessionEnd) {
         let kind = match ended.cause {
             Cause::Closed(_) => "closed",
             Cause::NoAnswer(_) => "no answer",
@@ -293,7 +294,7 @@ impl Run {
     }
 
     /// A session has ended: what was sent in it is unknown, or certainly not sent, as its end says.
-    fn end_all(&mut self, at: u64, session: SessionId, ended: Option<&Ended>) {
+    fn end_all(&mut self, at: u64, session: SessionId, ended: Option<&SessionEnd>) {
         let seed = self.seed;
         for (key, sent) in &mut self.sent {
             if sent.at != at || sent.session != session || sent.forgotten {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Counters, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -164,13 +164,13 @@ fn an_address_where_nobody_listens_is_asked_unless_an_answer_is_waited_for() {
 fn a_message_above_the_limit_is_told_without_its_payload_and_with_its_length() {
     const LIMIT: u8 = 0x64;
     const TOLD: u8 = 0x7f;
-    let limits = Limits {
+    let limits = ConnectionLimits {
         message: LIMIT.into(),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
     let receiver = Settings::default();
-    world.start(1, 1, Limits::default(), receiver);
+    world.start(1, 1, ConnectionLimits::default(), receiver);
     world.start(2, 2, limits, receiver);
     let now = world.now;
     let dialled = world.gate(1).dial(now, address(2), None).expect("room");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
-use wallaby_proto::datagram::{MAX_MESSAGE, Refusal, SessionId, Settings};
+use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::datagram::{MAX_MESSAGE, SessionId, SessionRefusal, Settings};
 use wallaby_proto::wire::{Message, MethodRef, Request, Response};
 
 use crate::datagram::messages::{method, named, node, ping, request, response};
@@ -88,23 +88,23 @@ fn larger_messages_are_refused_and_the_error_says_what_takes_them() {
     let session = world.gate(2).session(at_2).expect("open");
     assert!(matches!(
         session.send_response(&sent, false),
-        Err(Refusal::TooLargeForDatagrams { size: 65_537 })
+        Err(SessionRefusal::TooLargeForDatagrams { size: 65_537 })
     ));
 }
 
 #[test]
 fn a_side_that_takes_less_is_sent_less() {
     let mut world = World::new(1, Network::default());
-    let small = Limits {
+    let small = ConnectionLimits {
         message: 100,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
-    world.start(1, 1, Limits::default(), Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), Settings::default());
     world.start(2, 2, small, Settings::default());
     let (at_1, _) = world.open();
     let session = world.gate(1).session(at_1).expect("open");
     let refused = session.send_request(&mut request(node(1), 1, payload(101)), &method());
-    let expected = Refusal::TooLarge {
+    let expected = SessionRefusal::TooLarge {
         size: 101,
         limit: 100,
     };
@@ -415,11 +415,11 @@ fn methods_are_introduced_once_and_numbered_at_the_receiver() {
 #[test]
 fn requests_wait_for_credit() {
     let mut world = World::new(1, Network::default());
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests: 10_000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
-    world.start(1, 1, Limits::default(), Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), Settings::default());
     world.start(2, 2, limits, Settings::default());
     let (at_1, at_2) = world.open();
     let mut sent = 0;
@@ -428,7 +428,7 @@ fn requests_wait_for_credit() {
         match session.send_request(&mut request(node(1), sent + 1, payload(936)), &method()) {
             Ok(_) => sent += 1,
             Err(refusal) => {
-                assert_eq!(refusal, Refusal::Blocked);
+                assert_eq!(refusal, SessionRefusal::Blocked);
                 assert!(!session.takes_requests());
                 break;
             }
@@ -457,12 +457,12 @@ fn requests_wait_for_credit() {
 #[test]
 fn answers_of_a_call_wait_for_its_credit() {
     let mut world = World::new(1, Network::default());
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: 2000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     world.start(1, 1, limits, Settings::default());
-    world.start(2, 2, Limits::default(), Settings::default());
+    world.start(2, 2, ConnectionLimits::default(), Settings::default());
     let (at_1, at_2) = world.open();
     let answer = |sequence| response(node(1), sequence, payload(936));
     let session = world.gate(2).session(at_2).expect("open");
@@ -470,7 +470,7 @@ fn answers_of_a_call_wait_for_its_credit() {
     session.send_response(&answer(1), true).expect("room");
     assert!(matches!(
         session.send_response(&answer(1), true),
-        Err(Refusal::Blocked)
+        Err(SessionRefusal::Blocked)
     ));
     assert!(!session.takes_responses(answer(1).call));
     assert!(session.takes_responses(answer(2).call), "another call");
@@ -544,7 +544,7 @@ fn going_away_and_closing_are_told() {
     world.gate(1).session(at_1).expect("open").close("enough");
     let session = world.gate(1).session(at_1).expect("not told yet");
     let refused = session.send_request(&mut request(node(1), 2, payload(3)), &method());
-    assert_eq!(refused.expect_err("closed"), Refusal::Closing);
+    assert_eq!(refused.expect_err("closed"), SessionRefusal::Closing);
     let (events_1, events_2) = world.pass(SHORT);
     assert!(events_1.is_empty(), "{events_1:?}");
     let [(id, Err(ended))] = &events_2[..] else {

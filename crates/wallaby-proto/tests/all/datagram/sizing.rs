@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use wallaby_proto::connection::{Event, Limits, NamedBy};
+use wallaby_proto::connection::{ConnectionLimits, Event, NamedBy};
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -21,7 +21,7 @@ fn pair(ends: [u64; 2], network: Network) -> (World, [SessionId; 2]) {
     };
     let mut world = World::new(1, network);
     for end in ends {
-        world.start(end, end, Limits::default(), settings);
+        world.start(end, end, ConnectionLimits::default(), settings);
     }
     let now = world.now;
     let gate = world.gate(ends[0]);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::wire::Message;
 
@@ -110,7 +110,7 @@ fn there_is_output_until_all_is_sent() {
 fn a_session_is_asked_for_output_only_if_it_may_have_some() {
     let (mut world, at_1, at_2) = pair();
     world.pass(LATER);
-    let limit = Limits::default().requests as usize;
+    let limit = ConnectionLimits::default().requests as usize;
     for (payload, is_much) in [(10, false), (limit, true)] {
         let gate = world.gate(2);
         assert_eq!(gate.grant_request(at_2, payload), Some(()));
@@ -213,9 +213,9 @@ fn what_was_sent_has_left_though_nobody_acknowledges_it() {
 #[test]
 fn messages_of_exactly_the_longest_length_arrive() {
     for message in [100, 1000, 5000] {
-        let limits = Limits {
+        let limits = ConnectionLimits {
             message,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         };
         let mut world = World::new(1, Network::default());
         world.start(1, 1, limits, Settings::default());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Features, Hello, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello};
 use wallaby_proto::datagram::{SessionId, Settings};
 use wallaby_proto::wire::{Message, Request};
 
@@ -18,7 +18,7 @@ fn pair(features: Features) -> (World, SessionId) {
     for number in [1, 2] {
         let hello = Hello {
             features,
-            ..hello(node(number), Limits::default())
+            ..hello(node(number), ConnectionLimits::default())
         };
         world.start_as(number, hello, Settings::default());
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Features, Hello, Limits, NamedBy};
+use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello, NamedBy};
 use wallaby_proto::datagram::{SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef, Request};
 
@@ -100,7 +100,7 @@ const SAMPLES: [Sample; 19] = [
         prepare: |world| {
             let wants = Hello {
                 features: Features::TIME,
-                ..hello(node(2), Limits::default())
+                ..hello(node(2), ConnectionLimits::default())
             };
             world.start_as(2, wants, Settings::default());
             let (at_1, at_2) = open(world);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Event, Hello, Limits};
-use wallaby_proto::datagram::{Ended, Gate, SessionId, Settings};
+use wallaby_proto::connection::{ConnectionLimits, Event, Hello};
+use wallaby_proto::datagram::{Gate, SessionEnd, SessionId, Settings};
 
 use crate::chance::Random;
 use crate::datagram::messages::{hello, node};
@@ -51,7 +51,7 @@ pub(crate) struct Flying {
 }
 
 /// What happened to a session of a gate.
-pub(crate) type Happening = (SessionId, Result<Event, Box<Ended>>);
+pub(crate) type Happening = (SessionId, Result<Event, Box<SessionEnd>>);
 
 /// Gates at addresses, and what flies between them.
 pub(crate) struct World {
@@ -102,13 +102,19 @@ impl World {
     /// Two gates, at addresses 1 and 2, of nodes 1 and 2.
     pub(crate) fn pair(network: Network, settings: Settings) -> Self {
         let mut world = Self::new(1, network);
-        world.start(1, 1, Limits::default(), settings);
-        world.start(2, 2, Limits::default(), settings);
+        world.start(1, 1, ConnectionLimits::default(), settings);
+        world.start(2, 2, ConnectionLimits::default(), settings);
         world
     }
 
-    /// Starts a life at an address, in place of the one that was there.
-    pub(crate) fn start(&mut self, at: u64, life: u64, limits: Limits, settings: Settings) {
+    /// Starts an incarnation at an address, in place of the one that was there.
+    pub(crate) fn start(
+        &mut self,
+        at: u64,
+        life: u64,
+        limits: ConnectionLimits,
+        settings: Settings,
+    ) {
         self.start_as(at, hello(node(life), limits), settings);
     }
 

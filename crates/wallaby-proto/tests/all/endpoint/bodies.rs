@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{BodyRefusal, Connection, MAX_BODIES, MethodDefinition};
 use wallaby_proto::endpoint::{
-    BodyEnd, BodyNext, CallKey, CallOptions, Delegation, Endpoint, How, InBody, OutBody, Outcome,
-    RequestKey, Resend,
+    BodyEnd, BodyNext, CallKey, CallOptions, Endpoint, How, InBody, NewDelegation, OutBody,
+    Outcome, RequestKey, Resend,
 };
 use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
@@ -38,7 +38,7 @@ fn delegate(
     method: &Arc<MethodDefinition>,
     how: How,
 ) -> Result<OutBody, SendError> {
-    let delegation = Delegation {
+    let delegation = NewDelegation {
         server,
         method: Arc::clone(method),
         payload: Bytes::new(),

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{
-    Connection, Features, Hello, Limits as WireLimits, MethodDefinition, VERSION,
+    Connection, ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
-    CallOptions, Config, ConnId, Endpoint, Input, Lane, Leaving, Limits, Output, Probe, RequestKey,
-    Schemes, Seeds,
+    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Output, Probe,
+    RequestKey, Schemes, Seeds,
 };
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
@@ -112,7 +112,7 @@ impl World {
             let before = self.to_peer.len();
             self.peer.advance(output.len());
             self.to_server.extend_from_slice(&output);
-            while self.server.handle_input(self.conn, &mut self.to_server) == Input::More {}
+            while self.server.handle_input(self.conn, &mut self.to_server) == InputOutcome::More {}
             let mut any = !output.is_empty();
             while let Some(output) = self.server.poll_output() {
                 match output {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, Input, Next, Outcome, Output, RequestKey,
-    Schemes, Seeds,
+    CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output,
+    RequestKey, Schemes, Seeds,
 };
 use wallaby_proto::error::CallError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
@@ -57,11 +57,11 @@ pub(crate) fn executor(concurrency: usize, queue: usize, schedule: Schedule) -> 
 impl World {
     /// A client, which is endpoint 0, and a server with this executor, which is endpoint 1.
     pub(crate) fn new(executor: ExecutorConfig) -> Self {
-        Self::with(executor, Limits::default())
+        Self::with(executor, ConnectionLimits::default())
     }
 
     /// The same, and the server states these limits.
-    pub(crate) fn with(executor: ExecutorConfig, limits: Limits) -> Self {
+    pub(crate) fn with(executor: ExecutorConfig, limits: ConnectionLimits) -> Self {
         let mut world = Self {
             now: Duration::ZERO,
             endpoints: Vec::new(),
@@ -73,13 +73,13 @@ impl World {
             others: BTreeMap::new(),
             input: BTreeMap::new(),
         };
-        world.add(ExecutorConfig::default(), Limits::default());
+        world.add(ExecutorConfig::default(), ConnectionLimits::default());
         world.add(executor, limits);
         world
     }
 
     /// Another endpoint: its number.
-    pub(crate) fn add(&mut self, executor: ExecutorConfig, limits: Limits) -> usize {
+    pub(crate) fn add(&mut self, executor: ExecutorConfig, limits: ConnectionLimits) -> usize {
         let number = self.endpoints.len();
         let seed = [number as u8 + 1; 16];
         let hello = Hello {
@@ -224,7 +224,7 @@ impl World {
                 return;
             }
             for ((number, conn), mut bytes) in input {
-                while self.endpoints[number].handle_input(conn, &mut bytes) == Input::More {}
+                while self.endpoints[number].handle_input(conn, &mut bytes) == InputOutcome::More {}
                 assert!(bytes.is_empty(), "whole frames are carried");
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Features, Hello, Limits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::datagram::{Cause, Settings};
 use wallaby_proto::endpoint::{
     Config, ConnId, Endpoint, Next, Outcome, Output, Probe, Schemes, Seeds, SocketId, reaches,
@@ -62,7 +62,7 @@ impl Host {
             expected: None,
             address: None,
             features: Features::TIME,
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         };
         let config = Config {
             schemes: Schemes::new(["udp"]),

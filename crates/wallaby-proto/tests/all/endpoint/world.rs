@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{Features, Hello, Limits as WireLimits, MethodDefinition, VERSION};
+use wallaby_proto::connection::{
+    ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
+};
 use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, InBody, Incoming, Input, Limits, Next, OutBody,
-    Outcome, Output, RequestKey, Schemes, Seeds, SocketId,
+    CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
+    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, SocketId,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -34,7 +36,7 @@ pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     /// Which stream, and which end of it.
     conns: BTreeMap<ConnId, (usize, usize)>,
-    pub(crate) runs: Vec<(RequestKey, Incoming)>,
+    pub(crate) runs: Vec<(RequestKey, IncomingRequest)>,
     /// What was told, in order.
     pub(crate) readable: Vec<InBody>,
     pub(crate) writable: Vec<OutBody>,
@@ -224,7 +226,7 @@ impl World {
             let input = &mut self.streams[stream][end];
             let before = input.len();
             let endpoint = &mut self.hosts[host].endpoint;
-            while endpoint.handle_input(conn, input) == Input::More {}
+            while endpoint.handle_input(conn, input) == InputOutcome::More {}
             any |= input.len() < before;
         }
         while let Some(output) = self.hosts[host].endpoint.poll_output() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, Output, RecordLimits, Records, Remembered};
+use wallaby_proto::call::records::{Admission, OutputMark, RecordLimits, Records, Remembered};
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::Request;
 
@@ -31,7 +31,7 @@ fn remembering_a_request_of_one_hop_allocates_nothing() {
             let Outbound::Response(response) = message else {
                 panic!("a response")
             };
-            let output = Output {
+            let output = OutputMark {
                 session: HOME,
                 mark: sequence,
             };
@@ -65,7 +65,7 @@ fn what_requests_took_is_given_back_when_they_are_forgotten() {
             assert!(
                 shelf
                     .records
-                    .onward(&asked, crate::liveness::shelf::home(), now)
+                    .relay_target(&asked, crate::liveness::shelf::home(), now)
                     .is_some()
             );
         }

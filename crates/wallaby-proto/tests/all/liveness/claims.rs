@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, Output, Session, StopReason, Ticket,
+    Action, Admission, Origin, OutputMark, SessionNumber, StopReason, Ticket,
 };
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::{Ping, ReplyTo, Request};
@@ -15,7 +15,7 @@ use crate::liveness::shelf::{
 };
 
 /// A session of a server that passes on requests of node 1, and others.
-const FRONT: Session = Session(5);
+const FRONT: SessionNumber = SessionNumber(5);
 
 fn front() -> Origin {
     origin(FRONT.0, node(5))
@@ -152,7 +152,7 @@ fn however_many_claim_a_node_what_its_session_leaves_open_is_announced() {
             let ticket = accept_over(&mut shelf, &request(session, "0"), from);
             let mut server = Server::<u64>::new(&mut request(session, "0"));
             let sent = server.respond("answer".into(), None).into_iter();
-            let output = Output {
+            let output = OutputMark {
                 session: from.session,
                 mark: 0,
             };
@@ -231,19 +231,22 @@ fn who_shows_a_token_is_the_initiator_of_what_came_the_same_way() {
     let mut shelf = shelf();
     let initiator = node(1);
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
-    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+    assert_eq!(shelf.records.direct_route(initiator, FRONT), None);
     let forged = Ping {
         token: Token::new(9),
         ..ping(1, "0.0")
     };
     shelf.ask_over(forged, home());
-    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+    assert_eq!(shelf.records.direct_route(initiator, FRONT), None);
     shelf.ask(ping(1, "0.0"));
-    assert_eq!(shelf.records.way_direct(initiator, FRONT), Some(HOME));
-    assert_eq!(shelf.records.way_direct(node(2), FRONT), None);
-    assert_eq!(shelf.records.way_direct(initiator, Session(8)), None);
+    assert_eq!(shelf.records.direct_route(initiator, FRONT), Some(HOME));
+    assert_eq!(shelf.records.direct_route(node(2), FRONT), None);
+    assert_eq!(
+        shelf.records.direct_route(initiator, SessionNumber(8)),
+        None
+    );
     shelf.records.session_ended(HOME, Duration::ZERO);
-    assert_eq!(shelf.records.way_direct(initiator, FRONT), None);
+    assert_eq!(shelf.records.direct_route(initiator, FRONT), None);
 }
 
 /// Who brings a request knows its token, as it may have made it up: that proves nothing of requests that others bring.
@@ -260,8 +263,8 @@ fn a_call_that_was_made_up_proves_nothing_of_others() {
         ..ping(2, "0.0")
     };
     shelf.ask_over(shown, thief());
-    assert_eq!(shelf.records.way_direct(node(1), FRONT), None);
-    let fooled = shelf.records.way_direct(node(1), liar.session);
+    assert_eq!(shelf.records.direct_route(node(1), FRONT), None);
+    let fooled = shelf.records.direct_route(node(1), liar.session);
     assert_eq!(fooled, Some(thief().session), "it fooled itself");
 }
 
@@ -271,7 +274,7 @@ fn a_call_that_was_made_up_proves_nothing_of_others() {
 fn the_way_back_is_where_the_token_is_shown() {
     let mut shelf = shelf();
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
-    let way = |shelf: &Shelf| shelf.records.way_back(request(1, "0").call, token());
+    let way = |shelf: &Shelf| shelf.records.route_back(request(1, "0").call, token());
     assert_eq!(way(&shelf), Some(FRONT));
     let again = origin(8, node(5));
     shelf.records.session_opened(again.session, again.peer);
@@ -336,9 +339,9 @@ fn what_only_shows_the_token_is_not_answered() {
         ..shows("0.0")
     };
     assert!(!shelf.records.handle_ping(&unknown, home(), now));
-    assert_eq!(shelf.records.way_direct(node(1), FRONT), None);
+    assert_eq!(shelf.records.direct_route(node(1), FRONT), None);
     assert!(shelf.records.handle_ping(&shows("0.0"), home(), now));
-    assert_eq!(shelf.records.way_direct(node(1), FRONT), Some(HOME));
+    assert_eq!(shelf.records.direct_route(node(1), FRONT), Some(HOME));
     assert_eq!(shelf.actions(), []);
     // Now there is no relay any more: what could not be announced is told.
     shelf.records.session_ended(HOME, now);
@@ -371,7 +374,7 @@ fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
     };
     assert!(!shelf.records.handle_ping(&wrong, thief(), now));
     assert!(shelf.records.handle_ping(&shows, home(), now));
-    assert_eq!(shelf.records.way_back(call, token()), Some(HOME));
+    assert_eq!(shelf.records.route_back(call, token()), Some(HOME));
 }
 
 /// So many others claim to be the initiator that their sessions are not told apart. When its own ends, it still hears of the
@@ -407,7 +410,7 @@ fn strangers_that_say_hello_and_leave_do_not_take_the_way_of_a_server_that_comes
         let again = origin(5000, node(5));
         shelf.records.session_opened(again.session, again.peer);
         shelf.ask_over(ping(1, "0.0"), again);
-        let way = shelf.records.way_back(request(1, "0").call, token());
+        let way = shelf.records.route_back(request(1, "0").call, token());
         assert_eq!(way, Some(again.session), "{strangers} strangers");
     }
 }

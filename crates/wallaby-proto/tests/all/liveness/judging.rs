@@ -427,7 +427,7 @@ fn a_late_word_of_a_node_that_is_gone_does_not_bring_it_back() {
     assert!(failed(&desk.until(400)).is_some());
 }
 
-/// What was not written before a life ended goes to the next one, and that lives.
+/// What was not written before an incarnation ended goes to the next one, and that lives.
 #[test]
 fn a_request_that_moved_to_another_life_is_not_gone() {
     let mut desk = Desk::new();

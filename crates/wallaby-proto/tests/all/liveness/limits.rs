@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Admission, MAX_ATTEMPT, RecordLimits, Session};
+use wallaby_proto::call::records::{Admission, MAX_ATTEMPT, RecordLimits, SessionNumber};
 use wallaby_proto::wire::{Ping, PingSettings, Request};
 use wallaby_proto::{CallId, Code, Status};
 
@@ -135,24 +135,27 @@ fn initiators_to_whom_something_is_being_written_make_no_room() {
 #[test]
 fn responses_that_are_passed_on_are_limited() {
     let mut shelf = Shelf::with(RecordLimits {
-        passing: 2,
+        relays: 2,
         ..limits()
     });
     let status = Status::new(Code::Unavailable, "large");
     let response = wallaby_proto::call::server::undelivered(&request(1, "0"), &status);
-    let one = shelf.records.passing(&response, HOME, Duration::ZERO);
+    let one = shelf.records.begin_relay(&response, HOME, Duration::ZERO);
     assert!(
         shelf
             .records
-            .passing(&response, HOME, Duration::ZERO)
+            .begin_relay(&response, HOME, Duration::ZERO)
             .is_some()
     );
-    assert_eq!(shelf.records.passing(&response, HOME, Duration::ZERO), None);
-    shelf.records.passed_on(one.expect("the first one"), None);
+    assert_eq!(
+        shelf.records.begin_relay(&response, HOME, Duration::ZERO),
+        None
+    );
+    shelf.records.relayed(one.expect("the first one"), None);
     assert!(
         shelf
             .records
-            .passing(&response, HOME, Duration::ZERO)
+            .begin_relay(&response, HOME, Duration::ZERO)
             .is_some()
     );
 }
@@ -162,7 +165,7 @@ fn responses_that_are_passed_on_are_limited() {
 fn what_is_passed_on_is_shared() {
     const MOST: usize = 64;
     let mut shelf = Shelf::with(RecordLimits {
-        passing: MOST,
+        relays: MOST,
         ..limits()
     });
     let status = Status::new(Code::Unavailable, "large");
@@ -171,7 +174,7 @@ fn what_is_passed_on_is_shared() {
         let response = wallaby_proto::call::server::undelivered(&request, &status);
         shelf
             .records
-            .passing(&response, Session(session), Duration::ZERO)
+            .begin_relay(&response, SessionNumber(session), Duration::ZERO)
     };
     let mut greedy: Vec<_> = (0..MOST as u64)
         .map_while(|sequence| pass(&mut shelf, sequence + 1, 1))
@@ -184,7 +187,7 @@ fn what_is_passed_on_is_shared() {
     assert!(pass(&mut shelf, 1000, 2).is_some(), "another session's");
     // What it takes makes room for more.
     for passage in greedy.drain(..) {
-        shelf.records.passed_on(passage, None);
+        shelf.records.relayed(passage, None);
     }
     for sequence in 0..MOST as u64 / 2 {
         assert!(pass(&mut shelf, sequence + 1, 1).is_some());
@@ -214,7 +217,7 @@ fn kept_responses_are_limited_by_their_bytes() {
     }
     shelf.records.session_ended(HOME, Duration::ZERO);
     while shelf.records.poll().is_some() {}
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     let missing = Ping {
         missing: (0..14).collect(),
         ..ping(1, "0")
@@ -321,7 +324,7 @@ fn marks_of_aborted_calls_are_bounded() {
     let _ = other_token(request(1, "0"));
 }
 
-/// A server may name another life in each pong, none of which is found.
+/// A server may name another incarnation in each pong, none of which is found.
 #[test]
 fn nodes_that_are_not_found_get_no_memory() {
     let mut desk = Desk::new();

@@ -74,7 +74,7 @@ impl Known {
             initiator: node(initiator + 1),
             sequence,
         };
-        let session = self.shelf.records.way_back(call, Token::new(token));
+        let session = self.shelf.records.route_back(call, Token::new(token));
         session.is_some()
     }
 

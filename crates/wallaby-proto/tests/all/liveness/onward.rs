@@ -1,7 +1,7 @@
 //! Pings about requests that came of one handled here go on to where its work went.
 
 use wallaby_proto::Token;
-use wallaby_proto::call::records::{Admission, RecordLimits, Session, Way};
+use wallaby_proto::call::records::{Admission, RecordLimits, RelayRoute, SessionNumber};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
@@ -36,7 +36,7 @@ fn onward(shelf: &mut Shelf, ping: &Ping) -> Option<Child> {
     let now = shelf.time();
     shelf
         .records
-        .onward(ping, crate::liveness::shelf::home(), now)
+        .relay_target(ping, crate::liveness::shelf::home(), now)
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn who_passes_known_pongs_on_remembers_the_way() {
             shelf.until(shelf.now + 100);
             onward(&mut shelf, &asked);
             let now = shelf.time();
-            shelf.records.pong_passes(&pong(progress.clone()), now);
+            shelf.records.pong_relayed(&pong(progress.clone()), now);
         }
         shelf.until(shelf.now + 100);
         let known = onward(&mut shelf, &asked).is_some();
@@ -153,14 +153,20 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
         assert!(matches!(admitted, Admission::Accepted(_)), "{admitted:?}");
     };
     let call = ping(1, "0").call;
-    assert_eq!(shelf.records.way_back(call, token()), None, "unknown");
+    assert_eq!(shelf.records.route_back(call, token()), None, "unknown");
     came(&mut shelf, 5, "0.1+4", 5);
-    assert_eq!(shelf.records.way_back(call, token()), Some(Session(5)));
+    assert_eq!(
+        shelf.records.route_back(call, token()),
+        Some(SessionNumber(5))
+    );
     came(&mut shelf, 6, "0.1+1", 2);
     came(&mut shelf, 7, "0.1.0", 3);
-    assert_eq!(shelf.records.way_back(call, token()), Some(Session(6)));
+    assert_eq!(
+        shelf.records.route_back(call, token()),
+        Some(SessionNumber(6))
+    );
     let forged = Token::new(666);
-    assert_eq!(shelf.records.way_back(call, forged), None, "another call");
+    assert_eq!(shelf.records.route_back(call, forged), None, "another call");
 }
 
 /// What another server passed on goes by a request that is nearer to the initiator than that server was, or not at all.
@@ -174,16 +180,16 @@ fn answers_of_others_only_ever_come_nearer() {
         request.depth = depth;
         shelf.records.admit(&request, origin(session, node(9)), now);
     }
-    let onward = |distance| shelf.records.way_onward(call, token(), distance);
-    let nearest = Some(Way {
-        session: Session(6),
+    let onward = |distance| shelf.records.relay_route(call, token(), distance);
+    let nearest = Some(RelayRoute {
+        session: SessionNumber(6),
         distance: 3,
     });
     assert_eq!(onward(0), nearest, "nobody has passed it on yet");
     assert_eq!(onward(4), nearest);
     assert_eq!(onward(3), None, "it comes from there");
     let forged = Token::new(666);
-    assert_eq!(shelf.records.way_onward(call, forged, 0), None);
+    assert_eq!(shelf.records.relay_route(call, forged, 0), None);
 }
 
 /// A relay with little room forgets a request whose work went on, while answers of that still come by.
@@ -198,7 +204,7 @@ fn the_way_back_outlives_a_request_that_had_to_make_room() {
     shelf.release(forwarded.ticket, sent, 0);
     let way = |shelf: &Shelf, sequence| {
         let call = ping(sequence, "0").call;
-        shelf.records.way_onward(call, token(), 0)
+        shelf.records.relay_route(call, token(), 0)
     };
     let before = way(&shelf, 1);
     assert!(before.is_some());
@@ -294,6 +300,6 @@ fn a_forgotten_way_whose_session_has_ended_makes_room_for_another_one() {
             shelf.records.session_ended(from.session, now);
         }
     }
-    let way = shelf.records.way_back(ping(1, "0").call, token());
-    assert_eq!(way, Some(Session(22)));
+    let way = shelf.records.route_back(ping(1, "0").call, token());
+    assert_eq!(way, Some(SessionNumber(22)));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, RecordLimits, Session};
+use wallaby_proto::call::records::{Action, RecordLimits, SessionNumber};
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{Facts, Manifest};
 
@@ -15,7 +15,7 @@ fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
     let asked = || ping(9, "0");
     let (pong, _) = shelf.ask(asked());
     assert_eq!((pong.token, pong.progress), (None, None));
-    shelf.records.session_opened(Session(5), node(20));
+    shelf.records.session_opened(SessionNumber(5), node(20));
     let (pong, _) = shelf.ask_over(asked(), origin(5, node(20)));
     assert_eq!(pong.token, Some(token()), "another passes it on");
 }
@@ -122,7 +122,7 @@ fn a_ping_goes_on_again_after_three_quarters_of_a_period() {
         let now = shelf.time();
         shelf
             .records
-            .onward(&ping(1, "0.0"), crate::liveness::shelf::home(), now)
+            .relay_target(&ping(1, "0.0"), crate::liveness::shelf::home(), now)
     };
     assert_eq!(passes(0), Some(child(3)));
     assert_eq!([1, 40, 74].map(&mut passes), [const { None }; 3]);

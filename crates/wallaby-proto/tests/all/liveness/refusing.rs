@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, Output, Passage, RecordLimits, RefusedRequest, Session,
+    Action, Admission, Frozen, OutputMark, RecordLimits, RefusedRequest, RelayId, SessionNumber,
 };
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
@@ -23,7 +23,7 @@ fn full(limits: RecordLimits) -> Shelf {
     });
     shelf
         .records
-        .session_opened(Session(RELAY), node(10 * RELAY));
+        .session_opened(SessionNumber(RELAY), node(10 * RELAY));
     shelf.accept(request(7, "1"));
     shelf
 }
@@ -44,16 +44,16 @@ fn refuse(shelf: &mut Shelf, request: &Request) -> RefusedRequest {
     }
 }
 
-fn waits(shelf: &mut Shelf, request: &Request) -> Passage {
+fn waits(shelf: &mut Shelf, request: &Request) -> RelayId {
     let refused = refuse(shelf, request);
     let now = shelf.time();
     let passage = shelf.records.refused(&refused, now);
     passage.expect("there is room")
 }
 
-fn by_relay(mark: u64) -> Option<Output> {
-    Some(Output {
-        session: Session(RELAY),
+fn by_relay(mark: u64) -> Option<OutputMark> {
+    Some(OutputMark {
+        session: SessionNumber(RELAY),
         mark,
     })
 }
@@ -81,7 +81,7 @@ fn told(actions: Vec<(u64, Action)>, id: &str, to: &ReplyTo) -> Vec<u64> {
             session,
             ..
         } if pong.request == at(id) => {
-            assert_eq!((reply_to, *session), (to, Session(RELAY)));
+            assert_eq!((reply_to, *session), (to, SessionNumber(RELAY)));
             is_on_its_way(pong)
         }
         _ => false,
@@ -107,26 +107,26 @@ fn the_status_of_a_refused_request_is_told_of_until_it_is_written() {
     assert!(!is_on_its_way(&asked(&mut shelf, "0.1")), "another request");
     let until = |shelf: &mut Shelf, time| told(shelf.until(time), "0", &request.reply_to);
     assert_eq!(until(&mut shelf, 130), [60, 120], "it waits for credit");
-    shelf.records.passed_on(passage, by_relay(7));
-    shelf.records.written(Session(RELAY), 6);
+    shelf.records.relayed(passage, by_relay(7));
+    shelf.records.written(SessionNumber(RELAY), 6);
     assert!(is_on_its_way(&asked(&mut shelf, "0")));
     assert_eq!(until(&mut shelf, 190), [180], "it is being written");
-    shelf.records.written(Session(RELAY), 7);
+    shelf.records.written(SessionNumber(RELAY), 7);
     assert!(!is_on_its_way(&asked(&mut shelf, "0")), "it has left");
     assert!(until(&mut shelf, 1000).is_empty());
 }
 
 #[test]
 fn a_status_that_will_not_be_sent_is_not_told_of() {
-    type Ends = fn(&mut Shelf, Passage);
+    type Ends = fn(&mut Shelf, RelayId);
     let cases: [(&str, Ends); 3] = [
         ("given up", |shelf, passage| {
-            shelf.records.passed_on(passage, None);
+            shelf.records.relayed(passage, None);
         }),
         ("its session has ended", |shelf, passage| {
-            shelf.records.passed_on(passage, by_relay(7));
+            shelf.records.relayed(passage, by_relay(7));
             let now = shelf.time();
-            shelf.records.session_ended(Session(RELAY), now);
+            shelf.records.session_ended(SessionNumber(RELAY), now);
         }),
         ("its call was aborted", |shelf, _| {
             drop(shelf.ask_over(abort(7, "0"), origin(RELAY, node(10 * RELAY))));
@@ -161,7 +161,7 @@ fn a_stranger_is_told_where_it_came_from() {
         Action::Pong { session, pong, .. } => Some((*time, *session, is_on_its_way(pong))),
         _ => None,
     });
-    assert_eq!(Vec::from_iter(pongs), [(100, Session(RELAY), true)]);
+    assert_eq!(Vec::from_iter(pongs), [(100, SessionNumber(RELAY), true)]);
     assert!(!told.iter().any(of_refused));
     assert!(passage.is_some());
 }
@@ -185,7 +185,7 @@ fn a_wrong_token_finds_no_status() {
 fn statuses_that_are_told_of_are_limited() {
     let mut shelf = Shelf::with(RecordLimits {
         requests: 1,
-        passing: 2,
+        relays: 2,
         ..limits()
     });
     let handled = shelf.accept(request(7, "1"));
@@ -195,9 +195,9 @@ fn statuses_that_are_told_of_are_limited() {
     let now = shelf.time();
     assert_eq!(shelf.records.refused(&refused, now), None);
     assert!(!is_on_its_way(&asked(&mut shelf, "3")));
-    shelf.records.passed_on(one, None);
+    shelf.records.relayed(one, None);
     assert!(shelf.records.refused(&refused, now).is_some());
-    shelf.records.passed_on(two, by_relay(1));
+    shelf.records.relayed(two, by_relay(1));
     assert_eq!(shelf.records.remembered().requests, 1);
     drop(handled);
 }
@@ -222,9 +222,7 @@ fn a_call_does_not_fail_while_the_status_of_a_refused_request_waits() {
         }
         if let Some(passage) = passage {
             assert_eq!(failed, None);
-            shelf
-                .records
-                .passed_on(passage.expect("there is room"), None);
+            shelf.records.relayed(passage.expect("there is room"), None);
             desk.hear(1, asked(&mut shelf, "0"));
             failed = desk
                 .until(6000)
@@ -322,14 +320,14 @@ fn a_server_takes_so_many_requests_of_a_call() {
 fn statuses_of_others_do_not_hide_one_that_is_on_its_way() {
     for others in [0, 63, 64] {
         let mut shelf = full(RecordLimits {
-            passing: 4096,
+            relays: 4096,
             ..limits()
         });
         waits(&mut shelf, &request(7, "0"));
         for number in 0..others {
             let forged = RefusedRequest {
                 token: wallaby_proto::Token::new(900 + number),
-                session: Session(66),
+                session: SessionNumber(66),
                 reply_to: None,
                 ..refuse(&mut shelf, &request(7, "0"))
             };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, Output, RecordLimits, Remembered, Sent, Session, StopReason,
+    Action, Admission, Frozen, OutputMark, RecordLimits, ReleasedMessage, Remembered,
+    SessionNumber, StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
 use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request, Response};
@@ -199,13 +200,13 @@ fn output_without_a_place_is_being_written() {
             .response_released(handled.ticket, &response, None, Duration::ZERO);
     }
     assert!(shelf.ping(1, "0").writing);
-    let output = Output {
+    let output = OutputMark {
         session: HOME,
         mark: 0,
     };
     shelf
         .records
-        .placed(handled.ticket, Sent::Response(0), output);
+        .placed(handled.ticket, ReleasedMessage::Response(0), output);
     assert!(!shelf.ping(1, "0").writing);
 }
 
@@ -329,7 +330,7 @@ fn unconfirmed_output_of_a_session_is_announced_once() {
 #[test]
 fn output_that_went_through_a_relay_is_announced() {
     let mut shelf = Shelf::new();
-    let relay = Session(5);
+    let relay = SessionNumber(5);
     shelf.records.session_opened(relay, node(5));
     let admission = shelf
         .records
@@ -342,7 +343,7 @@ fn output_that_went_through_a_relay_is_announced() {
     let Outbound::End(end) = server.finish(None) else {
         panic!("an end")
     };
-    let output = Output {
+    let output = OutputMark {
         session: relay,
         mark: 1,
     };
@@ -361,12 +362,14 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
         &request(1, "0.3"),
         &Status::new(Code::Unavailable, "as large as can be"),
     );
-    let passage = shelf.records.passing(&response, Session(5), Duration::ZERO);
+    let passage = shelf
+        .records
+        .begin_relay(&response, SessionNumber(5), Duration::ZERO);
     let passage = passage.expect("there is room");
     let told = |actions: Vec<(u64, Action)>| -> Vec<u64> {
         let tells = |action: &Action| match action {
             Action::Announce {
-                session: Session(5),
+                session: SessionNumber(5),
                 reply_to: ReplyTo::Relay,
                 pong,
                 ..
@@ -381,27 +384,27 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
         tells.map(|(time, _)| *time).collect()
     };
     assert_eq!(told(shelf.until(250)), [100, 200], "it waits for credit");
-    let output = Output {
+    let output = OutputMark {
         session: HOME,
         mark: 7,
     };
-    shelf.records.passed_on(passage, Some(output));
+    shelf.records.relayed(passage, Some(output));
     shelf.records.written(HOME, 6);
     assert_eq!(told(shelf.until(350)), [300], "it is being written");
     shelf.records.written(HOME, 7);
     assert!(told(shelf.until(1000)).is_empty());
     // What is given up, and what goes down with its session, is not announced any more.
     let now = shelf.time();
-    let one = shelf.records.passing(&response, Session(5), now);
-    let two = shelf.records.passing(&response, Session(5), now);
-    shelf.records.passed_on(one.expect("there is room"), None);
-    let output = Output {
+    let one = shelf.records.begin_relay(&response, SessionNumber(5), now);
+    let two = shelf.records.begin_relay(&response, SessionNumber(5), now);
+    shelf.records.relayed(one.expect("there is room"), None);
+    let output = OutputMark {
         session: HOME,
         mark: 8,
     };
     shelf
         .records
-        .passed_on(two.expect("there is room"), Some(output));
+        .relayed(two.expect("there is room"), Some(output));
     assert_eq!(told(shelf.until(1150)), [1100]);
     let now = shelf.time();
     shelf.records.session_ended(HOME, now);
@@ -409,7 +412,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert_eq!(shelf.records.next_timeout(), None);
     // Its call is over: the initiator answers the news with an abort.
     let now = shelf.time();
-    shelf.records.passing(&response, Session(5), now);
+    shelf.records.begin_relay(&response, SessionNumber(5), now);
     assert_eq!(told(shelf.until(5100)), [5100]);
     shelf.ask(abort(1, "0.3"));
     assert!(told(shelf.until(10_000)).is_empty());
@@ -437,14 +440,14 @@ fn missing_responses_are_sent_again() {
     assert!(actions.is_empty(), "they are on their way on this session");
     shelf.records.session_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     let (pong, actions) = shelf.ask_over(missing(&[0, 1, 2, 77]), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, []);
     let again: Vec<_> = actions
         .iter()
         .map(|action| match action {
             Action::Resend {
-                session: Session(2),
+                session: SessionNumber(2),
                 response,
                 ..
             } => (
@@ -472,8 +475,8 @@ fn missing_responses_are_sent_again() {
 fn what_is_still_being_written_is_not_sent_again() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 9);
-    shelf.records.session_opened(Session(2), node(1));
-    shelf.records.session_opened(Session(3), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf.records.session_opened(SessionNumber(3), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -486,16 +489,18 @@ fn what_is_still_being_written_is_not_sent_again() {
     // The same holds for what is sent again, while it waits and while it is written.
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
-    let output = Output {
-        session: Session(2),
+    let output = OutputMark {
+        session: SessionNumber(2),
         mark: 5,
     };
     shelf
         .records
-        .placed(handled.ticket, Sent::Response(0), output);
+        .placed(handled.ticket, ReleasedMessage::Response(0), output);
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
-    shelf.records.session_ended(Session(2), Duration::ZERO);
+    shelf
+        .records
+        .session_ended(SessionNumber(2), Duration::ZERO);
     shelf.actions();
     let (_, actions) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(actions.len(), 1, "it went down with that session");
@@ -508,7 +513,7 @@ fn each_response_is_lost_with_its_own_session() {
         kept_bytes: 0,
         ..limits()
     });
-    let other = Session(2);
+    let other = SessionNumber(2);
     shelf.records.session_opened(other, node(1));
     let mut handled = shelf.accept(request(1, "0"));
     for session in [HOME, other] {
@@ -516,7 +521,7 @@ fn each_response_is_lost_with_its_own_session() {
         let Some(Outbound::Response(response)) = handled.server.flush() else {
             panic!("it was held back")
         };
-        let output = Some(Output { session, mark: 1 });
+        let output = Some(OutputMark { session, mark: 1 });
         let now = shelf.time();
         (shelf.records).response_released(handled.ticket, &response, output, now);
     }
@@ -529,7 +534,7 @@ fn each_response_is_lost_with_its_own_session() {
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
     shelf.records.session_ended(other, Duration::ZERO);
-    shelf.records.session_opened(Session(3), node(1));
+    shelf.records.session_opened(SessionNumber(3), node(1));
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0, 1]);
@@ -547,7 +552,7 @@ fn what_is_not_kept_is_told_to_be_lost() {
         missing: vec![0],
         ..ping(1, "0")
     };
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(
         pong.progress.expect("it is known").lost,
@@ -569,7 +574,9 @@ fn a_response_that_was_given_up_is_lost_or_sent_again() {
         };
         let mut shelf = Shelf::with(limits);
         let handled = shelf.answer(request(1, "0"), 1);
-        shelf.records.dropped(handled.ticket, Sent::Response(0));
+        shelf
+            .records
+            .dropped(handled.ticket, ReleasedMessage::Response(0));
         let (pong, actions) = shelf.ask(Ping {
             missing: vec![0],
             ..ping(1, "0")
@@ -585,7 +592,7 @@ fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -603,7 +610,7 @@ fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
     assert!(!pong.writing && actions.is_empty(), "{actions:?}");
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
     // Another session may take it.
-    shelf.records.session_opened(Session(3), node(1));
+    shelf.records.session_opened(SessionNumber(3), node(1));
     let (pong, actions) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(actions.len(), 1, "it is tried there");
     assert_eq!(pong.progress.expect("it is known").lost, []);
@@ -618,14 +625,16 @@ fn a_response_that_was_not_sent_again_may_still_arrive() {
     });
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
     };
     let (_, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(actions.len(), 1, "it is missing, and kept");
-    shelf.records.dropped(handled.ticket, Sent::Response(0));
+    shelf
+        .records
+        .dropped(handled.ticket, ReleasedMessage::Response(0));
     shelf.answer(request(2, "0"), 0); // there is room for one response only
     shelf.answer(request(3, "0"), 0);
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
@@ -657,7 +666,7 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
         shelf.records.response_replaced(handled.ticket, &status);
         shelf.records.session_ended(HOME, Duration::ZERO);
         shelf.actions();
-        shelf.records.session_opened(Session(2), node(1));
+        shelf.records.session_opened(SessionNumber(2), node(1));
         let missing = Ping {
             missing: vec![0],
             ..ping(1, "0")
@@ -997,7 +1006,7 @@ fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
     assert!(told.finished && told.count == 1, "{told:?}");
 }
 
-/// A delegation may have had to wait for its connection: whose life took it is told as soon as that is known, of children
+/// A delegation may have had to wait for its connection: whose incarnation took it is told as soon as that is known, of children
 /// as of a continuation.
 #[test]
 fn the_life_that_took_a_delegation_is_told() {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::records::{Action, Admission, Output, Sent, Session};
+use wallaby_proto::call::records::{Action, Admission, OutputMark, ReleasedMessage, SessionNumber};
 use wallaby_proto::call::watch::{self, Watch, WatchSettings};
-use wallaby_proto::wire::{Budgets, Link, MAX_CHILDREN, Message, PingSettings, Progress};
+use wallaby_proto::wire::{Budgets, LinkEnds, MAX_CHILDREN, Message, PingSettings, Progress};
 
 use crate::liveness::desk::{
     Desk, PERIOD, TIMEOUT, at, call, child, ended, facts, location, node, pong, running, settings,
@@ -127,7 +127,7 @@ fn a_lost_packet_is_recovered() {
     shelf.records.written(HOME, 1);
     shelf.records.session_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf.records.session_opened(Session(2), node(1));
+    shelf.records.session_opened(SessionNumber(2), node(1));
     // The pong tells the facts that the response carried, and so what is missing.
     let (told, _) = shelf.ask_over(ping(7, "0"), origin(2, node(1)));
     desk.hear(1, told);
@@ -146,10 +146,10 @@ fn a_lost_packet_is_recovered() {
         panic!("{more:?}");
     };
     let (session, mark) = (*session, 1);
-    let sent = Sent::Response(response.index);
+    let sent = ReleasedMessage::Response(response.index);
     shelf
         .records
-        .placed(*ticket, sent, Output { session, mark });
+        .placed(*ticket, sent, OutputMark { session, mark });
     desk.response(1, "0", response.index, response.last, None);
     assert!(desk.initiator.is_complete());
 }
@@ -168,7 +168,7 @@ fn lengths_are_checked() {
         (0x14, Message::Pong(pong(at("0"), Some(told)))),
         (0x14, Message::Pong(shelf.ping(1, "0"))),
     ];
-    let link = Link::new(node(1), node(2));
+    let link = LinkEnds::new(node(1), node(2));
     for (kind, message) in messages {
         let mut bytes = BytesMut::new();
         message.encode(&mut bytes, link);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, Output, RecordLimits, Records, Session, Ticket,
+    Action, Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber, Ticket,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, Server};
 use wallaby_proto::wire::{
@@ -28,7 +28,7 @@ pub(crate) struct Handled {
 }
 
 /// The session of the initiator, node 1.
-pub(crate) const HOME: Session = Session(1);
+pub(crate) const HOME: SessionNumber = SessionNumber(1);
 
 pub(crate) fn limits() -> RecordLimits {
     RecordLimits {
@@ -42,7 +42,7 @@ pub(crate) fn limits() -> RecordLimits {
 
 pub(crate) fn origin(session: u64, peer: NodeId) -> Origin {
     Origin {
-        session: Session(session),
+        session: SessionNumber(session),
         peer,
         transit: Duration::ZERO,
     }
@@ -124,7 +124,7 @@ impl Shelf {
         mark: u64,
     ) {
         let now = self.time();
-        let output = Some(Output {
+        let output = Some(OutputMark {
             session: HOME,
             mark,
         });
@@ -150,7 +150,7 @@ impl Shelf {
         delegated: &Delegated<u64>,
     ) -> Result<(), wallaby_proto::call::records::Frozen> {
         let (now, to) = (self.time(), child(delegated.to));
-        let output = Some(Output {
+        let output = Some(OutputMark {
             session: HOME,
             mark: 0,
         });

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::Session;
-use wallaby_proto::call::waiting::{Awaited, Waiting, WaitingLimits};
+use wallaby_proto::call::records::SessionNumber;
+use wallaby_proto::call::waiting::{Awaited, WaitingAnswers, WaitingLimits};
 use wallaby_proto::{CallId, RequestId, Token};
 
 use crate::liveness::desk::node;
@@ -26,7 +26,7 @@ fn of(initiator: u64) -> Awaited {
     }
 }
 
-fn take<T>(waiting: &mut Waiting<T>, initiator: u64) -> Option<T> {
+fn take<T>(waiting: &mut WaitingAnswers<T>, initiator: u64) -> Option<T> {
     let Awaited { call, token, .. } = of(initiator);
     waiting.take(call, token)
 }
@@ -37,9 +37,14 @@ fn at(seconds: u64) -> Duration {
 
 #[test]
 fn answers_leave_in_order_when_there_is_a_way_for_their_call() {
-    let mut waiting = Waiting::new(LIMITS);
+    let mut waiting = WaitingAnswers::new(LIMITS);
     for (initiator, what, second) in [(1, "a", 0), (2, "b", 1), (1, "c", 2)] {
-        let put = waiting.put((of(initiator), Session(initiator)), 10, what, at(second));
+        let put = waiting.put(
+            (of(initiator), SessionNumber(initiator)),
+            10,
+            what,
+            at(second),
+        );
         put.expect("there is room");
     }
     assert!(!waiting.is_empty());
@@ -53,12 +58,12 @@ fn answers_leave_in_order_when_there_is_a_way_for_their_call() {
 
 #[test]
 fn nobody_waits_for_ever() {
-    let mut waiting = Waiting::new(LIMITS);
+    let mut waiting = WaitingAnswers::new(LIMITS);
     waiting
-        .put((of(1), Session(1)), 10, "a", at(0))
+        .put((of(1), SessionNumber(1)), 10, "a", at(0))
         .expect("room");
     waiting
-        .put((of(2), Session(2)), 10, "b", at(5))
+        .put((of(2), SessionNumber(2)), 10, "b", at(5))
         .expect("room");
     assert_eq!(waiting.expired(at(9)), None);
     assert_eq!(waiting.expired(at(10)), Some("a"));
@@ -71,66 +76,68 @@ fn nobody_waits_for_ever() {
 
 #[test]
 fn so_many_may_wait_and_no_more() {
-    let mut waiting = Waiting::new(LIMITS);
-    let first = waiting.put((of(1), Session(1)), 0, 0, at(0)).expect("room");
+    let mut waiting = WaitingAnswers::new(LIMITS);
+    let first = waiting
+        .put((of(1), SessionNumber(1)), 0, 0, at(0))
+        .expect("room");
     for number in 1..3 {
         waiting
-            .put((of(1), Session(1)), 0, number, at(0))
+            .put((of(1), SessionNumber(1)), 0, number, at(0))
             .expect("room");
     }
     let (full, what) = waiting
-        .put((of(2), Session(2)), 0, 3, at(0))
+        .put((of(2), SessionNumber(2)), 0, 3, at(0))
         .expect_err("no room");
     assert_eq!((full.answers, full.limits, what), (3, LIMITS, 3));
     assert!(full.to_string().contains("at most 3"), "{full}");
     assert_eq!(waiting.remove(first), Some(0));
     assert_eq!(waiting.remove(first), None);
     waiting
-        .put((of(2), Session(2)), 0, 3, at(0))
+        .put((of(2), SessionNumber(2)), 0, 3, at(0))
         .expect("there is room again");
 }
 
 #[test]
 fn so_many_bytes_may_wait_and_no_more() {
-    let mut waiting = Waiting::new(LIMITS);
+    let mut waiting = WaitingAnswers::new(LIMITS);
     waiting
-        .put((of(1), Session(1)), 800, 'a', at(0))
+        .put((of(1), SessionNumber(1)), 800, 'a', at(0))
         .expect("room");
     let (full, _) = waiting
-        .put((of(1), Session(1)), 100, 'b', at(0))
+        .put((of(1), SessionNumber(1)), 100, 'b', at(0))
         .expect_err("no room");
     assert_eq!((full.bytes, full.of_connection), (864, 864));
     let (full, _) = waiting
-        .put((of(2), Session(2)), 33, 'b', at(0))
+        .put((of(2), SessionNumber(2)), 33, 'b', at(0))
         .expect_err("its share of what is left is less");
     assert_eq!((full.bytes, full.of_connection), (864, 0));
     assert!(full.to_string().contains("1000 bytes"), "{full}");
     waiting
-        .put((of(2), Session(2)), 32, 'c', at(0))
+        .put((of(2), SessionNumber(2)), 32, 'c', at(0))
         .expect("just so many");
     assert_eq!(take(&mut waiting, 1), Some('a'));
     waiting
-        .put((of(1), Session(1)), 708, 'd', at(0))
+        .put((of(1), SessionNumber(1)), 708, 'd', at(0))
         .expect("its room is free");
 }
 
 #[test]
 fn the_room_of_an_answer_that_is_taken_back_is_free_to_the_byte() {
-    let mut waiting = Waiting::new(LIMITS);
+    let mut waiting = WaitingAnswers::new(LIMITS);
     let first = waiting
-        .put((of(1), Session(1)), 300, 'a', at(0))
+        .put((of(1), SessionNumber(1)), 300, 'a', at(0))
         .expect("room");
     waiting
-        .put((of(2), Session(2)), 300, 'b', at(0))
+        .put((of(2), SessionNumber(2)), 300, 'b', at(0))
         .expect("room");
     assert_eq!(waiting.len(), 2);
     assert_eq!(waiting.remove(first), Some('a'));
     let (full, _) = waiting
-        .put((of(1), Session(1)), 476, 'c', at(0))
+        .put((of(1), SessionNumber(1)), 476, 'c', at(0))
         .expect_err("too long");
     assert_eq!((full.answers, full.bytes), (1, 364));
     waiting
-        .put((of(1), Session(1)), 475, 'd', at(0))
+        .put((of(1), SessionNumber(1)), 475, 'd', at(0))
         .expect("just so long");
 }
 
@@ -138,7 +145,7 @@ fn the_room_of_an_answer_that_is_taken_back_is_free_to_the_byte() {
 #[test]
 fn one_connection_leaves_room_for_others() {
     for (answers, bytes) in [(1000, u64::MAX), (1_000_000, 64_000)] {
-        let mut waiting = Waiting::new(WaitingLimits {
+        let mut waiting = WaitingAnswers::new(WaitingLimits {
             answers,
             bytes,
             ..LIMITS
@@ -146,7 +153,7 @@ fn one_connection_leaves_room_for_others() {
         let mut fill = |session: u64, initiator: u64, most: usize| {
             let answers = 0..most;
             let put = |_: &usize| {
-                let put = waiting.put((of(initiator), Session(session)), 0, (), at(0));
+                let put = waiting.put((of(initiator), SessionNumber(session)), 0, (), at(0));
                 put.is_ok()
             };
             answers.take_while(put).count()
@@ -162,17 +169,19 @@ fn one_connection_leaves_room_for_others() {
 /// Whoever only says that it is the initiator is told of what waits, and gets none of it without the call's token.
 #[test]
 fn a_way_is_for_who_shows_the_token() {
-    let mut waiting = Waiting::new(LIMITS);
+    let mut waiting = WaitingAnswers::new(LIMITS);
     for token in [1, 2] {
         let awaited = Awaited {
             token: Token::new(token),
             ..of(1)
         };
         waiting
-            .put((awaited, Session(1)), 0, token, at(0))
+            .put((awaited, SessionNumber(1)), 0, token, at(0))
             .expect("room");
     }
-    waiting.put((of(2), Session(2)), 0, 3, at(0)).expect("room");
+    waiting
+        .put((of(2), SessionNumber(2)), 0, 3, at(0))
+        .expect("room");
     assert_eq!(waiting.take(of(1).call, Token::new(9)), None);
     let tokens = [1, 2].map(Token::new);
     let awaited: Vec<Token> = waiting.of(node(1)).iter().map(|of| of.token).collect();
@@ -186,7 +195,7 @@ fn a_way_is_for_who_shows_the_token() {
 /// all the same.
 #[test]
 fn made_up_calls_do_not_keep_an_initiator_from_being_asked_about_its_own() {
-    let mut waiting = Waiting::new(WaitingLimits::default());
+    let mut waiting = WaitingAnswers::new(WaitingLimits::default());
     let call = |sequence, token| Awaited {
         call: CallId {
             initiator: node(1),
@@ -197,7 +206,7 @@ fn made_up_calls_do_not_keep_an_initiator_from_being_asked_about_its_own() {
     };
     let real = call(1000, 4711);
     let mut put = |awaited, session| {
-        let put = waiting.put((awaited, Session(session)), 10, (), at(0));
+        let put = waiting.put((awaited, SessionNumber(session)), 10, (), at(0));
         put.expect("room");
     };
     put(real, 1);

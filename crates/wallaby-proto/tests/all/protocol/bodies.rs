@@ -4,7 +4,8 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::connection::{
-    BodyEvent, BodyRefusal, Connection, ConnectionError, Event, Limits, MAX_BODIES, Refusal,
+    BodyEvent, BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, MAX_BODIES,
+    Refusal,
 };
 use wallaby_proto::wire::{Message, Request};
 
@@ -75,7 +76,7 @@ proptest! {
         streams in 1..4u32,
     ) {
         let sizes: Vec<usize> = sizes.into_iter().map(|size| size.min(call as usize * 40)).collect();
-        let mut pair = Pair::open(Limits { call, streams, ..Limits::default() });
+        let mut pair = Pair::open(ConnectionLimits { call, streams, ..ConnectionLimits::default() });
         let mut sending: Vec<(u64, Bytes)> = Vec::new();
         for (seed, size) in sizes.iter().enumerate() {
             sending.push((begin(&mut pair.alice), pattern(*size, seed)));
@@ -111,9 +112,9 @@ proptest! {
 
 #[test]
 fn no_more_is_sent_than_was_granted() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     let number = begin(&mut pair.alice);
@@ -149,7 +150,7 @@ fn no_more_is_sent_than_was_granted() {
 
 #[test]
 fn a_body_that_nobody_wants_ends() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let number = begin(&mut pair.alice);
     let mut chunk = pattern(1 << 20, 0);
     pair.alice.send_body(number, &mut chunk).expect("a window");
@@ -180,7 +181,7 @@ fn a_body_that_nobody_wants_ends() {
 
 #[test]
 fn so_many_bodies_at_a_time() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     for _ in 0..MAX_BODIES {
         begin(&mut pair.alice);
     }
@@ -193,7 +194,7 @@ fn so_many_bodies_at_a_time() {
 /// Bytes of the body must not arrive before its request has.
 #[test]
 fn a_body_waits_for_the_last_part_of_its_request() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut request = Request {
         payload: vec![1; 400_000].into(),
         ..with_body()
@@ -227,7 +228,7 @@ fn a_body_waits_for_the_last_part_of_its_request() {
 /// Found by fuzzing: the numbers of bodies come in the order in which requests arrive as a whole.
 #[test]
 fn a_small_request_with_a_body_overtakes_a_large_one() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut large = Request {
         payload: vec![1; 400_000].into(),
         ..with_body()
@@ -256,7 +257,7 @@ fn a_small_request_with_a_body_overtakes_a_large_one() {
 
 #[test]
 fn a_small_message_does_not_wait_behind_a_body() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let number = begin(&mut pair.alice);
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     let mut chunk = pattern(1 << 20, 0);
@@ -282,9 +283,9 @@ fn a_small_message_does_not_wait_behind_a_body() {
 /// As many bytes of bodies may wait as their windows allow: large messages have a limit of their own.
 #[test]
 fn a_large_message_is_accepted_beside_bodies() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         message: 1 << 20,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     for _ in 0..32 {
@@ -311,7 +312,7 @@ fn a_large_message_is_accepted_beside_bodies() {
 /// However long the chunks are that their senders have: a body has its turn with a little of them.
 #[test]
 fn a_large_message_takes_turns_with_bodies() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut bodies: Vec<_> = (0..8)
         .map(|_| (begin(&mut pair.alice), pattern(1 << 20, 0)))
         .collect();
@@ -349,7 +350,7 @@ fn told(events: &[Event]) -> Vec<u8> {
 
 /// A body's beginning, whose request Bob has got; then a frame of it with 32 KiB.
 fn a_long_frame() -> (Pair, u64, Vec<u8>, Bytes) {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let number = begin(&mut pair.alice);
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     let bytes = pattern(32 * KIB, 0);
@@ -420,9 +421,9 @@ fn the_rest_of_a_frame_that_nobody_wants_is_dropped() {
 /// A frame that announces more than was granted is refused when more comes.
 #[test]
 fn no_more_is_told_than_was_granted() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         call: 9 * KIB as u64,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     begin(&mut pair.alice);
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
@@ -439,7 +440,7 @@ fn no_more_is_told_than_was_granted() {
 /// What no honest side would write closes the connection.
 #[test]
 fn lies_about_bodies_are_refused() {
-    let mut opening = Pair::open(Limits::default());
+    let mut opening = Pair::open(ConnectionLimits::default());
     begin(&mut opening.alice);
     let opening = written(&mut opening.alice);
     let request = opening[4 + usize::from(opening[0])..].to_vec(); // behind the method's frame
@@ -460,9 +461,9 @@ fn lies_about_bodies_are_refused() {
         (request, "used before"),
     ];
     for (lie, why) in lies {
-        let mut pair = Pair::open(Limits {
+        let mut pair = Pair::open(ConnectionLimits {
             call: 1000,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         });
         pair.bob_reads(&opening).expect("legal bytes");
         let error = pair.bob_reads(&lie).expect_err("a lie");

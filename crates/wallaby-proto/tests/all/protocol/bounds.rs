@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{
-    Bounds, Connection, ConnectionError, Event, KeepAlive, KeepAliveSettings, Limits,
+    Bounds, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive, KeepAliveSettings,
     PartialLimits, Partials, Refusal,
 };
 use wallaby_proto::wire::{MAX_FRAME, Message, Pong};
@@ -35,8 +35,9 @@ struct Hostile {
 }
 
 impl Hostile {
-    fn new(limits: Limits, bounds: &Bounds, believed: Limits) -> Self {
-        let mut peer = Connection::dial(Arc::new(hello(alice(), Limits::default())), None);
+    fn new(limits: ConnectionLimits, bounds: &Bounds, believed: ConnectionLimits) -> Self {
+        let mut peer =
+            Connection::dial(Arc::new(hello(alice(), ConnectionLimits::default())), None);
         let mut server = Connection::accept(Arc::new(hello(bob(), limits))).bounded(bounds);
         let mut lie = Connection::accept(Arc::new(hello(bob(), believed)));
         let first = written(&mut peer);
@@ -82,19 +83,19 @@ impl Hostile {
     }
 }
 
-fn generous() -> Limits {
-    Limits {
+fn generous() -> ConnectionLimits {
+    ConnectionLimits {
         requests: 1 << 40,
         parts: 1 << 40,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
 #[test]
 fn requests_beyond_the_window_and_one_message_close_the_connection() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests: 10_000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     for payload in [0, 1000, MAX_FRAME, 200 * KIB] {
         let mut hostile = Hostile::new(limits, &Bounds::default(), generous());
@@ -132,11 +133,11 @@ fn who_keeps_to_the_window_is_never_accused() {
     for seed in 1..200 {
         println!("WALLABY_SEED={seed}");
         let mut random = Random(seed);
-        let limits = Limits {
+        let limits = ConnectionLimits {
             requests: 1 + random.below(300_000),
             parts: 32 * 1024 + random.below(100_000),
             streams: 1 + random.below(4) as u32,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         };
         let mut pair = Pair::open(limits);
         let mut waiting = Vec::new();
@@ -184,8 +185,8 @@ fn budget(bytes: u64) -> Bounds {
 #[test]
 fn parts_beyond_the_window_close_the_connection_where_credit_is_withheld() {
     let bounds = budget(100_000);
-    let mut first = Hostile::new(Limits::default(), &bounds, generous());
-    let mut second = Hostile::new(Limits::default(), &bounds, generous());
+    let mut first = Hostile::new(ConnectionLimits::default(), &bounds, generous());
+    let mut second = Hostile::new(ConnectionLimits::default(), &bounds, generous());
     let large = |hostile: &mut Hostile| {
         hostile
             .peer
@@ -206,7 +207,7 @@ fn parts_beyond_the_window_close_the_connection_where_credit_is_withheld() {
     let what = "parts of messages";
     assert_eq!(error, ConnectionError::Overdrawn { what });
     let held = bounds.partials.held();
-    let most = 100_000 + 3 * 32 * 1024 + Limits::default().parts + 2 * MAX_FRAME as u64;
+    let most = 100_000 + 3 * 32 * 1024 + ConnectionLimits::default().parts + 2 * MAX_FRAME as u64;
     assert!(held <= most, "{held}");
     drop((first, second));
     assert_eq!(bounds.partials.held(), 0, "who is gone holds nothing");
@@ -216,7 +217,7 @@ fn parts_beyond_the_window_close_the_connection_where_credit_is_withheld() {
 #[test]
 fn messages_that_fill_the_budget_together_wait_for_each_other() {
     let bounds = budget(1 << 20);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let mut all: Vec<Hostile> = (0..20)
         .map(|_| Hostile::new(limits, &bounds, limits))
         .collect();
@@ -258,7 +259,7 @@ fn messages_that_fill_the_budget_together_wait_for_each_other() {
 fn a_message_must_gain_its_least_rate_and_more_where_room_is_short() {
     let run = |bytes: u64, each: usize| {
         let bounds = budget(bytes);
-        let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+        let mut hostile = Hostile::new(ConnectionLimits::default(), &bounds, generous());
         let mut body = vec![0];
         body.extend([0x80, 0x80, 0x80, 0x04, 0x10]); // 8 MiB, a request
         body.extend([7; 1000]);
@@ -288,7 +289,7 @@ fn a_message_must_gain_its_least_rate_and_more_where_room_is_short() {
 #[test]
 fn who_is_held_back_is_not_accused_of_being_slow() {
     let bounds = budget(100_000);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let mut first = Hostile::new(limits, &bounds, limits);
     let mut second = Hostile::new(limits, &bounds, limits);
     for hostile in [&mut first, &mut second] {
@@ -349,7 +350,7 @@ impl Hostile {
 
     /// The peer is honest and sends a large request.
     fn with_request(bounds: &Bounds, payload: usize) -> Self {
-        let limits = Limits::default();
+        let limits = ConnectionLimits::default();
         let mut honest = Self::new(limits, bounds, limits);
         (honest.peer)
             .send_request(&mut request(payload), &method())
@@ -370,7 +371,7 @@ impl Hostile {
 #[test]
 fn who_always_has_an_unfinished_message_does_not_keep_its_turn() {
     let bounds = budget(100_000);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let mut hostile = Hostile::new(limits, &bounds, generous());
     let payload = 300_000;
     let begin = |hostile: &mut Hostile| {
@@ -437,7 +438,7 @@ fn who_has_its_turn_and_does_not_read_is_not_excused() {
         output: 1000,
         ..budget(1000)
     };
-    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    let mut hostile = Hostile::new(ConnectionLimits::default(), &bounds, generous());
     hostile
         .says(&part(0, Some(1 << 20), 2000))
         .expect("it is legal");
@@ -455,14 +456,14 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
     let bounds = budget(32 << 20);
     let mut others: Vec<Hostile> = Vec::new();
     for kib in [6200, 12_000, 6200] {
-        let mut other = Hostile::new(Limits::default(), &bounds, generous());
+        let mut other = Hostile::new(ConnectionLimits::default(), &bounds, generous());
         other.says(&part(0, Some(15 << 20), 1)).expect("legal");
         for _ in 0..kib / 100 {
             other.says(&part(0, None, 100 * KIB)).expect("legal");
         }
         others.push(other);
     }
-    let mut slow = Hostile::new(Limits::default(), &bounds, generous());
+    let mut slow = Hostile::new(ConnectionLimits::default(), &bounds, generous());
     slow.says(&part(0, Some(15 << 20), 1000)).expect("legal");
     for _ in 0..62 {
         slow.says(&part(0, None, 100 * KIB)).expect("its turn");
@@ -497,7 +498,7 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
 fn who_has_waited_for_six_periods_is_closed() {
     let bounds = budget(32 << 20);
     let [mut waiting, mut busy] = [12_000, 12_700].map(|kib| {
-        let mut one = Hostile::new(Limits::default(), &bounds, generous());
+        let mut one = Hostile::new(ConnectionLimits::default(), &bounds, generous());
         one.says(&part(0, Some(15 << 20), 1)).expect("legal");
         for _ in 0..kib / 100 {
             one.says(&part(0, None, 100 * KIB)).expect("legal");
@@ -528,7 +529,7 @@ fn who_has_waited_for_six_periods_is_closed() {
 fn who_waits_again_and_again_and_never_goes_on_is_closed() {
     let bounds = budget(32 << 20);
     let begin = |kib: usize| {
-        let mut one = Hostile::new(Limits::default(), &bounds, generous());
+        let mut one = Hostile::new(ConnectionLimits::default(), &bounds, generous());
         one.says(&part(0, Some(15 << 20), 1)).expect("legal");
         for _ in 0..kib / 100 {
             one.says(&part(0, None, 100 * KIB)).expect("legal");
@@ -563,7 +564,7 @@ fn who_holds_less_than_an_equal_share_does_not_wait() {
     let bounds = budget(24 << 20);
     let mut hostiles: Vec<Hostile> = Vec::new();
     for _ in 0..2 {
-        let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+        let mut hostile = Hostile::new(ConnectionLimits::default(), &bounds, generous());
         hostile.says(&part(0, Some(15 << 20), 1)).expect("legal");
         for _ in 0..94 {
             hostile.says(&part(0, None, 100 * KIB)).expect("legal");
@@ -576,7 +577,11 @@ fn who_holds_less_than_an_equal_share_does_not_wait() {
         hostile.server.is_withholding()
     });
     assert_eq!(waits.collect::<Vec<_>>(), [true, false], "one has its turn");
-    let mut honest = Hostile::new(Limits::default(), &bounds, Limits::default());
+    let mut honest = Hostile::new(
+        ConnectionLimits::default(),
+        &bounds,
+        ConnectionLimits::default(),
+    );
     for _ in 0..20 {
         let request = &mut request(1 << 20);
         honest.peer.send_request(request, &method()).expect("room");
@@ -605,7 +610,13 @@ fn no_turn_leaves_more_and_more_behind() {
     let bounds = budget(1 << 20);
     let all = 30;
     let mut hostiles: Vec<Hostile> = (0..all)
-        .map(|_| Hostile::new(Limits::default(), &bounds, Limits::default()))
+        .map(|_| {
+            Hostile::new(
+                ConnectionLimits::default(),
+                &bounds,
+                ConnectionLimits::default(),
+            )
+        })
         .collect();
     for hostile in &mut hostiles {
         for len in [200_000, 4 << 20, 4 << 20, 4 << 20] {
@@ -621,7 +632,7 @@ fn no_turn_leaves_more_and_more_behind() {
             most = most.max(bounds.partials.held());
         }
     }
-    let windows = all * (Limits::default().parts + 2 * MAX_FRAME as u64);
+    let windows = all * (ConnectionLimits::default().parts + 2 * MAX_FRAME as u64);
     let bound = (1 << 20) * 5 / 4 + 3 * (4 << 20) + 200_000 + windows;
     assert!(most <= bound, "{most}, of {bound}");
 }
@@ -653,7 +664,7 @@ fn who_does_not_read_is_not_read() {
         output: 10_000,
         ..Bounds::default()
     };
-    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    let mut hostile = Hostile::new(ConnectionLimits::default(), &bounds, generous());
     hostile.input.extend_from_slice(&pings(100_000));
     hostile.read().expect("legal bytes");
     let waiting = hostile.server.waiting();
@@ -685,7 +696,7 @@ fn who_does_not_read_for_long_is_given_up() {
     };
     let settings = KeepAliveSettings::default();
     let interval = settings.interval().expect("it is on");
-    let mut hostile = Hostile::new(Limits::default(), &bounds, generous());
+    let mut hostile = Hostile::new(ConnectionLimits::default(), &bounds, generous());
     let (mut keep_alive, mut now) = (KeepAlive::default(), Duration::ZERO);
     let given_up = (0..100).find_map(|_| {
         hostile.input.extend_from_slice(&pings(1000));
@@ -771,7 +782,7 @@ fn who_has_much_to_ask_goes_on_reading() {
         ..Bounds::default()
     };
     for (other, pong) in cases {
-        let pair = Pair::open(Limits::default());
+        let pair = Pair::open(ConnectionLimits::default());
         let [mut alice, mut bob] = [pair.alice, pair.bob].map(|connection| Talker {
             connection: connection.bounded(&bounds),
             input: BytesMut::new(),
@@ -795,14 +806,14 @@ fn who_has_much_to_ask_goes_on_reading() {
 
 #[test]
 fn large_answers_do_not_pile_up_for_who_says_that_it_takes_any() {
-    let mine = Limits {
+    let mine = ConnectionLimits {
         message: 1 << 20,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
-    let theirs = Limits {
+    let theirs = ConnectionLimits {
         message: u64::MAX,
         call: u64::MAX,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::closed(hello(alice(), theirs), hello(bob(), mine));
     pair.carry_to_bob(usize::MAX).expect("a hello");

@@ -1,6 +1,6 @@
 //! Credit: how much may be sent before the other side has processed something.
 
-use wallaby_proto::connection::{Connection, Event, Granted, Limits, Refusal};
+use wallaby_proto::connection::{Connection, ConnectionLimits, Event, Granted, Refusal};
 use wallaby_proto::wire::Response;
 use wallaby_proto::{CallId, NodeId};
 
@@ -11,11 +11,11 @@ use crate::protocol::samples::{alice, call, response};
 /// What each message costs besides its payload.
 const COST: u64 = 64;
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ConnectionLimits {
+    ConnectionLimits {
         requests: 1000,
         call: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
@@ -195,7 +195,7 @@ fn calls_that_are_over_are_forgotten() {
 
 #[test]
 fn of_too_many_calls_the_least_recently_used_is_forgotten_first() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         call: 1,
         ..limits()
     });
@@ -248,7 +248,7 @@ fn credit_without_end_is_refused() {
 
 #[test]
 fn messages_wait_while_too_much_is_not_written_yet() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let sent = (0..)
         .take_while(|_| send(&mut pair.alice, 60_000).is_ok())
         .count();
@@ -272,7 +272,7 @@ impl Advance for Connection {
 
 #[test]
 fn small_requests_are_not_kept_back_by_large_ones() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     // More bytes than the window has, all of them waiting for the peer.
     send(&mut pair.alice, 15 << 20).expect("room");
     assert_eq!(send(&mut pair.alice, 10), Ok(()));
@@ -286,7 +286,7 @@ fn small_requests_are_not_kept_back_by_large_ones() {
 /// Bob passes on what is not his: in the order in which it was sent.
 #[test]
 fn answers_to_be_passed_on_wait_for_a_large_one_of_their_call() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mine = |sequence| CallId {
         initiator: alice(),
         sequence,

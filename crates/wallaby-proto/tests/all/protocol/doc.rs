@@ -42,7 +42,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("datagram mod", include_str!("../../../src/datagram/mod.rs")),
     (
         "datagram outgoing",
-        include_str!("../../../src/datagram/outgoing.rs"),
+        include_str!("../../../src/datagram/outbound.rs"),
     ),
     (
         "datagram packet",

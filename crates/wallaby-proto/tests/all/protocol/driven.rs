@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{BodyRefusal, ConnectionError, Event, Limits, Mark, Refusal};
+use wallaby_proto::connection::{
+    BodyRefusal, ConnectionError, ConnectionLimits, Event, Mark, Refusal,
+};
 use wallaby_proto::wire::{Message, Options, ReplyTo, Request, Response};
 
 use crate::protocol::limits::request;
@@ -30,7 +32,7 @@ fn payload_of(message: &Message) -> usize {
 
 #[test]
 fn a_mark_is_where_a_message_ends_in_the_output() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     written(&mut pair.bob);
     let before = pair.bob.counters().bytes_sent;
     assert!(before > 0, "the hello");
@@ -53,7 +55,7 @@ fn a_mark_is_where_a_message_ends_in_the_output() {
 
 #[test]
 fn what_has_left_in_parts_is_told_once_with_its_place() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut streams = Vec::new();
     for _ in 0..2 {
         pair.bob.send_response(&answer(LARGE), false).expect("room");
@@ -81,7 +83,7 @@ fn what_has_left_in_parts_is_told_once_with_its_place() {
 
 #[test]
 fn the_time_is_wanted_while_large_messages_leave() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     assert!(!pair.bob.wants_time());
     pair.bob.send_response(&answer(100), false).expect("room");
     assert!(!pair.bob.wants_time(), "small ones keep no pace");
@@ -100,7 +102,7 @@ fn the_time_is_wanted_while_large_messages_leave() {
 
 #[test]
 fn a_body_is_wanted_until_it_ends() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut sent = Request {
         reply_to: ReplyTo::Peer,
         options: Some(Box::new(Options {
@@ -127,7 +129,7 @@ fn a_body_is_wanted_until_it_ends() {
 
 #[test]
 fn a_message_that_hangs_is_noticed() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut seconds = 0;
     let mut check = |pair: &mut Pair| {
         seconds += 10;
@@ -150,9 +152,9 @@ fn a_message_that_hangs_is_noticed() {
 #[test]
 fn messages_of_exactly_the_longest_length_arrive() {
     for message in [1000, 65_535, 65_536, 65_537, LARGE] {
-        let limits = Limits {
+        let limits = ConnectionLimits {
             message: message as u64,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         };
         let mut pair = Pair::open(limits);
         let long = vec![7; message];

@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::connection::{
-    BodyRefusal, Connection, ConnectionError, Event, KeepAlive, KeepAliveSettings, Limits, Refusal,
+    BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive,
+    KeepAliveSettings, Refusal,
 };
 use wallaby_proto::items::{ItemReader, put_length};
 use wallaby_proto::wire::{Budgets, DecodeError, MAX_FRAME, Message, Options};
@@ -19,12 +20,12 @@ use crate::protocol::vectors;
 const OUTPUT: usize = 256 * 1024;
 
 /// Limits that nothing here comes near.
-fn wide() -> Limits {
-    Limits {
+fn wide() -> ConnectionLimits {
+    ConnectionLimits {
         message: 1 << 30,
         requests: 1 << 30,
         call: 1 << 30,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
@@ -96,9 +97,9 @@ fn each_question_has_a_number_of_its_own() {
 
 #[test]
 fn a_window_of_requests_that_is_used_up_takes_none() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     send(&mut pair.alice, 1000 - 64).expect("a window");
@@ -112,7 +113,7 @@ fn a_window_of_requests_that_is_used_up_takes_none() {
 #[test]
 fn a_large_request_takes_an_eighth_of_the_window_at_most() {
     let requests = 8 << 20;
-    let mut pair = Pair::open(Limits { requests, ..wide() });
+    let mut pair = Pair::open(ConnectionLimits { requests, ..wide() });
     let sent = std::iter::from_fn(|| send(&mut pair.alice, 2 << 20).ok());
     assert_eq!(sent.take(100).count(), 8);
 }
@@ -120,17 +121,17 @@ fn a_large_request_takes_an_eighth_of_the_window_at_most() {
 #[test]
 fn large_messages_wait_for_each_other_beyond_what_one_may_be() {
     let message = 200_000;
-    let mut pair = Pair::open(Limits { message, ..wide() });
+    let mut pair = Pair::open(ConnectionLimits { message, ..wide() });
     send(&mut pair.alice, 200_000).expect("nothing waits, and it may be so large");
     assert_eq!(send(&mut pair.alice, 70_000), Err(Refusal::Blocked));
-    let mut pair = Pair::open(Limits { message, ..wide() });
+    let mut pair = Pair::open(ConnectionLimits { message, ..wide() });
     for _ in 0..2 {
         send(&mut pair.alice, 90_000).expect("together less");
     }
     assert_eq!(send(&mut pair.alice, 90_000), Err(Refusal::Blocked));
     send(&mut pair.alice, 100).expect("small ones do not wait for it");
     // What has left does not count.
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         message,
         parts: 1 << 30,
         ..wide()
@@ -191,12 +192,12 @@ fn of_a_message_above_the_limit_nothing_is_taken_for_a_message() {
     for size in [
         100_001, 165_000, 165_500, 165_536, 165_600, 170_000, 300_000,
     ] {
-        let mut generous = Pair::open(Limits {
+        let mut generous = Pair::open(ConnectionLimits {
             parts: 1 << 30,
             ..wide()
         });
         send(&mut generous.alice, size).expect("room");
-        let mut strict = Pair::open(Limits {
+        let mut strict = Pair::open(ConnectionLimits {
             message,
             parts: 1 << 30,
             ..wide()
@@ -226,11 +227,14 @@ fn of_a_message_above_the_limit_nothing_is_taken_for_a_message() {
 #[test]
 fn limits_are_legal_down_to_half_a_frame_of_parts() {
     let opens = |parts: u64| {
-        let limits = Limits {
+        let limits = ConnectionLimits {
             parts,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         };
-        let mut pair = Pair::closed(hello(alice(), limits), hello(bob(), Limits::default()));
+        let mut pair = Pair::closed(
+            hello(alice(), limits),
+            hello(bob(), ConnectionLimits::default()),
+        );
         pair.carry_to_bob(usize::MAX).is_ok()
     };
     let least = MAX_FRAME as u64 / 2;
@@ -240,9 +244,9 @@ fn limits_are_legal_down_to_half_a_frame_of_parts() {
 
 #[test]
 fn who_may_not_send_more_of_a_body_waits_for_the_peer() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         call: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     let mut opening = with_body();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{Connection, Event, Features, Hello, Limits};
-use wallaby_proto::wire::{Link, Message, Options, Request};
+use wallaby_proto::connection::{Connection, ConnectionLimits, Event, Features, Hello};
+use wallaby_proto::wire::{LinkEnds, Message, Options, Request};
 
 use crate::protocol::limits::request;
 use crate::protocol::pair::{Pair, hello, method, written};
@@ -14,7 +14,7 @@ use crate::protocol::samples::{alice, bob, call};
 pub(crate) struct Sample {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) link: Link,
+    pub(crate) link: LinkEnds,
     /// It is the first part of its message.
     pub(crate) begins: bool,
     pub(crate) written: Vec<u8>,
@@ -45,11 +45,11 @@ pub(crate) fn all() -> Vec<Sample> {
 
 /// A frame from Alice to Bob, after the handshake.
 fn sample(name: &'static str, about: &'static str, act: fn(&mut Connection)) -> Sample {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     act(&mut pair.alice);
     let mut written = written(&mut pair.alice);
     written.truncate(frame_len(&written));
-    let link = Link::new(alice(), bob());
+    let link = LinkEnds::new(alice(), bob());
     Sample {
         name,
         about,
@@ -66,7 +66,7 @@ fn frame_len(bytes: &[u8]) -> usize {
 }
 
 fn open() -> Pair {
-    Pair::open(Limits::default())
+    Pair::open(ConnectionLimits::default())
 }
 
 /// What these bytes do to Bob.
@@ -91,32 +91,32 @@ fn handshake() -> Vec<Sample> {
     let dialer = Hello {
         address: Some("tcp://10.1.2.3:4000".parse().expect("an address")),
         features: Features::AGE,
-        ..hello(alice(), Limits::default())
+        ..hello(alice(), ConnectionLimits::default())
     };
     let dialer = Hello {
         expected: Some(bob()),
         ..dialer
     };
-    let mut pair = Pair::closed(dialer.clone(), hello(bob(), Limits::default()));
+    let mut pair = Pair::closed(dialer.clone(), hello(bob(), ConnectionLimits::default()));
     let first = written(&mut pair.alice);
     pair.bob_reads(&first).expect("a good hello");
     let second = written(&mut pair.bob);
     let at_bob = |bytes: &[u8]| {
-        let anybody = hello(alice(), Limits::default());
+        let anybody = hello(alice(), ConnectionLimits::default());
         effect_only(
-            &mut Pair::closed(anybody, hello(bob(), Limits::default())).bob,
+            &mut Pair::closed(anybody, hello(bob(), ConnectionLimits::default())).bob,
             bytes,
         )
     };
     let at_alice = move |bytes: &[u8]| {
-        let mut pair = Pair::closed(dialer.clone(), hello(bob(), Limits::default()));
+        let mut pair = Pair::closed(dialer.clone(), hello(bob(), ConnectionLimits::default()));
         effect_only(&mut pair.alice, bytes)
     };
     vec![
         Sample {
             name: "hello-dialer",
             about: "The first frame of who dialled: it expects a certain node, listens itself, and sorts by age.",
-            link: Link::new(alice(), bob()),
+            link: LinkEnds::new(alice(), bob()),
             begins: true,
             written: first,
             reader: Box::new(at_bob),
@@ -124,7 +124,7 @@ fn handshake() -> Vec<Sample> {
         Sample {
             name: "hello-acceptor",
             about: "The first frame of who was dialled; it does not say where it listens.",
-            link: Link::new(bob(), alice()),
+            link: LinkEnds::new(bob(), alice()),
             begins: true,
             written: second,
             reader: Box::new(at_alice),
@@ -207,7 +207,7 @@ fn parts() -> Vec<Sample> {
     let mut reader = open();
     reader.bob_reads(&first).expect("legal bytes");
     let granted = written(&mut reader.bob);
-    let link = Link::new(alice(), bob());
+    let link = LinkEnds::new(alice(), bob());
     let reads_third = move |bytes: &[u8]| {
         let mut pair = open();
         pair.bob_reads(&before).expect("legal bytes");
@@ -234,7 +234,7 @@ fn parts() -> Vec<Sample> {
         Sample {
             name: "credit-parts",
             about: "A part of 32 KiB has arrived: the peer may send as much again.",
-            link: Link::new(bob(), alice()),
+            link: LinkEnds::new(bob(), alice()),
             begins: true,
             written: granted,
             reader: Box::new(|bytes: &[u8]| effect(&mut open(), bytes)),
@@ -299,7 +299,7 @@ fn bodies() -> Vec<Sample> {
     let granted = written(&mut begun.bob);
     begun.bob.stop_body(0);
     let stopped = written(&mut begun.bob);
-    let (to_bob, to_alice) = (Link::new(alice(), bob()), Link::new(bob(), alice()));
+    let (to_bob, to_alice) = (LinkEnds::new(alice(), bob()), LinkEnds::new(bob(), alice()));
     let sample = |name, about, link, written, reader: Box<dyn Reader>| Sample {
         name,
         about,
@@ -345,9 +345,9 @@ fn bodies() -> Vec<Sample> {
 fn timed() -> Pair {
     let at_bob = Hello {
         features: Features::TIME,
-        ..hello(bob(), Limits::default())
+        ..hello(bob(), ConnectionLimits::default())
     };
-    let mut pair = Pair::closed(hello(alice(), Limits::default()), at_bob);
+    let mut pair = Pair::closed(hello(alice(), ConnectionLimits::default()), at_bob);
     pair.carry_to_bob(usize::MAX).expect("a good hello");
     pair.carry_to_alice(usize::MAX).expect("a good hello");
     pair
@@ -369,7 +369,7 @@ fn time() -> Sample {
     Sample {
         name: "time",
         about: "What the sender's clock shows, ahead of a delegated request with a deadline: a second and a half.",
-        link: Link::new(alice(), bob()),
+        link: LinkEnds::new(alice(), bob()),
         begins: true,
         written: time,
         reader: Box::new(|bytes: &[u8]| effect(&mut timed(), bytes)),
@@ -377,7 +377,7 @@ fn time() -> Sample {
 }
 
 fn ends() -> Vec<Sample> {
-    let link = Link::new(alice(), bob());
+    let link = LinkEnds::new(alice(), bob());
     let question = vec![3, 0, 0, 0x06, 0, 0xac, 0x02];
     let mut pair = open();
     pair.bob_reads(&question).expect("a probe");
@@ -395,7 +395,7 @@ fn ends() -> Vec<Sample> {
         Sample {
             name: "probe-answer",
             about: "Yes; the question's nonce comes back.",
-            link: Link::new(bob(), alice()),
+            link: LinkEnds::new(bob(), alice()),
             begins: true,
             written: answer,
             reader: reader(),

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use proptest::prelude::*;
 use wallaby_proto::connection::{
-    ConnectionError, Event, Features, Hello, Limits, Refusal, VERSION,
+    ConnectionError, ConnectionLimits, Event, Features, Hello, Refusal, VERSION,
 };
 use wallaby_proto::wire::{DecodeError, Message};
 
@@ -16,7 +16,7 @@ fn pair_of(alice: Hello, bob: Hello) -> Pair {
 }
 
 fn plain(node: wallaby_proto::NodeId) -> Hello {
-    hello(node, Limits::default())
+    hello(node, ConnectionLimits::default())
 }
 
 /// A frame with this kind and body.
@@ -191,7 +191,7 @@ fn frames_out_of_place_are_refused() {
         }
     );
     let hello = written(&mut pair.alice);
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let error = pair.bob_reads(&hello).expect_err("a second hello");
     assert_eq!(
         error,
@@ -200,7 +200,7 @@ fn frames_out_of_place_are_refused() {
             when: "after the handshake"
         }
     );
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let error = pair
         .bob_reads(&frame(0x77, &[]))
         .expect_err("from the future");
@@ -220,21 +220,21 @@ fn who_was_dialled_may_say_why_it_closes_at_once() {
 #[test]
 fn limits_that_let_nothing_pass_are_refused() {
     let tight = [
-        Limits {
+        ConnectionLimits {
             streams: 0,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         },
-        Limits {
+        ConnectionLimits {
             requests: 0,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         },
-        Limits {
+        ConnectionLimits {
             call: 0,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         },
-        Limits {
+        ConnectionLimits {
             parts: 1000,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         },
     ];
     for limits in tight {
@@ -260,7 +260,7 @@ fn node_ids_are_not_zero() {
 
 #[test]
 fn the_end_is_announced() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     pair.alice.send_control(ping()).expect("open");
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     pair.bob.go_away();
@@ -275,7 +275,7 @@ fn the_end_is_announced() {
 
 #[test]
 fn a_probe_is_answered_and_an_answer_is_not() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     pair.bob_reads(&frame(0x06, &[0, 42])).expect("a question");
     assert_eq!(written(&mut pair.bob), frame(0x06, &[1, 42]));
     pair.bob_reads(&frame(0x06, &[1, 42])).expect("an answer");

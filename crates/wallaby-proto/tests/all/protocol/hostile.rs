@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use wallaby_proto::Status;
-use wallaby_proto::connection::{Connection, Limits};
+use wallaby_proto::connection::{Connection, ConnectionLimits};
 use wallaby_proto::wire::Message;
 
 use crate::protocol::pair::{Pair, hello, method, written};
@@ -116,14 +116,14 @@ proptest! {
     /// Before the handshake nothing but a hello passes, at either end.
     #[test]
     fn arbitrary_bytes_before_the_handshake(bytes in vec(any::<u8>(), 0..200), cuts in vec(1..20usize, 1..5)) {
-        let mut pair = Pair::closed(hello(alice(), Limits::default()), hello(bob(), Limits::default()));
+        let mut pair = Pair::closed(hello(alice(), ConnectionLimits::default()), hello(bob(), ConnectionLimits::default()));
         feed(&mut pair.bob, &bytes, &cuts);
         feed(&mut pair.alice, &bytes, &cuts);
     }
 
     #[test]
     fn mutated_hellos(mutations in vec(mutation(), 1..4), cuts in vec(1..20usize, 1..5)) {
-        let mut pair = Pair::closed(hello(alice(), Limits::default()), hello(bob(), Limits::default()));
+        let mut pair = Pair::closed(hello(alice(), ConnectionLimits::default()), hello(bob(), ConnectionLimits::default()));
         let mut bytes = written(&mut pair.alice);
         mutate(&mut bytes, &mutations);
         feed(&mut pair.bob, &bytes, &cuts);
@@ -132,7 +132,7 @@ proptest! {
     /// Frames whose length is right and whose kind exists, with anything in them.
     #[test]
     fn arbitrary_frames(bodies in vec((0..0x18u8, vec(any::<u8>(), 0..40)), 1..20), cuts in vec(1..50usize, 1..5)) {
-        let mut pair = Pair::open(Limits::default());
+        let mut pair = Pair::open(ConnectionLimits::default());
         let mut bytes = Vec::new();
         for (kind, body) in bodies {
             bytes.extend([body.len() as u8, 0, 0, kind]);
@@ -148,7 +148,7 @@ proptest! {
     /// A stream as a peer would write it, with a few bytes changed.
     #[test]
     fn mutated_streams(sent in vec(message(), 1..10), mutations in vec(mutation(), 1..6), cuts in vec(1..300usize, 1..9)) {
-        let mut pair = Pair::open(Limits::default());
+        let mut pair = Pair::open(ConnectionLimits::default());
         let mut bytes = frame_of_method();
         for message in &sent {
             bytes.extend(frame(message, link(alice(), bob())));
@@ -159,7 +159,7 @@ proptest! {
 }
 
 fn frame_of_method() -> Vec<u8> {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut request = crate::protocol::limits::largest_request();
     pair.alice
         .send_request(&mut request, &method())
@@ -171,7 +171,7 @@ fn frame_of_method() -> Vec<u8> {
 
 #[test]
 fn a_frame_that_announces_much_takes_no_memory_before_it_comes() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut input = BytesMut::from(&[0xff, 0xff, 0x01, 0x10][..]);
     assert_eq!(pair.bob.handle_input(&mut input), Ok(None));
     assert!(input.capacity() < 1024);

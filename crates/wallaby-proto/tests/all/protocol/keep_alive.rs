@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use wallaby_proto::connection::{ConnectionError, KeepAlive, KeepAliveSettings, Limits, Refusal};
+use wallaby_proto::connection::{
+    ConnectionError, ConnectionLimits, KeepAlive, KeepAliveSettings, Refusal,
+};
 use wallaby_proto::wire::FRAME_HEADER;
 
 use crate::protocol::limits::request;
@@ -33,7 +35,7 @@ impl Watched {
     }
 
     fn open() -> Self {
-        let mut watched = Self::new(Pair::open(Limits::default()));
+        let mut watched = Self::new(Pair::open(ConnectionLimits::default()));
         assert_eq!(watched.look(false), Ok(false), "the handshake is no wait");
         watched
     }
@@ -145,12 +147,12 @@ fn written_to_bob(pair: &mut Pair) -> usize {
 
 #[test]
 fn who_was_refused_for_want_of_credit_waits_until_some_comes() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         requests: 100,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut watched = Watched::new(Pair::closed(
-        hello(alice(), Limits::default()),
+        hello(alice(), ConnectionLimits::default()),
         hello(bob(), limits),
     ));
     watched.pair.carry_to_bob(usize::MAX).expect("legal bytes");
@@ -267,7 +269,7 @@ fn it_can_be_switched_off() {
         ..SETTINGS
     };
     assert_eq!(off.interval(), None);
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut keep_alive = KeepAlive::default();
     for second in 0..1000 {
         let now = Duration::from_secs(second);
@@ -278,7 +280,7 @@ fn it_can_be_switched_off() {
 
 #[test]
 fn each_byte_is_heard_once_by_who_asks_for_nothing_after_all_bytes_were_taken() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     pair.alice.go_away();
     let frame = written(&mut pair.alice);
     let (before, mut input) = (pair.bob.heard(), BytesMut::new());

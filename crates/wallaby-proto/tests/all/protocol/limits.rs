@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::connection::{
-    ConnectionError, Event, Limits, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, Refusal,
+    ConnectionError, ConnectionLimits, Event, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition,
+    Refusal,
 };
 use wallaby_proto::wire::{
     DecodeError, MAX_METADATA, MAX_TRACE_RECORDS, Message, Metadata, MethodRef, Options, Pong,
@@ -91,7 +92,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 
 /// Why Bob refuses what Alice would have written.
 fn refused(message: Message) -> ConnectionError {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let bytes = vectors::frame(&message, strategies::link(alice(), bob()));
     pair.bob_reads(&bytes).expect_err("over a limit")
 }
@@ -103,14 +104,14 @@ fn too_long(what: &'static str, len: u64, limit: usize) -> ConnectionError {
 #[test]
 fn frames_are_limited_before_and_after_the_handshake() {
     let mut pair = Pair::closed(
-        hello(alice(), Limits::default()),
-        hello(bob(), Limits::default()),
+        hello(alice(), ConnectionLimits::default()),
+        hello(bob(), ConnectionLimits::default()),
     );
     assert_eq!(
         pair.bob_reads(&[1, 16, 0, 0x01]),
         Err(too_long("frame", 4097, 4096))
     );
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     assert_eq!(
         pair.bob_reads(&[1, 0, 2, 0x10]),
         Err(too_long("frame", 131_073, 131_072))
@@ -119,7 +120,7 @@ fn frames_are_limited_before_and_after_the_handshake() {
 
 #[test]
 fn a_connection_has_room_for_so_many_methods() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let method = |number: usize| {
         MethodDefinition::new(&format!("demo.Index/{number}"), "", 0, 0).expect("a name")
     };
@@ -154,7 +155,7 @@ fn a_connection_has_room_for_so_many_methods() {
 
 #[test]
 fn methods_are_named_in_turn_and_before_they_are_called() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut body = vec![1, 1, b'm', 0];
     body.extend([0; 16]);
     let error = pair.bob_reads(&frame(0x02, &body)).expect_err("0 is next");
@@ -185,7 +186,7 @@ fn method_names_are_limited() {
     assert!(name(0).is_none() && name(MAX_METHOD_NAME + 1).is_none());
     assert!(name(MAX_METHOD_NAME).is_some());
     assert!(MethodDefinition::new("m", &"c".repeat(MAX_METHOD_NAME + 1), 0, 0).is_none());
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let body = [&[0, 0x80, 0x02][..], &[b'm'; 256], &[0; 17]].concat();
     assert_eq!(
         pair.bob_reads(&frame(0x02, &body)),
@@ -307,7 +308,7 @@ fn counts_that_a_handler_goes_on_from_leave_it_room() {
         },
         ..request(0)
     };
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     pair.alice
         .send_request(&mut most.clone(), &method())
         .expect("room");
@@ -333,7 +334,7 @@ fn counts_that_a_handler_goes_on_from_leave_it_room() {
 
 #[test]
 fn a_peer_that_asks_without_reading_the_answers_takes_no_memory() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let probes = frame(0x06, &[0, 1]).repeat(100_000);
     pair.bob_reads(&probes).expect("legal bytes");
     assert!(
@@ -345,7 +346,7 @@ fn a_peer_that_asks_without_reading_the_answers_takes_no_memory() {
 
 #[test]
 fn reasons_are_cut() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let events = pair
         .bob_reads(&frame(0x08, &[b'x'; 60_000]))
         .expect("legal bytes");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use wallaby_proto::NodeId;
 use wallaby_proto::connection::{
-    Connection, ConnectionError, Event, Features, Hello, Limits, MethodDefinition, VERSION,
+    Connection, ConnectionError, ConnectionLimits, Event, Features, Hello, MethodDefinition,
+    VERSION,
 };
 use wallaby_proto::wire::Message;
 
@@ -21,7 +22,7 @@ pub(crate) struct Pair {
 }
 
 /// A hello with nothing special in it.
-pub(crate) fn hello(node: NodeId, limits: Limits) -> Hello {
+pub(crate) fn hello(node: NodeId, limits: ConnectionLimits) -> Hello {
     Hello {
         versions: (VERSION, VERSION),
         node,
@@ -50,7 +51,7 @@ impl Pair {
     }
 
     /// After the handshake; both take what `limits` say.
-    pub(crate) fn open(limits: Limits) -> Self {
+    pub(crate) fn open(limits: ConnectionLimits) -> Self {
         let mut pair = Self::closed(hello(alice(), limits), hello(bob(), limits));
         assert!(matches!(
             pair.carry_to_bob(usize::MAX).as_deref(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wallaby_proto::connection::{Connection, ConnectionError, Event, Limits, Refusal};
+use wallaby_proto::connection::{Connection, ConnectionError, ConnectionLimits, Event, Refusal};
 use wallaby_proto::wire::{Message, Response};
 
 use crate::protocol::frames::with_body;
@@ -55,7 +55,7 @@ proptest! {
         most in prop_oneof![100..2000usize, 10_000..100_000usize],
         streams in 1..5u32,
     ) {
-        let mut pair = Pair::open(Limits { streams, ..Limits::default() });
+        let mut pair = Pair::open(ConnectionLimits { streams, ..ConnectionLimits::default() });
         let mut sent: Vec<Message> = Vec::new();
         for (index, size) in sizes.into_iter().enumerate() {
             let response = numbered(index as u32, size);
@@ -88,7 +88,7 @@ fn index_of(message: &Message) -> u32 {
 
 #[test]
 fn a_small_message_waits_behind_little() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     send(&mut pair.bob, numbered(0, 4 << 20)).expect("room");
     let before = pair.bob.output().len();
     assert!(
@@ -103,9 +103,9 @@ fn a_small_message_waits_behind_little() {
 
 #[test]
 fn parts_wait_for_credit_and_small_messages_do_not() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         parts: 64 << 10,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     send(&mut pair.bob, numbered(0, 4 << 20)).expect("room");
@@ -121,7 +121,7 @@ fn parts_wait_for_credit_and_small_messages_do_not() {
 
 #[test]
 fn large_messages_take_turns() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     for index in 0..3 {
         send(
             &mut pair.bob,
@@ -139,9 +139,9 @@ fn large_messages_take_turns() {
 
 #[test]
 fn no_more_streams_than_the_peer_takes() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         streams: 2,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     for index in 0..3 {
         send(
@@ -160,9 +160,9 @@ fn no_more_streams_than_the_peer_takes() {
 
 #[test]
 fn more_streams_than_were_allowed_are_refused() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         streams: 1,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     let part = |stream: u8| [&[6, 0, 0, 0x04, stream, 0x80, 0x80, 0x08, 0x11][..], b"x"].concat();
     assert_eq!(pair.bob_reads(&part(1)), Ok(vec![]));
@@ -177,7 +177,7 @@ fn more_streams_than_were_allowed_are_refused() {
 
 #[test]
 fn small_messages_without_end_do_not_starve_large_ones() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     send(&mut pair.bob, numbered(0, 200 * KIB)).expect("room");
     let mut arrived = Vec::new();
     for index in 1..2000 {
@@ -198,9 +198,9 @@ fn small_messages_without_end_do_not_starve_large_ones() {
 
 #[test]
 fn the_largest_message_passes_and_a_larger_one_is_refused_by_its_sender() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         message: 200_000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     send(&mut pair.bob, numbered(0, 200_000)).expect("exactly the limit");
@@ -222,10 +222,10 @@ fn the_largest_message_passes_and_a_larger_one_is_refused_by_its_sender() {
 }
 
 /// What Bob writes where Alice takes large messages, as `limits` say, and how another Alice takes it who does not.
-fn read_by_another(size: usize, limits: Limits) -> Vec<Event> {
-    let mut generous = Pair::open(Limits {
+fn read_by_another(size: usize, limits: ConnectionLimits) -> Vec<Event> {
+    let mut generous = Pair::open(ConnectionLimits {
         parts: 1 << 30,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     send(&mut generous.bob, numbered(0, size)).expect("room");
     send(&mut generous.bob, numbered(1, 10)).expect("room");
@@ -241,9 +241,9 @@ fn read_by_another(size: usize, limits: Limits) -> Vec<Event> {
 
 #[test]
 fn a_larger_one_is_told_at_the_receiver_and_the_connection_goes_on() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         message: 1000,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     for size in [1001, 60 * KIB, 65 * KIB, 300 * KIB, 4 << 20] {
         let mut events = read_by_another(size, limits);
@@ -272,9 +272,9 @@ fn a_larger_one_is_told_at_the_receiver_and_the_connection_goes_on() {
 
 #[test]
 fn a_message_in_parts_that_does_not_grow_is_stalled() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         parts: 1 << 30,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     send(&mut pair.bob, numbered(0, 200 * KIB)).expect("room");
     pair.carry_to_alice(40 * KIB).expect("legal bytes");
@@ -298,7 +298,7 @@ fn malformed_parts_are_refused() {
         (&[4, 0, 0, 0x04, 0, 1, 0x77, 1], "unknown frame kind 0x77"),
     ];
     for (bytes, reason) in cases {
-        let error = Pair::open(Limits::default())
+        let error = Pair::open(ConnectionLimits::default())
             .bob_reads(bytes)
             .expect_err(reason);
         assert!(error.to_string().contains(reason), "{error}");
@@ -307,9 +307,9 @@ fn malformed_parts_are_refused() {
 
 #[test]
 fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
-    let mut pair = Pair::open(Limits {
+    let mut pair = Pair::open(ConnectionLimits {
         message: 1 << 20,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     });
     let counted = |pair: &mut Pair, index| {
         let response = numbered(index, 600 * KIB);
@@ -333,7 +333,7 @@ fn turn(pair: &mut Pair, now: &mut Duration, round_trip: Duration) -> usize {
 
 #[test]
 fn beside_small_messages_few_parts_are_under_way() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     send(&mut pair.bob, numbered(0, 10)).expect("room");
     send(&mut pair.bob, numbered(1, 4 << 20)).expect("room");
     let (mut now, loopback) = (Duration::ZERO, Duration::from_micros(20));
@@ -365,7 +365,7 @@ fn written_ahead(connection: &mut Connection, size: usize) -> usize {
 
 #[test]
 fn small_answers_to_large_messages_do_not_slow_the_next_ones_down() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let first = written_ahead(&mut pair.bob, 300 * KIB);
     assert!(first >= 32 * KIB, "{first} bytes at once");
     for _ in 0..3 {
@@ -387,7 +387,7 @@ fn small_answers_to_large_messages_do_not_slow_the_next_ones_down() {
 
 #[test]
 fn requests_ahead_of_bodies_are_no_small_messages() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut request = with_body();
     pair.alice
         .send_request(&mut request, &method())
@@ -399,7 +399,7 @@ fn requests_ahead_of_bodies_are_no_small_messages() {
 
 #[test]
 fn on_a_long_way_more_parts_are_under_way() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     send(&mut pair.bob, numbered(0, 10)).expect("room");
     send(&mut pair.bob, numbered(1, 4 << 20)).expect("room");
     let (mut now, wide_area) = (Duration::ZERO, Duration::from_millis(2));
@@ -410,7 +410,7 @@ fn on_a_long_way_more_parts_are_under_way() {
 
 #[test]
 fn without_a_clock_large_messages_arrive_too() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     send(&mut pair.bob, numbered(0, 10)).expect("room");
     send(&mut pair.bob, numbered(1, 1 << 20)).expect("room");
     assert_eq!(drain(&mut pair, usize::MAX).len(), 2);
@@ -419,9 +419,9 @@ fn without_a_clock_large_messages_arrive_too() {
 /// Whatever window a receiver announces: it grants before a sender that keeps parts few has to stop.
 #[test]
 fn a_receiver_with_a_wide_window_grants_little_by_little() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         parts: 64 << 20,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let mut pair = Pair::open(limits);
     send(&mut pair.bob, numbered(0, 10)).expect("room");
@@ -436,7 +436,7 @@ fn a_receiver_with_a_wide_window_grants_little_by_little() {
 /// Sequences are told by the difference to the request before: one in parts, which others overtake, tells all of it.
 #[test]
 fn requests_that_overtake_each_other_keep_their_calls() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let mut send = |sequence, size| {
         let mut request = request(size);
         request.call.sequence = sequence;

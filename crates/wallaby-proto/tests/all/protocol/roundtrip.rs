@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wallaby_proto::connection::{Event, Limits, Refusal};
+use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
 use wallaby_proto::wire::{Message, MethodRef};
 
 use crate::protocol::layout::Layout;
@@ -58,7 +58,7 @@ proptest! {
     /// A stream of messages arrives in order and complete, however the transport cuts it.
     #[test]
     fn streams_survive_any_cut(sent in vec(message(), 1..20), cuts in vec(1..200usize, 1..50)) {
-        let mut pair = Pair::open(Limits::default());
+        let mut pair = Pair::open(ConnectionLimits::default());
         let mut expected = Vec::new();
         let mut bodies = 0..;
         for message in sent {
@@ -106,7 +106,7 @@ fn send(pair: &mut Pair, message: Message) -> Result<(), Refusal> {
 
 #[test]
 fn a_message_of_the_largest_legal_size_in_every_field_passes() {
-    let mut pair = Pair::open(Limits::default());
+    let mut pair = Pair::open(ConnectionLimits::default());
     let request = crate::protocol::limits::largest_request();
     pair.alice
         .send_request(&mut request.clone(), &method())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::connection::{Event, Features, Hello, Limits};
+use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello};
 use wallaby_proto::wire::{Message, Request};
 
 use crate::protocol::limits::request;
@@ -20,9 +20,9 @@ fn ms(milliseconds: u64) -> Duration {
 fn pair(features: Features) -> Pair {
     let at_bob = Hello {
         features,
-        ..hello(bob(), Limits::default())
+        ..hello(bob(), ConnectionLimits::default())
     };
-    let mut pair = Pair::closed(hello(alice(), Limits::default()), at_bob);
+    let mut pair = Pair::closed(hello(alice(), ConnectionLimits::default()), at_bob);
     pair.carry_to_bob(usize::MAX).expect("a good hello");
     pair.carry_to_alice(usize::MAX).expect("a good hello");
     pair

@@ -1,7 +1,7 @@
 //! Golden vectors: the bytes of every message, in `tests/vectors/`, checked both ways.
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::wire::{Link, Message, Options};
+use wallaby_proto::wire::{LinkEnds, Message, Options};
 
 use crate::golden;
 use crate::protocol::frames;
@@ -14,7 +14,7 @@ const FOLDER: &str = "vectors";
 const RUN: usize = 64;
 
 /// The frame that carries a message: length, kind, body.
-pub(crate) fn frame(message: &Message, link: Link) -> Vec<u8> {
+pub(crate) fn frame(message: &Message, link: LinkEnds) -> Vec<u8> {
     let mut body = BytesMut::new();
     message.encode(&mut body, link);
     let mut frame = (body.len() as u32).to_le_bytes()[..3].to_vec();
@@ -103,7 +103,13 @@ fn no_vector_is_left_over() {
 }
 
 /// The text of a vector file.
-fn file(about: &str, fields: &[(&str, String)], frame: &[u8], link: Link, begins: bool) -> String {
+fn file(
+    about: &str,
+    fields: &[(&str, String)],
+    frame: &[u8],
+    link: LinkEnds,
+    begins: bool,
+) -> String {
     let mut text = format!(
         "# {about}\n\n{:12} {} to {}\n",
         "from", link.sender, link.receiver

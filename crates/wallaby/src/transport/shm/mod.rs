@@ -48,7 +48,7 @@ type Ends = (Reader, Writer);
 
 /// What both ends have to do with the peer, apart from its rings.
 #[derive(Debug)]
-struct Link {
+struct PeerLink {
     life: AsyncFd<OwnedFd>,
     bell: AsyncFd<OwnedFd>,
     peer_bell: OwnedFd,
@@ -60,13 +60,13 @@ struct Link {
 
 #[derive(Debug)]
 pub(crate) struct Reader {
-    link: Arc<Link>,
+    link: Arc<PeerLink>,
     consumer: Consumer,
 }
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    link: Arc<Link>,
+    link: Arc<PeerLink>,
     producer: Mutex<Producer>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Listener {
 /// Opens a connection to who listens at this path, with rings of this capacity.
 pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Ends> {
     let (agreed, stream) = offer(path, capacity).await?;
-    Ok(Link::open(agreed, stream)?)
+    Ok(PeerLink::open(agreed, stream)?)
 }
 
 async fn offer(path: &str, capacity: usize) -> Result<(Agreed, UnixStream), SetupError> {
@@ -139,10 +139,10 @@ impl Listener {
 async fn set_up(stream: UnixStream, limit: Duration) -> Option<Result<Ends, SetupError>> {
     let accepting = when_readable(&stream, || setup::accept(&stream));
     let accepted = timer::timeout_at(Instant::now() + limit, accepting).await;
-    accepted.map(|agreed| agreed.and_then(|agreed| Link::open(agreed, stream)))
+    accepted.map(|agreed| agreed.and_then(|agreed| PeerLink::open(agreed, stream)))
 }
 
-impl Link {
+impl PeerLink {
     /// The ends of a connection whose set-up is done.
     fn open(agreed: Agreed, stream: UnixStream) -> Result<Ends, SetupError> {
         let identity = Identity::of_local(&stream);

@@ -14,7 +14,7 @@ use wallaby::polling::{
 use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
 use wallaby_proto::Token;
 use wallaby_proto::connection::{
-    Connection, Event as Heard, Features, Hello, Limits as WireLimits, VERSION,
+    Connection, ConnectionLimits as WireLimits, Event as Heard, Features, Hello, VERSION,
 };
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
 

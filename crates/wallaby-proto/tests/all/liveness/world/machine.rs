@@ -7,8 +7,8 @@ use bytes::Bytes;
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::initiator::{Arrival, Initiator};
 use wallaby_proto::call::records::{
-    Action as ServerAction, Admission, Origin, Output, RecordLimits, Records, Remembered, Sent,
-    Ticket,
+    Action as ServerAction, Admission, Origin, OutputMark, RecordLimits, Records, ReleasedMessage,
+    Remembered, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, Outbound, Server, undelivered};
 use wallaby_proto::call::watch::{
@@ -551,11 +551,13 @@ impl World {
                     match link {
                         Some(link) => {
                             let mark = self.send(m, link, Message::End(end));
-                            self.written(m, ticket, Sent::End, link, mark);
+                            self.written(m, ticket, ReleasedMessage::End, link, mark);
                         }
                         None => {
                             self.oracle.answer_lost(end.call);
-                            self.machines[m].records.dropped(ticket, Sent::End);
+                            self.machines[m]
+                                .records
+                                .dropped(ticket, ReleasedMessage::End);
                         }
                     }
                 }
@@ -605,7 +607,7 @@ impl World {
         let Message::Response(response) = &message else {
             return;
         };
-        let sent = Sent::Response(response.index);
+        let sent = ReleasedMessage::Response(response.index);
         match self.link_to(m, response.call.initiator) {
             Some(link) => {
                 let mark = self.send(m, link, message);
@@ -618,10 +620,10 @@ impl World {
         }
     }
 
-    fn written(&mut self, m: usize, ticket: Ticket, sent: Sent, link: u64, mark: u64) {
+    fn written(&mut self, m: usize, ticket: Ticket, sent: ReleasedMessage, link: u64, mark: u64) {
         let records = &mut self.machines[m].records;
         let session = session(link);
-        records.placed(ticket, sent, Output { session, mark });
+        records.placed(ticket, sent, OutputMark { session, mark });
         records.written(session, mark);
     }
 
@@ -668,7 +670,7 @@ impl World {
             return self.refuse(m, &request, &status);
         }
         match self.send_request(m, to, plan, request) {
-            Ok((link, mark)) => self.written(m, ticket, Sent::Delegation, link, mark),
+            Ok((link, mark)) => self.written(m, ticket, ReleasedMessage::Delegation, link, mark),
             Err(request) => {
                 let status = Status::new(Code::Unavailable, "nobody there");
                 let own = Child {
@@ -733,7 +735,7 @@ impl World {
                 session,
                 response,
             } => {
-                let index = Sent::Response(response.index);
+                let index = ReleasedMessage::Response(response.index);
                 if !self.faults.repair || !self.link_is_open(session.0) {
                     self.machines[m].records.dropped(ticket, index);
                     return;

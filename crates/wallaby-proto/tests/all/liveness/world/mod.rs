@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wallaby_proto::NodeId;
-use wallaby_proto::call::records::{Session, Ticket};
+use wallaby_proto::call::records::{SessionNumber, Ticket};
 use wallaby_proto::wire::{Message, PingSettings};
 
 use crate::chance::Random;
@@ -61,7 +61,7 @@ pub(crate) struct World {
     pub(crate) logs: bool,
 }
 
-/// One session: a connection of two lives.
+/// One session: a connection of two incarnations.
 struct Link {
     ends: [(usize, NodeId); 2],
     open: bool,
@@ -264,7 +264,7 @@ impl World {
         (self.machines[machine].life == Some(life)).then_some(machine)
     }
 
-    /// The open session between a machine and a life, opened if need be; `None` if that life cannot be reached.
+    /// The open session between a machine and an incarnation, opened if need be; `None` if that incarnation cannot be reached.
     pub(crate) fn link_to(&mut self, from: usize, to: NodeId) -> Option<u64> {
         let own = self.machines[from].life?;
         let found = self.links.iter().rev().find(|(_, link)| {
@@ -442,6 +442,6 @@ impl World {
     }
 }
 
-pub(crate) fn session(link: u64) -> Session {
-    Session(link)
+pub(crate) fn session(link: u64) -> SessionNumber {
+    SessionNumber(link)
 }

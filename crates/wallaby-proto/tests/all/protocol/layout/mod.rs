@@ -3,13 +3,13 @@
 
 mod fields;
 
-use wallaby_proto::wire::Link;
+use wallaby_proto::wire::LinkEnds;
 
 /// The fields of one frame: their bytes and what they say.
 pub(crate) struct Layout<'a> {
     bytes: &'a [u8],
     position: usize,
-    link: Link,
+    link: LinkEnds,
     /// A part is the first of its message: only its receiver's memory tells.
     begins: bool,
     pub(crate) fields: Vec<(Vec<u8>, String)>,
@@ -61,7 +61,7 @@ const PONG_FLAGS: [&str; 15] = [
 
 impl<'a> Layout<'a> {
     /// The fields of `frame`, which travelled over `link` and, if it is a part, `begins` its message.
-    pub(crate) fn of(frame: &'a [u8], link: Link, begins: bool) -> Vec<(Vec<u8>, String)> {
+    pub(crate) fn of(frame: &'a [u8], link: LinkEnds, begins: bool) -> Vec<(Vec<u8>, String)> {
         let mut layout = Self {
             bytes: frame,
             position: 0,

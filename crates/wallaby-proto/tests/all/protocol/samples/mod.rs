@@ -4,7 +4,7 @@ mod answers;
 mod controls;
 mod requests;
 
-use wallaby_proto::wire::{HandledBy, Link, Message, TraceRecord};
+use wallaby_proto::wire::{HandledBy, LinkEnds, Message, TraceRecord};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
 pub(crate) use self::answers::response;
@@ -13,7 +13,7 @@ pub(crate) use self::answers::response;
 pub(crate) struct Sample {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) link: Link,
+    pub(crate) link: LinkEnds,
     pub(crate) message: Message,
 }
 
@@ -62,8 +62,8 @@ pub(super) fn folded() -> Path {
     path
 }
 
-pub(super) fn link(sender: NodeId, receiver: NodeId) -> Link {
-    Link::new(sender, receiver)
+pub(super) fn link(sender: NodeId, receiver: NodeId) -> LinkEnds {
+    LinkEnds::new(sender, receiver)
 }
 
 pub(super) fn ipv4() -> Address {

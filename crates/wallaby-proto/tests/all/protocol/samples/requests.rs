@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{
-    Budgets, Link, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
+    Budgets, LinkEnds, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
 use wallaby_proto::{DurableId, RequestId};
 
@@ -105,7 +105,7 @@ fn sealed() -> Request {
 
 pub(super) fn requests() -> Vec<Sample> {
     let first = link(alice(), bob());
-    let direct = Link {
+    let direct = LinkEnds {
         previous: SEQUENCE - 8,
         ..first
     };
@@ -162,7 +162,7 @@ pub(super) fn requests() -> Vec<Sample> {
         sample(
             "request-direct-deadline-oldest",
             "Both, while ten thousand calls are alive, and after a thousand that went elsewhere.",
-            Link {
+            LinkEnds {
                 previous: SEQUENCE - 1_000,
                 ..first
             },

@@ -10,8 +10,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Child, End, Link, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, MethodRef, Ping, Pong,
-    Progress, ReplyTo, Request, Response, TraceReport,
+    Child, End, LinkEnds, MAX_CHILDREN, MAX_MISSING, MAX_TRACE_RECORDS, Message, MethodRef, Ping,
+    Pong, Progress, ReplyTo, Request, Response, TraceReport,
 };
 use wallaby_proto::{
     Address, CallId, Facts, Manifest, NodeId, OtherAddress, Path, RequestId, Token,
@@ -32,8 +32,8 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
 }
 
 /// The link that all messages travel on.
-pub(crate) const fn link(sender: NodeId, receiver: NodeId) -> Link {
-    Link::new(sender, receiver)
+pub(crate) const fn link(sender: NodeId, receiver: NodeId) -> LinkEnds {
+    LinkEnds::new(sender, receiver)
 }
 
 /// Any legal message from Alice to Bob; its initiator is one of the two, or somebody else.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server};
-use wallaby_proto::connection::{Event, Limits};
-use wallaby_proto::wire::{Budgets, Link, Message, MethodRef, ReplyTo, Request};
+use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, Facts, Manifest, NodeId, RequestId, Status, Token};
 
 use crate::protocol::pair::{Pair, hello, method};
@@ -147,7 +147,7 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: usize, message: Message) {
-        let link = Link::new(id(from), id(to));
+        let link = LinkEnds::new(id(from), id(to));
         let bytes = frame(&message, link).len();
         let text = format!("{:60} {bytes:3} bytes", describe(&message));
         self.log.push(format!(
@@ -181,8 +181,8 @@ impl World {
         }
         let pair = self.connections.entry((from, to)).or_insert_with(|| {
             let mut pair = Pair::closed(
-                hello(id(from), Limits::default()),
-                hello(id(to), Limits::default()),
+                hello(id(from), ConnectionLimits::default()),
+                hello(id(to), ConnectionLimits::default()),
             );
             pair.carry_to_bob(usize::MAX).expect("a hello");
             pair.carry_to_alice(usize::MAX).expect("a hello");

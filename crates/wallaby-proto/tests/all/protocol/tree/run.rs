@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::{Inherited, Outbound, Server};
-use wallaby_proto::wire::{Link, Message, MethodRef, ReplyTo, Request};
+use wallaby_proto::wire::{LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, Path, RequestId, Status, Token};
 
 use super::plan::{Act, Finale, Plan};
@@ -204,7 +204,7 @@ fn travel(
     sender: wallaby_proto::NodeId,
     receiver: wallaby_proto::NodeId,
 ) -> Message {
-    let link = Link::new(sender, receiver);
+    let link = LinkEnds::new(sender, receiver);
     let mut body = BytesMut::new();
     message.encode(&mut body, link);
     Message::decode(kind(&message), body.freeze(), link).expect("what was written is read")

@@ -1,4 +1,4 @@
-//! Answers on their way that no record tells of: responses of other servers that are passed on towards initiators that
+//! Answers on their way that no record tells of: responses of other servers that are relayed towards initiators that
 //! cannot be dialled, and statuses that answer requests which are refused.
 //!
 //! The server of a response has written it out, and a refused request is not remembered: so nobody but who sends them now
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::call::records::outputs::{Sessions, is_written};
-use crate::call::records::table::CallKey;
+use crate::call::records::table::RecordedCallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Action, Output, Records, Session};
+use crate::call::records::{Action, OutputMark, Records, SessionNumber};
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
@@ -30,46 +30,46 @@ pub struct RefusedRequest {
     /// be a stranger, who must not direct anything to others.
     pub reply_to: Option<ReplyTo>,
     /// The session that it came on.
-    pub session: Session,
+    pub session: SessionNumber,
 }
 
-/// At most so many passages of one request are looked at, the latest first: they are written in order.
+/// At most so many relays of one request are looked at, the latest first: they are written in order.
 const MOST_LOOKED_AT: usize = 64;
 
-/// Names a response that is passed on, or the status of a refused request.
+/// Names a response that is relayed, or the status of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Passage {
+pub struct RelayId {
     call: CallId,
     number: u64,
 }
 
 /// All of them that could not be written at once.
 #[derive(Debug)]
-pub(super) struct Passages {
-    open: BTreeMap<Passage, Passing>,
+pub(super) struct Relays {
+    open: BTreeMap<RelayId, Relay>,
     /// The same by what initiators ask about. Who does not know the token of a call hides none of its.
     by_request: BTreeSet<(CallId, Token, RequestId, u64)>,
-    queue: BTreeSet<(Nanoseconds, Passage)>,
+    queue: BTreeSet<(Nanoseconds, RelayId)>,
     next: u64,
     /// Whose they are: who does not take what is sent to it keeps nobody else's from being told of.
     shares: Shares,
 }
 
 #[derive(Debug)]
-struct Passing {
+struct Relay {
     share: Share,
     token: Token,
     request: RequestId,
     /// What announcements name.
     reply_to: Option<ReplyTo>,
-    session: Session,
+    session: SessionNumber,
     /// Its place in a session's output, once it has one.
-    output: Option<Output>,
+    output: Option<OutputMark>,
     due: Nanoseconds,
     period: Nanoseconds,
 }
 
-impl Passages {
+impl Relays {
     pub(super) fn new(most: usize) -> Self {
         Self {
             open: BTreeMap::new(),
@@ -84,23 +84,25 @@ impl Passages {
         self.queue.first().map(|first| first.0)
     }
 
-    fn remove(&mut self, passage: Passage) {
-        if let Some(passing) = self.open.remove(&passage) {
-            self.queue.remove(&(passing.due, passage));
-            let Passage { call, number } = passage;
-            let place = (call, passing.token, passing.request, number);
+    fn remove(&mut self, relay_id: RelayId) {
+        if let Some(relay) = self.open.remove(&relay_id) {
+            self.queue.remove(&(relay.due, relay_id));
+            let RelayId { call, number } = relay_id;
+            let place = (call, relay.token, relay.request, number);
             self.by_request.remove(&place);
-            self.shares.give_back(passing.share);
+            self.shares.give_back(relay.share);
         }
     }
 
     /// The call is over: nobody wants to know any more.
-    pub(super) fn forget(&mut self, key: CallKey) {
-        let of_call: Vec<Passage> = self.of_call(key).collect();
-        of_call.into_iter().for_each(|passage| self.remove(passage));
+    pub(super) fn forget(&mut self, key: RecordedCallKey) {
+        let of_call: Vec<RelayId> = self.of_call(key).collect();
+        of_call
+            .into_iter()
+            .for_each(|relay_id| self.remove(relay_id));
     }
 
-    fn of_call(&self, key: CallKey) -> impl Iterator<Item = Passage> {
+    fn of_call(&self, key: RecordedCallKey) -> impl Iterator<Item = RelayId> {
         let first = RequestId {
             path: Path::ROOT,
             hop: 0,
@@ -108,7 +110,7 @@ impl Passages {
         let from = (key.call, key.token, first, 0);
         self.by_request.range(from..).map_while(move |place| {
             let (call, token, _, number) = *place;
-            ((call, token) == (key.call, key.token)).then_some(Passage { call, number })
+            ((call, token) == (key.call, key.token)).then_some(RelayId { call, number })
         })
     }
 }
@@ -118,15 +120,15 @@ impl Records {
     /// out the initiator is told each ping period that it is on its way. [`Action::Announce`] names `session`: the one
     /// that it goes on by, as far as the driver knows, else the one that it came on.
     ///
-    /// [`Self::passed_on`] must follow, unless the call is aborted. `None` if there are too many
-    /// ([`super::RecordLimits::passing`]), or if the response shows no token: then the initiator is not told.
-    pub fn passing(
+    /// [`Self::relayed`] must follow, unless the call is aborted. `None` if there are too many
+    /// ([`super::RecordLimits::relays`]), or if the response shows no token: then the initiator is not told.
+    pub fn begin_relay(
         &mut self,
         response: &Response,
-        session: Session,
+        session: SessionNumber,
         now: Duration,
-    ) -> Option<Passage> {
-        let key = CallKey {
+    ) -> Option<RelayId> {
+        let key = RecordedCallKey {
             call: response.call,
             token: response.token?,
         };
@@ -140,39 +142,39 @@ impl Records {
     /// way, or behind what the transport does not take. Until it has been written out the initiator is told that it is on
     /// its way, each ping period and when it asks about the request.
     ///
-    /// As with [`Self::passing`] there may be too many, and [`Self::passed_on`] must follow.
-    pub fn refused(&mut self, refused: &RefusedRequest, now: Duration) -> Option<Passage> {
-        let key = CallKey {
+    /// As with [`Self::begin_relay`] there may be too many, and [`Self::relayed`] must follow.
+    pub fn refused(&mut self, refused: &RefusedRequest, now: Duration) -> Option<RelayId> {
+        let key = RecordedCallKey {
             call: refused.call,
             token: refused.token,
         };
         let settings = refused.ping.map_or(self.ping, |ping| self.bounded(ping));
-        let way = (refused.reply_to.clone(), refused.session);
-        self.tell_of(key, refused.request, way, settings, now)
+        let route = (refused.reply_to.clone(), refused.session);
+        self.tell_of(key, refused.request, route, settings, now)
     }
 
     fn tell_of(
         &mut self,
-        CallKey { call, token }: CallKey,
+        RecordedCallKey { call, token }: RecordedCallKey,
         request: RequestId,
-        (reply_to, session): (Option<ReplyTo>, Session),
+        (reply_to, session): (Option<ReplyTo>, SessionNumber),
         PingTimes { period, .. }: PingTimes,
         now: Duration,
-    ) -> Option<Passage> {
-        let share = self.passages.shares.try_take(session, call.initiator);
+    ) -> Option<RelayId> {
+        let share = self.relays.shares.try_take(session, call.initiator);
         let share = share.ok()?;
         let due = Nanoseconds::from(now).saturating_add(period);
-        let number = self.passages.next;
-        let passage = Passage { call, number };
-        self.passages.next += 1;
-        self.passages.queue.insert((due, passage));
-        self.passages
+        let number = self.relays.next;
+        let relay_id = RelayId { call, number };
+        self.relays.next += 1;
+        self.relays.queue.insert((due, relay_id));
+        self.relays
             .by_request
             .insert((call, token, request, number));
         self.note_due(due);
-        self.passages.open.insert(
-            passage,
-            Passing {
+        self.relays.open.insert(
+            relay_id,
+            Relay {
                 share,
                 token,
                 request,
@@ -183,50 +185,50 @@ impl Records {
                 period,
             },
         );
-        Some(passage)
+        Some(relay_id)
     }
 
     /// What is told of a request that has no record, but whose answer is on its way through this endpoint.
-    pub(super) fn passing_pong(&self, key: CallKey, request: RequestId) -> Option<Pong> {
+    pub(super) fn relayed_pong(&self, key: RecordedCallKey, request: RequestId) -> Option<Pong> {
         let (call, of) = (key.call, |number| (key.call, key.token, request, number));
-        let of_request = self.passages.by_request.range(of(0)..=of(u64::MAX));
+        let of_request = self.relays.by_request.range(of(0)..=of(u64::MAX));
         let mut few = of_request
             .rev()
             .take(MOST_LOOKED_AT)
             .filter_map(|(.., number)| {
                 let number = *number;
-                self.passages.open.get(&Passage { call, number })
+                self.relays.open.get(&RelayId { call, number })
             });
-        let found = few.find(|passing| !passing.is_written(&self.sessions));
-        found.map(|passing| passing.pong(call))
+        let found = few.find(|relay| !relay.is_written(&self.sessions));
+        found.map(|relay| relay.pong(call))
     }
 
     /// What is told of got its place in a session's output, or will not be sent after all.
-    pub fn passed_on(&mut self, passage: Passage, output: Option<Output>) {
-        match (self.passages.open.get_mut(&passage), output) {
-            (Some(passing), Some(_)) => passing.output = output,
-            _ => self.passages.remove(passage),
+    pub fn relayed(&mut self, relay_id: RelayId, output: Option<OutputMark>) {
+        match (self.relays.open.get_mut(&relay_id), output) {
+            (Some(relay), Some(_)) => relay.output = output,
+            _ => self.relays.remove(relay_id),
         }
     }
 
     /// Tells initiators what is still on its way to them.
-    pub(super) fn announce_passages(&mut self, now: Nanoseconds) {
-        while let Some(&(due, passage)) = self.passages.queue.first() {
+    pub(super) fn announce_relays(&mut self, now: Nanoseconds) {
+        while let Some(&(due, relay_id)) = self.relays.queue.first() {
             if due > now {
                 return;
             }
-            self.passages.queue.pop_first();
-            let Some(passing) = self.passages.open.get_mut(&passage) else {
+            self.relays.queue.pop_first();
+            let Some(relay) = self.relays.open.get_mut(&relay_id) else {
                 continue;
             };
-            if passing.is_written(&self.sessions) {
-                self.passages.remove(passage);
+            if relay.is_written(&self.sessions) {
+                self.relays.remove(relay_id);
                 continue;
             }
-            passing.due = now.saturating_add(passing.period);
-            self.passages.queue.insert((passing.due, passage));
-            let (session, pong) = (passing.session, passing.pong(passage.call));
-            self.actions.push_back(match passing.reply_to.clone() {
+            relay.due = now.saturating_add(relay.period);
+            self.relays.queue.insert((relay.due, relay_id));
+            let (session, pong) = (relay.session, relay.pong(relay_id.call));
+            self.actions.push_back(match relay.reply_to.clone() {
                 Some(reply_to) => Action::Announce {
                     pong,
                     reply_to,
@@ -243,7 +245,7 @@ impl Records {
     }
 }
 
-impl Passing {
+impl Relay {
     fn is_written(&self, sessions: &Sessions) -> bool {
         let written = |output| is_written(output, sessions);
         self.output.is_some_and(written)

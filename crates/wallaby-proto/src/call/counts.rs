@@ -7,7 +7,7 @@ use crate::id::{Path, PathHasher, Token};
 
 /// Counts of a call's branches, and those of which nobody says that they exist but that they came of another one.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct BranchCounts {
     counts: Counts,
     /// What was counted of each branch, by position.
     counted: Vec<Counted>,
@@ -34,7 +34,7 @@ struct Counted {
     placed: bool,
 }
 
-impl Census {
+impl BranchCounts {
     /// Nothing is counted yet.
     pub(super) fn new(token: Token) -> Self {
         Self {

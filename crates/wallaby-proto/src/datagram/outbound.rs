@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use crate::connection::Limits;
+use crate::connection::ConnectionLimits;
 use crate::datagram::packet::{self, MAX_BODY};
 use crate::datagram::recovery::Chunk;
 use crate::datagram::window::WINDOW;
@@ -32,7 +32,7 @@ impl MessageNumber {
 
 /// A message.
 #[derive(Debug)]
-struct Record {
+struct QueuedMessage {
     kind: u8,
     lane: u8,
     /// How many pieces it has; 1 if it travels whole.
@@ -52,7 +52,7 @@ struct Record {
     introduces: Option<u16>,
 }
 
-impl Record {
+impl QueuedMessage {
     fn len(&self) -> usize {
         self.header.len() + self.payload.len()
     }
@@ -109,7 +109,7 @@ pub(super) struct Streams {
 
 impl Streams {
     /// What a side allows that says so in its hello.
-    pub(super) fn of(limits: &Limits) -> Self {
+    pub(super) fn of(limits: &ConnectionLimits) -> Self {
         Self {
             count: limits.streams as usize,
             bytes: usize::try_from(limits.parts).unwrap_or(usize::MAX),
@@ -136,7 +136,7 @@ const CONTROL_STREAMS: Streams = Streams { count: 4, bytes: 0 };
 /// Messages of which something was never sent, in order. One in pieces is sent to its end before the next begins: so
 /// the first are whole at the other side as early as can be.
 #[derive(Debug, Default)]
-struct Lane {
+struct MessageLane {
     waiting: VecDeque<u64>,
     /// Messages in pieces of which some have been sent and not all have arrived.
     begun: BTreeSet<u64>,
@@ -144,9 +144,9 @@ struct Lane {
     begun_bytes: usize,
 }
 
-impl Lane {
+impl MessageLane {
     /// Whether what comes next of this message, the first that waits, may be sent besides what is under way.
-    fn admits(&self, record: &Record, streams: Streams) -> bool {
+    fn admits(&self, record: &QueuedMessage, streams: Streams) -> bool {
         !record.begins_pieces() || streams.admit(self.begun.len(), self.begun_bytes, record.len())
     }
 }
@@ -160,7 +160,7 @@ const LARGE: u8 = 2;
 
 /// What goes with a message into the queue.
 #[derive(Debug)]
-pub(super) struct Outbound {
+pub(super) struct NewMessage {
     pub(super) kind: u8,
     pub(super) payload: Bytes,
     /// It goes first.
@@ -172,18 +172,18 @@ pub(super) struct Outbound {
 
 /// All messages of a session that have not arrived at the other side.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutboundQueue {
     /// Number of the first of `records`: all before have arrived.
     first: u64,
-    records: VecDeque<Record>,
+    records: VecDeque<QueuedMessage>,
     spare: Vec<Vec<u8>>,
-    lanes: [Lane; 3],
+    lanes: [MessageLane; 3],
     lost: VecDeque<Chunk>,
     bytes: usize,
     packets_without_piece: u32,
 }
 
-impl Outgoing {
+impl OutboundQueue {
     /// Bytes of messages that have not arrived.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -223,7 +223,7 @@ impl Outgoing {
         self.records.back().is_some_and(|record| record.pieces > 1)
     }
 
-    fn record(&self, number: u64) -> &Record {
+    fn record(&self, number: u64) -> &QueuedMessage {
         &self.records[(number - self.first) as usize]
     }
 
@@ -232,7 +232,7 @@ impl Outgoing {
         let Some(index) = number.checked_sub(self.first) else {
             return true;
         };
-        (self.records.get(index as usize)).is_some_and(Record::has_arrived)
+        (self.records.get(index as usize)).is_some_and(QueuedMessage::has_arrived)
     }
 
     /// The messages that have not arrived, and whether any byte of them was sent.
@@ -248,8 +248,8 @@ impl Outgoing {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes a message: its header is in a buffer of [`Outgoing::buffer`]. There must be a number left.
-    pub(super) fn push(&mut self, header: Vec<u8>, mut message: Outbound) -> MessageNumber {
+    /// Takes a message: its header is in a buffer of [`OutboundQueue::buffer`]. There must be a number left.
+    pub(super) fn push(&mut self, header: Vec<u8>, mut message: NewMessage) -> MessageNumber {
         debug_assert!(self.numbers() < WINDOW);
         if self.records.len() >= FEW {
             detach(&mut message.payload);
@@ -271,7 +271,7 @@ impl Outgoing {
         };
         self.bytes += len;
         self.lanes[usize::from(lane)].waiting.push_back(number);
-        self.records.push_back(Record {
+        self.records.push_back(QueuedMessage {
             kind: message.kind,
             lane,
             pieces: pieces as u8,
@@ -313,7 +313,7 @@ impl Outgoing {
             self.spare.push(header);
         }
         let introduced = record.introduces;
-        while self.records.front().is_some_and(Record::has_arrived) {
+        while self.records.front().is_some_and(QueuedMessage::has_arrived) {
             self.records.pop_front();
             self.first += 1;
         }
@@ -477,8 +477,8 @@ mod tests {
 
     const ROOM: usize = 100;
 
-    fn push(outgoing: &mut Outgoing, len: usize, introduces: Option<u16>) -> u64 {
-        let message = Outbound {
+    fn push(outgoing: &mut OutboundQueue, len: usize, introduces: Option<u16>) -> u64 {
+        let message = NewMessage {
             kind: 0x10,
             payload: vec![7; len].into(),
             control: false,
@@ -490,14 +490,14 @@ mod tests {
     }
 
     /// What the next packet holds.
-    fn packet(outgoing: &mut Outgoing, streams: Streams) -> (usize, Vec<Chunk>) {
+    fn packet(outgoing: &mut OutboundQueue, streams: Streams) -> (usize, Vec<Chunk>) {
         let (mut out, mut chunks) = (Vec::new(), VecDeque::new());
         assert!(outgoing.has_work(streams));
         outgoing.fill(&mut out, ROOM, streams, &mut chunks);
         (out.len(), chunks.into())
     }
 
-    fn all(outgoing: &mut Outgoing, streams: Streams) -> Vec<Chunk> {
+    fn all(outgoing: &mut OutboundQueue, streams: Streams) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         while outgoing.has_work(streams) {
             chunks.extend(packet(outgoing, streams).1);
@@ -507,7 +507,7 @@ mod tests {
 
     #[test]
     fn large_messages_begin_when_others_have_arrived_whole() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         let streams = Streams {
             count: 1,
             bytes: 3000,
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn what_has_arrived_in_part_has_left_with_the_rest() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         let streams = Streams { count: 1, bytes: 0 };
         let large = push(&mut outgoing, 250, None);
         assert!(outgoing.ends_in_pieces());
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn what_has_arrived_is_not_sent_again() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         let streams = Streams { count: 1, bytes: 0 };
         let small = push(&mut outgoing, 10, Some(5));
         let large = push(&mut outgoing, 250, None);
@@ -588,7 +588,7 @@ mod tests {
     #[test]
     fn a_packet_is_filled_to_its_last_byte_and_no_further() {
         let whole = (1..=ROOM).filter(|&len| {
-            let mut outgoing = Outgoing::default();
+            let mut outgoing = OutboundQueue::default();
             push(&mut outgoing, len, None);
             let (written, chunks) = packet(&mut outgoing, Streams { count: 1, bytes: 0 });
             assert!(
@@ -599,7 +599,7 @@ mod tests {
             outgoing.is_empty()
         });
         let longest = whole.max().expect("a short one");
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         push(&mut outgoing, longest, None);
         let streams = Streams { count: 1, bytes: 0 };
         assert_eq!(packet(&mut outgoing, streams).0, ROOM);
@@ -607,7 +607,7 @@ mod tests {
 
     #[test]
     fn small_messages_go_where_no_large_ones_are_taken() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         let none = Streams { count: 0, bytes: 0 };
         push(&mut outgoing, 250, None);
         let small = push(&mut outgoing, 10, None);
@@ -629,9 +629,9 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again_unless_they_are_many_or_long() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         for capacity in [SPARE.1, SPARE.1 + 1] {
-            let message = Outbound {
+            let message = NewMessage {
                 kind: 0x10,
                 payload: Bytes::new(),
                 control: true,
@@ -647,7 +647,7 @@ mod tests {
 
     #[test]
     fn of_many_buffers_only_some_are_kept() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutboundQueue::default();
         let count = 2 * SPARE.0 as u64;
         for number in 0..count {
             assert_eq!(push(&mut outgoing, 1, None), number);

@@ -1,41 +1,41 @@
 //! Pings that go on to servers which their initiator cannot reach itself, and answers that go on to initiators which
 //! cannot be dialled.
 //!
-//! An initiator that cannot reach a server asks along the way that its requests went. A server that does not know the
+//! An initiator that cannot reach a server asks along the route that its requests went. A server that does not know the
 //! request, but handled one that it came of, passes the ping on to where that handed its work; the answer comes back
 //! along the same way. So do answers of all other kinds.
 
 use std::time::Duration;
 
-use crate::call::records::table::{CallKey, Record};
+use crate::call::records::table::{Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Origin, Records, Session};
+use crate::call::records::{Origin, Records, SessionNumber};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
 /// At most so many requests of a call are searched for the one that a ping's request came of.
 const MAX_SEARCHED: usize = 1024;
 
-/// The share of a ping period in which a ping about the same request is passed on once.
+/// The share of a ping period in which a ping about the same request is relayed once.
 const ONCE_A: (u64, u64) = (3, 4);
 
 /// In a ping period one request passes on pings about so many different ones at most.
-const MAX_PASSED: usize = 256;
+const MAX_RELAYED: usize = 256;
 
 /// A ping that went on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Passed {
+pub(super) struct RelayedPing {
     request: RequestId,
     abort: bool,
     /// Until then no other like it does.
     until: Nanoseconds,
 }
 
-/// A way on towards an initiator.
+/// A route on towards an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
+pub struct RelayRoute {
     /// Where it leads.
-    pub session: Session,
+    pub session: SessionNumber,
     /// How many hops from the initiator the request is by which it leads, counted from 1.
     pub distance: u32,
 }
@@ -45,15 +45,15 @@ impl Records {
     /// [`Self::handle_ping`], which is then only called for an abort. A driver passes nothing on to itself.
     ///
     /// A ping about the same request goes on only once in three quarters of a ping period: where servers have forgotten
-    /// some requests of a line, ways can form a circle. What still runs in one ends with what is remembered, since only
-    /// answers that know the request make that last: see [`Self::pong_passes`].
+    /// some requests of a line, routes can form a circle. What still runs in one ends with what is remembered, since only
+    /// answers that know the request make that last: see [`Self::pong_relayed`].
     #[inline(never)]
-    pub fn onward(&mut self, ping: &Ping, origin: Origin, now: Duration) -> Option<Child> {
+    pub fn relay_target(&mut self, ping: &Ping, origin: Origin, now: Duration) -> Option<Child> {
         if ping.shows {
             return None;
         }
         let now = Nanoseconds::from(now);
-        let key = CallKey {
+        let key = RecordedCallKey {
             call: ping.call,
             token: ping.token,
         };
@@ -65,13 +65,14 @@ impl Records {
         self.note_shown(slot, origin);
         let period = self.table.calls.get(call).settings.period;
         let record = self.table.records.at(slot);
-        let passed = &mut record.rare().passed;
-        passed.retain(|passed| now < passed.until);
-        let again = |passed: &Passed| (passed.request, passed.abort) == (ping.request, ping.abort);
-        if passed.iter().any(again) || passed.len() >= MAX_PASSED {
+        let relayed = &mut record.cold().relayed_pings;
+        relayed.retain(|relayed| now < relayed.until);
+        let again =
+            |relayed: &RelayedPing| (relayed.request, relayed.abort) == (ping.request, ping.abort);
+        if relayed.iter().any(again) || relayed.len() >= MAX_RELAYED {
             return None;
         }
-        passed.push(Passed {
+        relayed.push(RelayedPing {
             request: ping.request,
             abort: ping.abort,
             until: now.saturating_add(period.divided_by(ONCE_A.1).saturating_mul(ONCE_A.0)),
@@ -82,12 +83,12 @@ impl Records {
     /// A pong of another server passes by on its way to the initiator. If it knows its request, the one here that this
     /// came of is remembered for longer: pings may have to go on by it.
     #[inline(never)]
-    pub fn pong_passes(&mut self, pong: &Pong, now: Duration) {
+    pub fn pong_relayed(&mut self, pong: &Pong, now: Duration) {
         let (Some(token), Some(_)) = (pong.token, &pong.progress) else {
             return;
         };
         let now = Nanoseconds::from(now);
-        let key = CallKey {
+        let key = RecordedCallKey {
             call: pong.call,
             token,
         };
@@ -102,24 +103,24 @@ impl Records {
     }
 
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
-    /// which is nearest to the initiator, or what took its place: see [`Self::way_direct`].
-    pub fn way_back(&self, call: CallId, token: Token) -> Option<Session> {
-        let way = self.way_onward(call, token, 0)?;
-        Some(way.session)
+    /// which is nearest to the initiator, or what took its place: see [`Self::direct_route`].
+    pub fn route_back(&self, call: CallId, token: Token) -> Option<SessionNumber> {
+        let route = self.relay_route(call, token, 0)?;
+        Some(route.session)
     }
 
     /// The same for an answer of another server that is so far from the initiator: see
     /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on.
-    pub fn way_onward(&self, call: CallId, token: Token, distance: u32) -> Option<Way> {
-        let key = CallKey { call, token };
+    pub fn relay_route(&self, call: CallId, token: Token, distance: u32) -> Option<RelayRoute> {
+        let key = RecordedCallKey { call, token };
         let known = self.table.call(&key).into_iter();
         let known = known.flat_map(|call| self.requests_of(call));
-        let ways = known.map(|(_, record)| record.way());
-        let is_closed = |way: &Way| !self.sessions.contains_key(&way.session);
+        let routes = known.map(|(_, record)| record.route());
+        let is_closed = |route: &RelayRoute| !self.sessions.contains_key(&route.session);
         // Nobody can take the place of the session of a request that was forgotten.
-        let ways = ways.chain(self.forgotten.get(&key).filter(|way| !is_closed(way)));
-        let nearer = ways.filter(|way| distance == 0 || way.distance < distance);
-        nearer.min_by_key(|way| (way.distance, is_closed(way)))
+        let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
+        let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
+        nearer.min_by_key(|route| (route.distance, is_closed(route)))
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.

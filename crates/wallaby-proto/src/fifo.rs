@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// First in, first out.
 #[derive(Debug)]
-pub struct Line<T> {
+pub struct Fifo<T> {
     /// Empty only if `rest` is.
     first: Option<T>,
     #[expect(
@@ -14,7 +14,7 @@ pub struct Line<T> {
     rest: Option<Box<VecDeque<T>>>,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for Fifo<T> {
     fn default() -> Self {
         Self {
             first: None,
@@ -23,7 +23,7 @@ impl<T> Default for Line<T> {
     }
 }
 
-impl<T> Line<T> {
+impl<T> Fifo<T> {
     /// Adds one behind all others.
     pub fn push(&mut self, value: T) {
         match self.first {
@@ -93,22 +93,22 @@ mod tests {
 
     #[test]
     fn first_in_is_first_out() {
-        let mut line = Line::default();
+        let mut fifo = Fifo::default();
         for round in 0..3 {
             for value in 0..=round {
-                line.push(value);
+                fifo.push(value);
             }
-            line.iter_mut().for_each(|value| *value *= 10);
+            fifo.iter_mut().for_each(|value| *value *= 10);
             for (index, value) in (0..=round).enumerate() {
-                assert_eq!(line.get(index), Some(&(value * 10)));
-                assert_eq!(line.get_mut(index), Some(&mut (value * 10)));
+                assert_eq!(fifo.get(index), Some(&(value * 10)));
+                assert_eq!(fifo.get_mut(index), Some(&mut (value * 10)));
             }
-            assert_eq!(line.get(round as usize + 1), None);
-            assert!(line.iter().copied().eq((0..=round).map(|value| value * 10)));
+            assert_eq!(fifo.get(round as usize + 1), None);
+            assert!(fifo.iter().copied().eq((0..=round).map(|value| value * 10)));
             for value in 0..=round {
-                assert_eq!(line.pop(), Some(value * 10));
+                assert_eq!(fifo.pop(), Some(value * 10));
             }
-            assert_eq!(line.pop(), None);
+            assert_eq!(fifo.pop(), None);
         }
     }
 }

@@ -9,28 +9,28 @@ use crate::executor::{Load, Owner};
 use crate::{Code, Status};
 
 /// A place of the executor, which a handler has that may go on after its request has ended: see
-/// [`Endpoint::keep_place`]. It is given back once, by [`Endpoint::release_place`].
+/// [`Endpoint::keep_permit`]. It is given back once, by [`Endpoint::release_permit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the place is taken until it is given back"]
-pub struct Place(Owner);
+pub struct Permit(Owner);
 
 impl<P: Probe> Endpoint<P> {
     /// Takes over the place that a request has. Whoever runs handlers that may go on after their request has ended does that, and
     /// [gives it back](Self::release_place) when the handler is done. Otherwise the place is free when the request has ended.
     /// `None` if it has none: it has ended, or somebody has taken its place over.
-    pub fn keep_place(&mut self, key: RequestKey) -> Option<Place> {
+    pub fn keep_permit(&mut self, key: RequestKey) -> Option<Permit> {
         let handler = self.handlers.get_mut(key)?;
-        std::mem::take(&mut handler.placed).then(|| Place(handler.owner()))
+        std::mem::take(&mut handler.placed).then(|| Permit(handler.owner()))
     }
 
     /// Takes another place for a request that is open, if one is free.
-    pub fn take_place(&mut self, key: RequestKey) -> Option<Place> {
+    pub fn take_place(&mut self, key: RequestKey) -> Option<Permit> {
         let owner = self.handlers.get(key)?.owner();
-        self.executor.try_run(owner).then_some(Place(owner))
+        self.executor.try_run(owner).then_some(Permit(owner))
     }
 
-    /// Gives back what [`keep_place`](Self::keep_place) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
-    pub fn release_place(&mut self, place: Place) {
+    /// Gives back what [`keep_permit`](Self::keep_place) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
+    pub fn release_permit(&mut self, place: Permit) {
         self.free_place(place.0);
     }
 

@@ -5,7 +5,7 @@
 //! all that comes over the session that the request came over. Not of more: whoever brings a request may have made up its
 //! call, and would know the token of that.
 
-use crate::call::records::{Origin, Records, Session, Ticket};
+use crate::call::records::{Origin, Records, SessionNumber, Ticket};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::wire::Pong;
 
@@ -21,13 +21,15 @@ const MAX_INVITED: usize = 4;
 impl Records {
     /// The session by which answers go straight to this initiator whose request came over another one: it claims the
     /// initiator's node id, and has shown the token of a request that came the same way.
-    pub fn way_direct(&self, initiator: NodeId, came: Session) -> Option<Session> {
+    pub fn direct_route(&self, initiator: NodeId, came: SessionNumber) -> Option<SessionNumber> {
         let known = self.sessions.get(&came)?.initiators.get(&initiator)?;
-        known.shown.filter(|way| self.sessions.contains_key(way))
+        known
+            .shown
+            .filter(|route| self.sessions.contains_key(route))
     }
 
     /// The session that a request came over, or what took its place since.
-    pub fn came(&self, ticket: Ticket) -> Option<Session> {
+    pub fn came(&self, ticket: Ticket) -> Option<SessionNumber> {
         let record = self.table.records.get(self.slot(ticket)?);
         Some(record.session)
     }
@@ -67,7 +69,7 @@ impl Records {
     }
 
     /// A session with this peer has ended.
-    pub(super) fn note_former(&mut self, session: Session, peer: NodeId) {
+    pub(super) fn note_former(&mut self, session: SessionNumber, peer: NodeId) {
         self.former.insert(session, peer);
         self.former_order.push_back(session);
         if self.former_order.len() > MAX_FORMER
@@ -79,12 +81,12 @@ impl Records {
 
     /// An answer goes back over the session that its request came over, while another one claims to be its initiator's own:
     /// what to say there, once, so that the initiator shows the call's token. In place of the token it bears what only those
-    /// can make who know it ([`Token::vouch`]); `own` is the node id of this life.
+    /// can make who know it ([`Token::vouch`]); `own` is the node id of this incarnation.
     pub fn invite(
         &mut self,
         (call, token, request): (CallId, Token, RequestId),
-        came: Session,
-        (claims, own): (Session, NodeId),
+        came: SessionNumber,
+        (claims, own): (SessionNumber, NodeId),
     ) -> Option<Pong> {
         if came == claims || !self.sessions.contains_key(&claims) {
             return None;

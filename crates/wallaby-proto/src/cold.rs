@@ -1,11 +1,11 @@
 //! Parts that few values have.
 
-/// A part that few values have. It costs the others a word, and a test when they are dropped: `Option<Box<T>>` would cost
+/// A cold part: few values have it. It costs the others a word, and a test when they are dropped: `Option<Box<T>>` would cost
 /// them a call.
 #[derive(Debug, Clone)]
-pub(crate) struct Rare<T>(Option<Box<T>>);
+pub(crate) struct Cold<T>(Option<Box<T>>);
 
-impl<T> Rare<T> {
+impl<T> Cold<T> {
     /// It is not there.
     pub(crate) const NONE: Self = Self(None);
 
@@ -25,19 +25,19 @@ impl<T> Rare<T> {
     }
 }
 
-impl<T: Default> Rare<T> {
+impl<T: Default> Cold<T> {
     pub(crate) fn get_or_insert_default(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 }
 
-impl<T> Default for Rare<T> {
+impl<T> Default for Cold<T> {
     fn default() -> Self {
         Self::NONE
     }
 }
 
-impl<T> Drop for Rare<T> {
+impl<T> Drop for Cold<T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(part) = self.0.take() {

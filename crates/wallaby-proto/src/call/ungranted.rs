@@ -15,9 +15,9 @@ const FEW: usize = 4;
 ///
 /// Each window may be overdrawn by one message, and a server need not count the one small answer to an initial request.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct UngrantedAnswers {
     /// By connection, ascending.
-    windows: Vec<(u64, Window)>,
+    windows: Vec<(u64, UngrantedWindow)>,
     /// How many of these were open when that was last asked.
     open: usize,
     /// What has come over connections that have ended and is not out of the way.
@@ -25,7 +25,7 @@ pub struct Answers {
 }
 
 #[derive(Debug)]
-struct Window {
+struct UngrantedWindow {
     /// What has come and was not granted anew.
     used: u64,
     /// How many messages had come over the connection before.
@@ -44,7 +44,7 @@ pub struct AnswerLimits {
     pub message: u64,
 }
 
-impl Answers {
+impl UngrantedAnswers {
     /// An answer with a payload of this size has come over a connection, which has carried as many messages as
     /// `messages` tells; `requests` tells how many initial requests the call has sent, `is_open` whether a connection has
     /// not ended.
@@ -135,9 +135,9 @@ impl Answers {
         used.max().unwrap_or_default()
     }
 
-    fn window(&mut self, connection: u64, messages: &impl Fn() -> u64) -> &mut Window {
+    fn window(&mut self, connection: u64, messages: &impl Fn() -> u64) -> &mut UngrantedWindow {
         let place = self.place(connection).unwrap_or_else(|place| {
-            let window = Window {
+            let window = UngrantedWindow {
                 used: 0,
                 since: messages(),
                 responses: 0,
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn the_window_one_message_and_the_uncounted_may_come() {
         for (requests, most) in [(0, 11_064), (1, 11_064 + 8192), (3, 11_064 + 3 * 8192)] {
-            let mut answers = Answers::default();
+            let mut answers = UngrantedAnswers::default();
             let came = (1..10_000)
                 .find(|_| {
                     answers
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_granted_may_come_again() {
-        let mut answers = Answers::default();
+        let mut answers = UngrantedAnswers::default();
         for round in 0..1000 {
             for connection in [3, 1, 2] {
                 let arrived = answers.arrive(connection, 936, LIMITS, || 0, || round, |_| true);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn it_is_told_how_much_has_come_meanwhile() {
-        let mut answers = Answers::default();
+        let mut answers = UngrantedAnswers::default();
         let mut arrive = |connection, payload, messages| {
             answers.arrive(connection, payload, LIMITS, || 0, || messages, |_| true)
         };
@@ -208,7 +208,7 @@ mod tests {
     fn who_connects_again_and_again_gets_only_so_much() {
         // Besides, that many connections stay open and bring nothing more.
         for open in [0, 1, 3, 100] {
-            let mut answers = Answers::default();
+            let mut answers = UngrantedAnswers::default();
             let mut came = 0;
             let mut arrive = |connection, payload| {
                 let is_open = |known| known < open || known == connection;
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_of_ended_connections_counts_no_more() {
-        let mut answers = Answers::default();
+        let mut answers = UngrantedAnswers::default();
         for connection in 0..10_000 {
             for _ in 0..10 {
                 let is_open = |known| known == connection;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::call::branches::{Branch, Received};
+use crate::call::branches::{Branch, ReceivedResponses};
 use crate::call::watch::Location;
 
 /// Most hops of one branch that are known at a time.
@@ -14,9 +14,9 @@ const MAX_GAPS: usize = 16;
 
 /// One branch under watch: its hops one behind the other.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct WatchedBranch {
     /// Known hops, the lowest first. Those that can have nothing to tell any more are left out.
-    pub(super) hops: Vec<Hop>,
+    pub(super) hops: Vec<WatchedHop>,
     /// Which attempt of its requests counts.
     pub(super) attempt: u32,
     /// When the branch became known or last showed life.
@@ -62,7 +62,7 @@ pub(super) enum Stopped {
 
 /// One request of a branch.
 #[derive(Debug)]
-pub(super) struct Hop {
+pub(super) struct WatchedHop {
     pub(super) hop: u32,
     pub(super) at: Location,
     /// Number of its first response.
@@ -90,7 +90,7 @@ pub(super) enum State {
     Ended,
 }
 
-impl Hop {
+impl WatchedHop {
     pub(super) fn new(hop: u32) -> Self {
         Self {
             hop,
@@ -107,14 +107,14 @@ impl Hop {
     }
 
     /// Whether hops below have nothing to tell any more: this one has been seen, and their responses have arrived.
-    fn settles(&self, received: &Received) -> bool {
+    fn settles(&self, received: &ReceivedResponses) -> bool {
         let base = self.base.is_some_and(|base| received.has_all_below(base));
         base && self.state != State::Unseen
     }
 }
 
-impl Line {
-    pub(super) fn top(&self) -> Option<&Hop> {
+impl WatchedBranch {
+    pub(super) fn top(&self) -> Option<&WatchedHop> {
         self.hops.last()
     }
 
@@ -126,7 +126,7 @@ impl Line {
     /// A further attempt of the branch has not ended, as far as known: what an earlier one told does not say what is
     /// missing.
     pub(super) fn is_rerun(&self) -> bool {
-        let ended = |top: &Hop| top.state == State::Ended && !top.continued;
+        let ended = |top: &WatchedHop| top.state == State::Ended && !top.continued;
         self.attempt > 0 && !self.top().is_some_and(ended)
     }
 
@@ -156,7 +156,7 @@ impl Line {
 
     /// Forgets hops below one that lives, or has lived, if none of their responses is missing: only the highest needs
     /// to live. The last of them that can be asked knows the way to those above.
-    pub(super) fn forget_settled_hops(&mut self, received: &Received) {
+    pub(super) fn forget_settled_hops(&mut self, received: &ReceivedResponses) {
         if let Some(index) = self.hops.iter().rposition(|hop| hop.settles(received)) {
             let located = self.highest_located().unwrap_or(index);
             self.hops.drain(..index.min(located));
@@ -164,7 +164,7 @@ impl Line {
     }
 
     /// Whether a hop is one of those that [`Self::forget_settled_hops`] forgets.
-    pub(super) fn has_settled(&self, number: u32, received: &Received) -> bool {
+    pub(super) fn has_settled(&self, number: u32, received: &ReceivedResponses) -> bool {
         let lowest = self.hops.first();
         self.highest_located().is_some()
             && lowest.is_some_and(|lowest| number < lowest.hop && lowest.settles(received))
@@ -212,7 +212,7 @@ pub(super) struct Gaps {
 
 impl Gaps {
     /// All responses below `bound` were sent.
-    pub(super) fn know(&mut self, bound: u32, received: &Received, now: Duration) {
+    pub(super) fn know(&mut self, bound: u32, received: &ReceivedResponses, now: Duration) {
         self.settle(received);
         let covered = self.known.back().map_or(0, |gap| gap.0);
         if bound <= covered || received.has_all_below(bound) {
@@ -226,7 +226,7 @@ impl Gaps {
     }
 
     /// Forgets what has arrived.
-    pub(super) fn settle(&mut self, received: &Received) {
+    pub(super) fn settle(&mut self, received: &ReceivedResponses) {
         while self
             .known
             .front()
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_is_being_written_is_missing_anew_and_the_rest_as_long_as_before() {
-        let (mut received, mut gaps) = (Received::default(), Gaps::default());
+        let (mut received, mut gaps) = (ReceivedResponses::default(), Gaps::default());
         assert_eq!((gaps.oldest(), gaps.bound()), (None, 0));
         gaps.know(3, &received, at(1));
         gaps.know(3, &received, at(2));
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn who_tells_of_gaps_all_the_time_takes_little_room() {
-        let (received, mut gaps) = (Received::default(), Gaps::default());
+        let (received, mut gaps) = (ReceivedResponses::default(), Gaps::default());
         for told in 1..=100 {
             gaps.know(10 * told, &received, at(told.into()));
         }
@@ -323,21 +323,21 @@ mod tests {
         assert_eq!((gaps.oldest(), gaps.bound()), (Some(at(1)), 1000));
     }
 
-    fn hop(number: u32, base: Option<u32>, state: State) -> Hop {
-        Hop {
+    fn hop(number: u32, base: Option<u32>, state: State) -> WatchedHop {
+        WatchedHop {
             base,
             state,
-            ..Hop::new(number)
+            ..WatchedHop::new(number)
         }
     }
 
-    fn located(number: u32, base: u32, state: State) -> Hop {
+    fn located(number: u32, base: u32, state: State) -> WatchedHop {
         let node = crate::NodeId::new(number.into());
         let at = Location {
             node: node.or(crate::NodeId::new(100)),
             ..Location::default()
         };
-        Hop {
+        WatchedHop {
             at,
             ..hop(number, Some(base), state)
         }
@@ -345,44 +345,53 @@ mod tests {
 
     #[test]
     fn an_attempt_runs_again_until_its_highest_hop_has_ended() {
-        let mut line = Line::default();
-        assert!(!line.is_rerun() && !line.is_awaited(), "the first attempt");
-        line.attempt = 1;
-        assert!(line.is_rerun() && line.is_awaited());
-        line.hops.push(hop(0, Some(0), State::Running));
-        assert!(line.is_rerun() && !line.is_awaited());
-        line.hops[0].state = State::Ended;
-        assert!(!line.is_rerun());
-        line.hops[0].continued = true;
-        assert!(line.is_rerun(), "it went on elsewhere");
-        line.attempt = 0;
-        assert!(!line.is_rerun());
+        let mut watched = WatchedBranch::default();
+        assert!(
+            !watched.is_rerun() && !watched.is_awaited(),
+            "the first attempt"
+        );
+        watched.attempt = 1;
+        assert!(watched.is_rerun() && watched.is_awaited());
+        watched.hops.push(hop(0, Some(0), State::Running));
+        assert!(watched.is_rerun() && !watched.is_awaited());
+        watched.hops[0].state = State::Ended;
+        assert!(!watched.is_rerun());
+        watched.hops[0].continued = true;
+        assert!(watched.is_rerun(), "it went on elsewhere");
+        watched.attempt = 0;
+        assert!(!watched.is_rerun());
     }
 
     #[test]
     fn hops_settle_below_one_that_was_seen_when_their_responses_are_here() {
-        let mut received = Received::default();
-        let mut line = Line {
+        let mut received = ReceivedResponses::default();
+        let mut watched = WatchedBranch {
             hops: vec![
                 located(0, 0, State::Ended),
                 located(1, 2, State::Running),
                 hop(2, None, State::Unseen),
             ],
-            ..Line::default()
+            ..WatchedBranch::default()
         };
-        assert_eq!((line.range(0), line.range(1)), ((0, 2), (2, u32::MAX)));
-        assert_eq!((line.sent_below(), line.highest_located()), (2, Some(1)));
-        line.forget_settled_hops(&received);
-        assert_eq!(line.hops.len(), 3, "two responses are missing");
-        assert!(!line.has_settled(0, &received));
+        assert_eq!(
+            (watched.range(0), watched.range(1)),
+            ((0, 2), (2, u32::MAX))
+        );
+        assert_eq!(
+            (watched.sent_below(), watched.highest_located()),
+            (2, Some(1))
+        );
+        watched.forget_settled_hops(&received);
+        assert_eq!(watched.hops.len(), 3, "two responses are missing");
+        assert!(!watched.has_settled(0, &received));
         (0..2).for_each(|index| assert!(received.insert(index)));
-        line.forget_settled_hops(&received);
-        assert_eq!(line.hops.len(), 2);
-        let settled = [0, 1, 2].map(|number| line.has_settled(number, &received));
+        watched.forget_settled_hops(&received);
+        assert_eq!(watched.hops.len(), 2);
+        let settled = [0, 1, 2].map(|number| watched.has_settled(number, &received));
         assert_eq!(settled, [true, false, false]);
-        line.hops[0].state = State::Unseen;
-        assert!(!line.has_settled(0, &received), "nobody has told of it");
-        line.hops[0] = hop(1, Some(2), State::Running);
-        assert!(!line.has_settled(0, &received), "nobody can be asked");
+        watched.hops[0].state = State::Unseen;
+        assert!(!watched.has_settled(0, &received), "nobody has told of it");
+        watched.hops[0] = hop(1, Some(2), State::Running);
+        assert!(!watched.has_settled(0, &received), "nobody can be asked");
     }
 }

@@ -47,7 +47,7 @@ pub struct Search {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum SlotState {
     Stranger(u64),
     Settled(Usefulness),
     /// It was needed when it was to make room.
@@ -56,9 +56,9 @@ enum Place {
 
 /// The connections of an endpoint, by their keys.
 #[derive(Debug)]
-pub struct Places<K> {
+pub struct ConnectionSlots<K> {
     limits: StrangerLimits,
-    places: BTreeMap<K, Place>,
+    places: BTreeMap<K, SlotState>,
     /// By when they came, and until when they may stay.
     strangers: BTreeMap<u64, (Duration, K)>,
     /// Those that may make room.
@@ -68,7 +68,7 @@ pub struct Places<K> {
     arrivals: u64,
 }
 
-impl<K: Copy + Ord> Places<K> {
+impl<K: Copy + Ord> ConnectionSlots<K> {
     /// No connections yet.
     pub fn new(limits: StrangerLimits) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl<K: Copy + Ord> Places<K> {
     pub fn welcome(&mut self, now: Duration, key: K) -> Option<K> {
         self.leave(key);
         self.arrivals += 1;
-        self.places.insert(key, Place::Stranger(self.arrivals));
+        self.places.insert(key, SlotState::Stranger(self.arrivals));
         let until = now.saturating_add(self.limits.time);
         self.strangers.insert(self.arrivals, (until, key));
         if self.strangers.len() <= self.limits.count {
@@ -114,22 +114,22 @@ impl<K: Copy + Ord> Places<K> {
 
     /// Whether it is a stranger.
     pub fn is_stranger(&self, key: K) -> bool {
-        matches!(self.places.get(&key), Some(Place::Stranger(_)))
+        matches!(self.places.get(&key), Some(SlotState::Stranger(_)))
     }
 
     /// It is no stranger, or not any more.
     pub fn settle(&mut self, key: K, usefulness: Usefulness) {
         self.leave(key);
-        self.places.insert(key, Place::Settled(usefulness));
+        self.places.insert(key, SlotState::Settled(usefulness));
         self.settled.insert((usefulness, key));
     }
 
     /// It is gone.
     pub fn leave(&mut self, key: K) {
         match self.places.remove(&key) {
-            Some(Place::Stranger(number)) => drop(self.strangers.remove(&number)),
-            Some(Place::Settled(usefulness)) => drop(self.settled.remove(&(usefulness, key))),
-            Some(Place::Needed(number)) => drop(self.needed.remove(&number)),
+            Some(SlotState::Stranger(number)) => drop(self.strangers.remove(&number)),
+            Some(SlotState::Settled(usefulness)) => drop(self.settled.remove(&(usefulness, key))),
+            Some(SlotState::Needed(number)) => drop(self.needed.remove(&number)),
             None => {}
         }
     }
@@ -141,7 +141,7 @@ impl<K: Copy + Ord> Places<K> {
 
     /// Whether it is known to be needed.
     pub fn is_needed(&self, key: K) -> bool {
-        self.has_needed() && matches!(self.places.get(&key), Some(Place::Needed(_)))
+        self.has_needed() && matches!(self.places.get(&key), Some(SlotState::Needed(_)))
     }
 
     /// Whether any is known to be needed: none is as long as there was room.
@@ -151,7 +151,7 @@ impl<K: Copy + Ord> Places<K> {
 
     /// It may make room again, if it was needed.
     pub fn free(&mut self, key: K, usefulness: Usefulness) {
-        if let Some(Place::Needed(_)) = self.places.get(&key) {
+        if let Some(SlotState::Needed(_)) = self.places.get(&key) {
             self.settle(key, usefulness);
         }
     }
@@ -182,7 +182,7 @@ impl<K: Copy + Ord> Places<K> {
     fn need(&mut self, key: K) -> K {
         self.leave(key);
         self.arrivals += 1;
-        self.places.insert(key, Place::Needed(self.arrivals));
+        self.places.insert(key, SlotState::Needed(self.arrivals));
         self.needed.insert(self.arrivals, key);
         key
     }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_oldest_stranger_goes_and_nobody_else() {
-        let mut places = Places::new(LIMITS);
+        let mut places = ConnectionSlots::new(LIMITS);
         places.settle(100, use_of(false, 0));
         for key in 1..=3 {
             assert_eq!(places.welcome(seconds(1), key), None);
@@ -220,13 +220,13 @@ mod tests {
         let strangers = (1..=6).filter(|key| places.is_stranger(*key));
         assert_eq!(strangers.collect::<Vec<_>>(), [4, 5, 6]);
         assert_eq!(places.settled(), 2);
-        let mut none = Places::new(StrangerLimits { count: 0, ..LIMITS });
+        let mut none = ConnectionSlots::new(StrangerLimits { count: 0, ..LIMITS });
         assert_eq!(none.welcome(seconds(1), 7), Some(7));
     }
 
     #[test]
     fn nobody_stays_a_stranger() {
-        let mut places = Places::new(LIMITS);
+        let mut places = ConnectionSlots::new(LIMITS);
         assert_eq!(places.next_timeout(), None);
         assert_eq!(places.welcome(seconds(1), 1), None);
         assert_eq!(places.welcome(seconds(2), 2), None);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn who_was_never_of_use_makes_room_first() {
-        let mut places = Places::new(LIMITS);
+        let mut places = ConnectionSlots::new(LIMITS);
         places.settle(1, use_of(true, 1));
         places.settle(2, use_of(false, 2));
         places.settle(3, use_of(false, 3));
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn who_is_needed_is_looked_at_once_until_it_is_free() {
-        let mut places = Places::new(LIMITS);
+        let mut places = ConnectionSlots::new(LIMITS);
         (1..=100).for_each(|key| places.settle(key, use_of(true, key)));
         let used = |key| Some(use_of(true, key));
         let mut search = Search::default();
@@ -279,7 +279,7 @@ mod tests {
     /// However many are needed, a search ends, and the next one goes on where it ended.
     #[test]
     fn a_search_looks_at_so_many_that_were_needed() {
-        let mut places = Places::new(LIMITS);
+        let mut places = ConnectionSlots::new(LIMITS);
         (1..=100).for_each(|key| places.settle(key, use_of(true, key)));
         let used = |key| Some(use_of(true, key));
         let mut search = Search::default();

@@ -45,7 +45,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@echo "== docs: cargo doc, warnings denied"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	@echo "== tests: cargo test, doc tests included"
-	@$(CARGO) test --workspace --locked --no-fail-fast
+	@# Many tests wait for what comes with time: on few processors more than one each of them run at once.
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} $(CARGO) test --workspace --locked --no-fail-fast
 	@echo "== simulator: the protocol in 2,000 random worlds"
 	@# The program that the tests have built: for itself cargo would build it anew, with fewer features of its dependencies.
 	@"$${CARGO_TARGET_DIR:-target}/debug/wallaby-sim" --seeds 2000

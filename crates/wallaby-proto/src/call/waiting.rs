@@ -39,7 +39,7 @@ impl Default for WaitingLimits {
 /// Why an answer may not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "no way to its initiator, and {answers} answers of {bytes} bytes wait already, {of_connection} bytes for the same \
+    "no route to its initiator, and {answers} answers of {bytes} bytes wait already, {of_connection} bytes for the same \
      connection: at most {} of {} bytes may, and each connection has a share",
     limits.answers, limits.bytes
 )]

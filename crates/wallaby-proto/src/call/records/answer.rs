@@ -16,7 +16,7 @@ use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Resp
 
 impl Records {
     /// A ping arrived: it is answered at once, known or not. Whether its request is known, so that answers of it may have a
-    /// way now: see [`Self::route_back`] and [`Self::direct_route`].
+    /// route now: see [`Self::route_back`] and [`Self::direct_route`].
     pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) -> bool {
         let now = Nanoseconds::from(now);
         let key = RecordedCallKey {

@@ -139,7 +139,7 @@ impl Records {
     }
 
     /// A request that is not remembered is answered with a status that does not leave at once: it waits for credit, for a
-    /// way, or behind what the transport does not take. Until it has been written out the initiator is told that it is on
+    /// route, or behind what the transport does not take. Until it has been written out the initiator is told that it is on
     /// its way, each ping period and when it asks about the request.
     ///
     /// As with [`Self::begin_relay`] there may be too many, and [`Self::relayed`] must follow.

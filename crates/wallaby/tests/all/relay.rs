@@ -277,6 +277,7 @@ async fn who_is_connected_answers_directly(net: Net) {
     let answer = work.one("relayed".into()).await;
     assert_eq!(answer.expect("an answer"), "relayed");
     assert_eq!(relayed(&servers), 1);
+    until(|| servers[1].metrics().messages_received == 2).await; // the request, and the token
     let answer = work.one("direct".into()).await;
     assert_eq!(answer.expect("an answer"), "direct");
     assert_eq!(relayed(&servers), 1);

@@ -446,7 +446,7 @@ fn failed(failure: &Failure) -> Outcome {
         }
         Failure::NotSent { .. } => Outcome::NotSent { words },
         Failure::Deadline { .. } => Outcome::Deadline { words },
-        Failure::Aborted { .. } => Outcome::Aborted,
+        Failure::Aborted { .. } | Failure::FailedFast => Outcome::Aborted,
         _ => Outcome::Other { words },
     }
 }

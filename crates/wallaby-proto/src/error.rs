@@ -392,6 +392,10 @@ pub enum Failure {
         /// What had not come, with all that is known of it.
         missing: Missing,
     },
+    /// A status ended the call and aborted the rest of its tree, as the caller wanted
+    /// ([`CallOptions::fail_fast`](crate::endpoint::CallOptions::fail_fast)). It has said why.
+    #[error("a status has ended the call, which was to fail fast")]
+    FailedFast,
     /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
     #[error("the call cannot complete: {0}")]
     Lost(Box<Loss>),
@@ -467,7 +471,7 @@ impl Failure {
             Self::NotUnderstood { .. } => Code::Mismatch,
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
-            Self::Closed | Self::Aborted { .. } => Code::Cancelled,
+            Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
             Self::WouldBlock => Code::FailedPrecondition,
             Self::NoLine { .. } => Code::InvalidArgument,
             Self::Attempts(failed) => failed.last.code(),

@@ -200,11 +200,10 @@ impl CallShared {
         if self.told.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // A call that failed fast has said why: the status.
-        if self.options.fail_fast && matches!(failure, Failure::Aborted { .. }) {
-            return None;
+        match failure {
+            Failure::FailedFast => None, // the status has said why
+            failure => Some(Err(failure.into())),
         }
-        Some(Err(failure.into()))
     }
 
     // What pipelines look at.

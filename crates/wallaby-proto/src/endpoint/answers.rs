@@ -167,7 +167,7 @@ impl<P: Probe> Endpoint<P> {
                 };
                 self.keep_answer(sequence, answer);
                 if response.status && fail_fast {
-                    Err(Failure::aborted())
+                    Err(Failure::FailedFast)
                 } else {
                     Ok(())
                 }

@@ -710,7 +710,7 @@ impl<P: Probe> Endpoint<P> {
         let losses = losses.map_or(0, |tolerant| tolerant.losses.len() as u64);
         match &outcome {
             Ok(()) => self.counters.calls_completed += 1,
-            Err(Failure::Aborted { .. }) => self.counters.calls_aborted += 1,
+            Err(Failure::Aborted { .. } | Failure::FailedFast) => self.counters.calls_aborted += 1,
             Err(_) => self.counters.calls_failed += 1,
         }
         call.ended = true;

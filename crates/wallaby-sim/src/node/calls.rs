@@ -277,7 +277,7 @@ impl Node {
         note!(context, self.index, "{failure}");
         let hanging = self.hanging(context);
         match failure {
-            Failure::Aborted { .. } => return Outcome::Aborted,
+            Failure::Aborted { .. } | Failure::FailedFast => return Outcome::Aborted,
             Failure::Deadline { .. } => return Outcome::Deadline,
             Failure::Lost(mut failure) => {
                 if context.is(Broken::NothingSent) {

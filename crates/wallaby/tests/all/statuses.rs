@@ -259,13 +259,41 @@ async fn fail_fast_ends_with_the_first_status_and_stops_the_rest() {
         let last = items.into_iter().last().expect("at least the status");
         assert_eq!(status(last).code(), Code::DataLoss);
         let outcome = call.outcome();
-        assert!(matches!(
-            outcome,
-            Some(Outcome::Failed(Failure::Aborted { .. }))
-        ));
+        assert_eq!(outcome, Some(Outcome::Failed(Failure::FailedFast)));
         assert_eq!(endpoint.metrics().calls_aborted, 1);
         // The handler at the root has seen that it was cancelled.
         until(|| root.load() == (0, 0)).await;
+    })
+    .await;
+}
+
+/// Only a status ends it without more words: who reads its answers must not take a part for all of them.
+#[tokio::test]
+async fn a_call_that_fails_fast_and_is_given_up_says_so() {
+    patience(async {
+        let net = Net::mem();
+        let server = service().method(&work::MANY, |request: Request<Many<_>>, (_,)| async move {
+            request.reply("a part".into()).await?;
+            request.cancelled().await;
+            Ok(())
+        });
+        let server = net.serve(server).await;
+        let client = client();
+        let caller = client.caller().fail_fast();
+        let mut call = caller.begin();
+        let sent = call.send(at(&server), work::MANY.definition(), vec![0].into());
+        sent.await.expect("it is sent");
+        call.close();
+        let part = call.next().await.expect("an answer");
+        part.expect("no status");
+        call.abort();
+        let end = call.next().await.expect("why there is no more");
+        let end = end.expect_err("no answer");
+        assert!(
+            matches!(end.failure(), Some(Failure::Aborted { .. })),
+            "{end}"
+        );
+        assert!(call.next().await.is_none());
     })
     .await;
 }

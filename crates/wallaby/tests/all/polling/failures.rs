@@ -325,7 +325,7 @@ fn the_first_status_ends_a_call_that_fails_fast() {
     client.close(call);
     let (answers, end) = outcome(&world, &mut [&mut client, &mut server]);
     assert!(answers[0].is_err());
-    assert!(matches!(failure(end), Failure::Aborted { .. }));
+    assert_eq!(failure(end), Failure::FailedFast);
     let event = world.event(&mut [&mut server, &mut client], 0, Duration::from_secs(5));
     assert!(matches!(event, Some(Event::Stopped { request, .. }) if request == aside.borrow()[0]));
 }

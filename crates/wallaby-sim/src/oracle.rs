@@ -778,6 +778,15 @@ impl Oracle {
         self.reruns.at_rest(now, plan);
         self.judge_reruns();
         let mut found = Vec::new();
+        // Servers with few places for handlers, where one of any call is stuck: others may wait there for as long.
+        let roots = plan.calls.iter().flat_map(|planned| &planned.roots);
+        let stuck = roots.fold(0, |marks, root| marks | root.stuck());
+        let few = plan
+            .nodes
+            .iter()
+            .zip(0..)
+            .filter(|(node, _)| node.places.is_some());
+        let held = few.fold(0, |marks, (_, node)| marks | 1 << node) & stuck;
         for (call, record) in &self.calls {
             let Some(outcome) = record.outcome else {
                 found.push((
@@ -792,9 +801,11 @@ impl Oracle {
                 // The margin is for clocks that run at different rates.
                 Outcome::Deadline if planned.deadline > Duration::from_secs(15) => {
                     let stuck = planned.roots.iter().any(Hop::is_stuck);
+                    let waited = planned.servers() & held != 0;
                     let down = self.lives.were_down(planned);
-                    (stuck || down)
-                        .then_some("a handler is stuck, or dials one by one who is not there")
+                    (stuck || waited || down).then_some(
+                        "a handler is stuck, or waits behind one, or dials one by one who is not there",
+                    )
                 }
                 _ => continue,
             };

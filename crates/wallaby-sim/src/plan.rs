@@ -74,6 +74,14 @@ pub struct CallPlan {
     pub(crate) abort: Option<Duration>,
 }
 
+impl CallPlan {
+    /// The servers of all its hops, a bit each.
+    pub(crate) fn servers(&self) -> u64 {
+        let roots = self.roots.iter();
+        roots.fold(0, |marks, root| marks | root.servers())
+    }
+}
+
 /// Something that goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {

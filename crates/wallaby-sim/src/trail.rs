@@ -67,8 +67,7 @@ impl Lives {
 
     /// Whether a server of a call was not there at some time while that lasted.
     pub(crate) fn were_down(&self, planned: &CallPlan) -> bool {
-        let roots = planned.roots.iter();
-        let servers = roots.fold(0, |marks, root| marks | root.servers());
+        let servers = planned.servers();
         let mut servers = (0..64).filter(|node| servers & 1 << node != 0);
         servers.any(|node| self.was_down(node, planned.at, planned.at + planned.deadline))
     }

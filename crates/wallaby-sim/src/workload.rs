@@ -191,7 +191,14 @@ impl Hop {
 
     /// Whether one of its handlers is stuck.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.task.acts.contains(&Act::Wait(STUCK)) || self.task.hops().any(Self::is_stuck)
+        self.stuck() != 0
+    }
+
+    /// The servers where one of its handlers is stuck, a bit each.
+    pub(crate) fn stuck(&self) -> u64 {
+        let own = u64::from(self.task.acts.contains(&Act::Wait(STUCK))) << self.server;
+        let below = self.task.hops().map(Self::stuck);
+        below.fold(own, |marks, more| marks | more)
     }
 
     /// How long its handlers wait, at most, one after the other.

@@ -397,9 +397,15 @@ impl Watch {
         now: Duration,
     ) {
         self.begin_turn(now);
-        self.taken = true;
+        let position = initiator.find(&request.path);
+        // A status may be this endpoint's own, in the name of a request that it could not send.
+        let is_own = position.is_some_and(|position| {
+            let branch = initiator.branch_at(position);
+            initiator.is_initial(position) && branch.is_some_and(|branch| branch.undelivered)
+        });
+        self.taken |= !is_own;
         // Of further attempts only pongs tell: this may be a late word of an earlier one.
-        if let Some(position) = initiator.find(&request.path)
+        if let Some(position) = position
             && self.attempt_of(position) == 0
         {
             self.locate(initiator, position, request.hop, &from.location, now);

@@ -22,9 +22,9 @@
 //! | [`mod@trace`] | the tree of hops of a call, as its initiator knows it |
 //! | [`carrier`] | one face of a connection and a session |
 //! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
-//! | [`line`](mod@line) | a queue whose first element needs no memory of its own |
+//! | [`fifo`] | a queue whose first element needs no memory of its own |
 //!
-//! Two incarnations, one connection, one call; the bytes are carried by hand:
+//! Two nodes, one connection, one call; the bytes are carried by hand:
 //!
 //! ```
 //! use std::sync::Arc;

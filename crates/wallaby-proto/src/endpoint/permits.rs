@@ -16,7 +16,7 @@ pub struct Permit(Owner);
 
 impl<P: Probe> Endpoint<P> {
     /// Takes over the place that a request has. Whoever runs handlers that may go on after their request has ended does that, and
-    /// [gives it back](Self::release_place) when the handler is done. Otherwise the place is free when the request has ended.
+    /// [gives it back](Self::release_permit) when the handler is done. Otherwise the place is free when the request has ended.
     /// `None` if it has none: it has ended, or somebody has taken its place over.
     pub fn keep_permit(&mut self, key: RequestKey) -> Option<Permit> {
         let handler = self.handlers.get_mut(key)?;
@@ -29,7 +29,7 @@ impl<P: Probe> Endpoint<P> {
         self.executor.try_run(owner).then_some(Permit(owner))
     }
 
-    /// Gives back what [`keep_permit`](Self::keep_place) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
+    /// Gives back what [`keep_permit`](Self::keep_permit) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
     pub fn release_permit(&mut self, place: Permit) {
         self.free_place(place.0);
     }

@@ -101,7 +101,7 @@ impl Passes for Postcard {}
 impl Passes for Raw {}
 
 impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
-    /// What it comes to is the argument of this method, whose answer it then comes to.
+    /// This method gets the result so far as its argument, and its answer is the new result.
     pub fn then<A>(
         mut self,
         server: impl Into<Address>,

@@ -20,7 +20,7 @@ use crate::step::Step;
 /// What only servers that take part in chains serve, and nobody [catches](Service::catch_all).
 const NAME: &str = "wallaby.Chains";
 
-/// What chains may use up at a server.
+/// Limits of what chains use up at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Hops of a chain, sub-chains included. Default 2,000.
@@ -310,7 +310,7 @@ enum Phase {
 }
 
 impl Link {
-    /// What is sent because of this.
+    /// The messages that are sent because of this.
     fn next(&self, intent: Option<Intent>, method: &str) -> Result<Vec<Intent>, SendError> {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *phase, Phase::Over);

@@ -53,7 +53,7 @@ impl Place {
 }
 
 impl Engine {
-    /// Whether what is to run on the answer can run here: asked before a service function runs in vain.
+    /// Whether the function that is to run on the answer can run here. This is asked first, so that no service function runs in vain.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// What a link has answered goes to the function on top; what that has come to, to the next one.
+    /// The answer of a link goes to the function on top, and the result of that one to the next.
     pub(crate) fn go_on(&self, mut stack: Stack, mut answer: Bytes, place: Place) -> Vec<Intent> {
         loop {
             let step = match stack.levels.pop() {

@@ -81,6 +81,11 @@ impl<C: Deref<Target = Connection>, S: Deref<Target = Session>> Carrier<C, S> {
         either!(self, carried => carried.is_idle())
     }
 
+    /// Whether it has named so many methods that few more can be: requests are to go elsewhere.
+    pub fn names_are_scarce(&self) -> bool {
+        either!(self, carried => carried.names_are_scarce())
+    }
+
     /// What it has carried.
     pub fn counters(&self) -> Counters {
         either!(self, carried => carried.counters())

@@ -17,6 +17,9 @@ pub const MAX_METHOD_NAME: usize = 255;
 /// Most methods that one side names on one connection.
 pub const MAX_METHODS: usize = 4096;
 
+/// With so many, requests go over another connection: the rest is for those that wait for this one already.
+pub(crate) const MANY_METHODS: usize = MAX_METHODS / 4 * 3;
+
 /// What a caller says of a method when it first uses it: enough for the server to notice a mismatch, which a codec
 /// without self-description would silently misread.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -146,6 +149,11 @@ impl Numbers {
             return Number::Known(self.last);
         }
         self.look_up(method)
+    }
+
+    /// Whether few are left.
+    pub(super) fn are_scarce(&self) -> bool {
+        self.by_number.len() >= MANY_METHODS
     }
 
     #[inline(never)]

@@ -35,6 +35,7 @@ pub use self::dials::{DialBackoff, DialLimits, Dials, NamedBy};
 pub use self::event::{ConnectionError, Event, Granted, Refusal};
 pub use self::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
+pub(crate) use self::methods::MANY_METHODS;
 pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 
 pub use self::slots::{ConnectionSlots, Search, StrangerLimits, Usefulness};
@@ -375,6 +376,11 @@ impl Connection {
         if self.bodies_in.stop(number) {
             Wish::Stop.put(&mut self.output, number);
         }
+    }
+
+    /// Whether it has named so many methods that few more can be.
+    pub fn names_are_scarce(&self) -> bool {
+        self.numbers.are_scarce()
     }
 
     fn check_request(

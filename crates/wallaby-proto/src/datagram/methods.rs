@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 use siphasher::sip::SipHasher24;
 
-use crate::connection::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
+use crate::connection::{MANY_METHODS, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
@@ -97,6 +97,11 @@ impl CalledMethods {
             hash: called.hash,
             introduces: (!called.confirmed).then_some(self.last as u16),
         })
+    }
+
+    /// Whether few more can be named.
+    pub(super) fn are_scarce(&self) -> bool {
+        self.methods.len() >= MANY_METHODS
     }
 
     /// A message that introduced this method has arrived at the other side.

@@ -185,6 +185,11 @@ impl Session {
         self.counters
     }
 
+    /// Whether it has named so many methods that few more can be.
+    pub fn names_are_scarce(&self) -> bool {
+        self.calls.are_scarce()
+    }
+
     /// What it has found out about the way to the peer.
     pub fn path(&self) -> PathStats {
         self.recovery.path()

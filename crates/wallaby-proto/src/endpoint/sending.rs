@@ -708,6 +708,10 @@ impl<P: Probe> Endpoint<P> {
             return Err(Refusal::Blocked);
         }
         let mark = carrier.send_request(request, method, || raw)?;
+        if carrier.names_are_scarce() {
+            // Else whoever calls ever new methods through a gateway takes all names of its connection from others.
+            self.going_away(id);
+        }
         self.probe.sent(id, Leaving::Request(request), mark);
         self.use_conn(id);
         Ok(mark)

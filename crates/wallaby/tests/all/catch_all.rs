@@ -9,7 +9,7 @@ use wallaby::{
     Request, ServeError, Service, Status,
 };
 
-use crate::common::{Net, at, heap, service, sorted, work};
+use crate::common::{Net, at, client, heap, patience, service, sorted, work};
 
 over_every_transport!(
     a_gateway_passes_on_what_it_does_not_know,
@@ -207,4 +207,23 @@ async fn names_of_wallaby_are_for_who_has_the_right() {
     let client = net.endpoint().await;
     let step = ask(&client, &server, "wallaby.Chain/step").await;
     assert_eq!(step, Ok("step".into()));
+}
+
+/// Whoever calls ever new methods through a gateway does not take the names of its connection from others.
+#[tokio::test]
+async fn names_of_a_gateways_connection_do_not_run_out() {
+    patience(async {
+        let net = Net::mem();
+        let behind = net.serve(names()).await;
+        let gateway = net.serve(gateway(at(&behind))).await;
+        let hostile = client();
+        for number in 0..4100 {
+            let name = format!("a.B/{number}");
+            let answer = ask(&hostile, &gateway, &name).await;
+            assert!(answer.is_ok(), "{answer:?}");
+        }
+        let answer = ask(&client(), &gateway, "another.One/method").await;
+        assert_eq!(answer.as_deref(), Ok(&b"another.One/method in raw"[..]));
+    })
+    .await;
 }

@@ -8,8 +8,8 @@ use crate::common::{
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Builder, Client, Code, Endpoint, ExecutorConfig, Failure, Limits, Many,
-    MethodDefinition, One, Outcome, Request, Schedule, SendError, Service, Status,
+    Address, Builder, Code, Endpoint, ExecutorConfig, Failure, Limits, Many, One, Outcome, Request,
+    Schedule, SendError, Service, Status,
 };
 
 over_every_transport!(
@@ -497,37 +497,4 @@ async fn a_full_queue_is_a_status(net: Net) {
         "again"
     );
     until(|| server.load() == (0, 0)).await;
-}
-
-/// Names are sent once a connection; a connection has no room for more than 4,096.
-#[tokio::test]
-async fn a_connection_has_no_more_methods_than_allowed() {
-    patience(async {
-        let net = Net::mem();
-        let server = net.serve(sized()).await;
-        let client = client();
-        let calls = Client::new(&client, at(&server));
-        for number in 0..4096 {
-            let method =
-                MethodDefinition::new(&format!("unknown/{number}"), "raw", 0, 0).expect("a name");
-            let mut call = calls.call_raw(&Arc::new(method), Bytes::new());
-            let error = call.next().await.expect("a status").expect_err("a status");
-            assert_eq!(
-                error.status().expect("a status").code(),
-                Code::Unimplemented
-            );
-        }
-        let refused = failure(heap::at(&client, at(&server)).one(number(1)).await);
-        let Failure::Refused {
-            server: at_server,
-            reason,
-            ..
-        } = refused
-        else {
-            panic!("another failure: {refused}")
-        };
-        assert_eq!(at_server, at(&server));
-        assert!(reason.contains("method"), "{reason}");
-    })
-    .await;
 }

@@ -51,6 +51,15 @@ impl Around {
     }
 }
 
+/// It is dropped wherever the last message has its place: a panic there is not to end the connection that is read.
+impl Drop for Around {
+    fn drop(&mut self) {
+        for layer in self.exchanges.drain(..) {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(layer)));
+        }
+    }
+}
+
 /// The way out of a request: through what is around it further out, and at last to the initiator and to other servers.
 ///
 /// Clones lead the same way. What is sent counts against the request's budgets, waits for credit, and is numbered like what a

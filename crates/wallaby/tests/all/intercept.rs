@@ -1022,3 +1022,29 @@ async fn an_answer_may_be_split_and_merged() {
     })
     .await;
 }
+
+/// What is around a request panics when it is dropped: others on its connection do not notice.
+#[tokio::test]
+async fn a_panic_of_an_exchange_that_is_dropped_is_caught() {
+    struct Panics;
+    impl Exchange for Panics {}
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as it likes");
+        }
+    }
+    patience(async {
+        for net in [Net::mem(), Net::tcp()] {
+            let around = |_: &Incoming| Admission::around(Panics);
+            let builder = Endpoint::builder().serve(echo());
+            let server = net.bind(builder.interceptor(around)).await;
+            let client = client();
+            for _ in 0..2 {
+                let call = &mut work::at(&client, at(&server)).many("x".into());
+                let (answers, statuses) = sorted(call).await;
+                assert_eq!((answers, statuses), (vec!["x".into()], vec![]));
+            }
+        }
+    })
+    .await;
+}

@@ -282,7 +282,10 @@ impl Inner {
             drop(locked(&listening).take());
         }
         self.flush_ports();
-        self.enter(|core| core.endpoint.close("the endpoint was closed"));
+        self.enter(|core| {
+            core.endpoint.close("the endpoint was closed");
+            core.stop_requests();
+        });
         self.close_ports();
         // They may hold this endpoint; what they hold else is free again. Out of the lock: dropping it runs foreign code.
         let services = self.ask(|core| std::mem::take(&mut core.served));

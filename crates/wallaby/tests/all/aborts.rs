@@ -457,3 +457,23 @@ async fn an_error_that_comes_of_the_abort_is_no_late_error() {
     })
     .await;
 }
+
+/// Nobody waits any more for what the handlers of a closed endpoint do.
+#[tokio::test]
+async fn handlers_of_an_endpoint_that_is_closed_are_dropped() {
+    patience(async {
+        for how in ["close", "drop"] {
+            let (told, mut dropped) = mpsc::unbounded_channel();
+            let server = Net::mem().serve(waits_for_ever(&told)).await;
+            let client = client();
+            let mut call = work::at(&client, at(&server)).many(how.into());
+            call.next().await.expect("an answer").expect("an answer");
+            match how {
+                "close" => server.close(),
+                _ => drop(server),
+            }
+            assert_eq!(dropped.recv().await.as_deref(), Some(how));
+        }
+    })
+    .await;
+}

@@ -173,7 +173,7 @@ impl Handling {
             }),
             polling: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            shields: AtomicU32::new(u32::from(served.shielded)),
+            shields: AtomicU32::new(u32::from(served.shielded && served.interceptors.is_empty())),
             changed: Notify::new(),
         }))
     }
@@ -944,8 +944,9 @@ impl Job {
             replay,
             ..
         } = handling.lock().job.take()?;
+        // Interceptors may have shields of their own.
         let shields = u32::from(registered.shielded);
-        handling.shields.store(shields, Ordering::Release);
+        handling.shields.fetch_add(shields, Ordering::AcqRel);
         if let Some(held) = held {
             effects::push(Effect::Drop(Box::new(held)));
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::common::{Gate, Net, at, client, heap, patience, service, until, work};
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use wallaby::{Code, Failure, Many, One, Outcome, Request, Service, Status};
+use wallaby::intercept::{Admission, Incoming};
+use wallaby::{Code, Endpoint, Failure, Many, One, Outcome, Request, Service, Status};
 
 over_every_transport!(
     a_handler_that_waits_is_dropped_with_its_request,
@@ -474,6 +475,43 @@ async fn handlers_of_an_endpoint_that_is_closed_are_dropped() {
             }
             assert_eq!(dropped.recv().await.as_deref(), Some(how));
         }
+    })
+    .await;
+}
+
+/// An interceptor has a section of its own under way when the handler's turn comes.
+#[tokio::test]
+async fn a_shield_of_an_interceptor_ends_with_its_section() {
+    patience(async {
+        let (told, mut dropped) = mpsc::unbounded_channel();
+        let gate = Gate::new();
+        let pass = gate.clone();
+        let (done, mut sections) = mpsc::unbounded_channel();
+        let shielding = move |request: &Incoming| {
+            let (pass, done) = (pass.clone(), done.clone());
+            let (begun, begins) = tokio::sync::oneshot::channel();
+            let section = request.shield(async move {
+                begun.send(()).expect("the interceptor waits");
+                pass.pass().await;
+            });
+            tokio::spawn(async move {
+                section.await;
+                done.send(()).expect("the test listens");
+            });
+            Admission::wait(async move {
+                begins.await.expect("it begins");
+                Admission::Run
+            })
+        };
+        let builder = Endpoint::builder().serve(waits_for_ever(&told));
+        let server = Net::mem().bind(builder.interceptor(shielding)).await;
+        let client = client();
+        let mut call = work::at(&client, at(&server)).many("stopped".into());
+        call.next().await.expect("an answer").expect("an answer");
+        gate.open(1);
+        sections.recv().await.expect("the section ends");
+        drop(call);
+        assert_eq!(dropped.recv().await.as_deref(), Some("stopped"));
     })
     .await;
 }

@@ -85,11 +85,12 @@ impl Trial {
         all
     }
 
-    /// Three ping periods where the end of a connection, or a refused dial, tells of it, else the timeout and one period;
-    /// from the first ping on, which is due after a period and an eighth.
+    /// A ping period where the end of a connection and a refused dial tell of it, three where the client has never reached the
+    /// server, else the timeout and one period; from the first ping on, which is due after a period and an eighth.
     fn limit(self, options: Options) -> Duration {
         let is_told = options.transport != Transport::Udp;
         let limit = match self.kind {
+            Kind::Killed | Kind::Replaced if is_told && !self.early => options.period,
             Kind::Killed | Kind::Replaced if is_told => 3 * options.period,
             _ => options.timeout + options.period,
         };

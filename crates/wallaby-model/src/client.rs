@@ -15,6 +15,9 @@ use crate::letter::{Letter, call, endpoint_of, node, source, token};
 use crate::local::Machine;
 use crate::scope::{Scope, Variant};
 
+/// How soon others are heard who have work of a server that is gone: what is under way arrives before the next tick.
+const SOON: Duration = Duration::from_millis(50);
+
 /// How a call ended, as its initiator says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -155,7 +158,7 @@ impl Machine for Client {
             }
             Event::Gone { server, now } => {
                 if let Some(watch) = &mut self.watch {
-                    watch.handle_gone(&self.initiator, node(*server), *now);
+                    watch.handle_surely_gone(&self.initiator, node(*server), SOON, *now);
                 }
             }
         }

@@ -25,6 +25,11 @@ pub(crate) enum Event {
         letter: Letter,
         now: Duration,
     },
+    /// The connection with this server, which has crashed, ended when all that came over it was read.
+    PeerGone {
+        peer: u8,
+        now: Duration,
+    },
     /// The handler in this slot goes on until it yields or ends.
     Act {
         slot: u8,
@@ -167,6 +172,12 @@ impl Machine for Host {
             }
             Event::Left { now } => {
                 self.leave(*now);
+                now
+            }
+            Event::PeerGone { peer, now } => {
+                if self.seed.variant != Variant::EndsUnnoticed {
+                    self.records.session_ended(session(*peer, 0), *now);
+                }
                 now
             }
             Event::Reconnected { now } => {

@@ -28,7 +28,7 @@ pub struct Scope {
     pub cut: bool,
     /// The initiator may abort the call, which is no fault.
     pub abort: bool,
-    /// The initiator may be told that a crashed server is gone.
+    /// The initiator may be told that a crashed server is gone, when all that it sent has arrived; so are the other servers.
     pub hints: bool,
     /// For how many ticks a request, a response or an end may be under way: 0 is until the next one. `None`: no time
     /// passes at all, and nobody asks anything.
@@ -60,6 +60,8 @@ pub enum Variant {
     PongsWithoutFacts,
     /// Servers announce nothing (against 14).
     NoAnnouncements,
+    /// Servers do not notice that the connection has ended by which a request came.
+    EndsUnnoticed,
     /// A response that comes again is delivered again.
     DuplicatesDelivered,
     /// A request that comes again is handled again (against 28).

@@ -372,6 +372,13 @@ impl Model for World {
             }
             Action::Gone(server) => {
                 state.host(server).missed = true;
+                // Whoever has read all that came from there is told as well.
+                for other in (1..).take(state.hosts.len()) {
+                    if state.host(other).lives {
+                        let peer = server;
+                        self.host_does(&mut state, other, host::Event::PeerGone { peer, now });
+                    }
+                }
                 self.client_does(&mut state, client::Event::Gone { server, now });
             }
             Action::Abort => self.client_does(&mut state, client::Event::Abort { now }),

@@ -13,6 +13,10 @@ pub const DEFAULT_PING: PingSettings = PingSettings {
     timeout: Duration::from_secs(5),
 };
 
+/// How soon others are heard who have work of a server that is gone for certain, where round trips take no time: not stated on
+/// the wire. So long their threads may be busy with something else.
+pub const DEFAULT_GONE_AFTER: Duration = Duration::from_millis(100);
+
 /// What a message costs of a window, or of the room of those that wait, besides its payload: in bytes.
 pub const MESSAGE_COST: u64 = 64;
 

@@ -52,6 +52,8 @@ pub enum Broken {
     ManifestForgotten,
     /// An initiator that finds a server gone does not tell its calls.
     NeverGone,
+    /// The first word of who has a request goes unheard: what a server says when the one that it came from is gone, too.
+    SurvivorUnheard,
     /// A call goes on without what is lost of it, and does not say so.
     LossUntold,
 }

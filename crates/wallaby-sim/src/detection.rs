@@ -30,8 +30,9 @@ const OPENING: u32 = 3;
 /// So long after a fault connections may still be making up for it.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// Ping periods after which a server is missed that is known to be gone.
-const GONE: u32 = 3;
+/// So many of them may a server's initiator wait for others once it knows that the server is gone: the nodes' setting, and eight of
+/// the longest round trips that it has seen, which to open a connection takes two of.
+const GONE: u32 = 8 + 8 * 4;
 
 /// What an initiator could know of its call's branches.
 #[derive(Debug)]
@@ -359,9 +360,10 @@ impl Terms {
         self.prompt.unwrap_or_default() * OPENING
     }
 
-    /// How soon a process is missed whose connections end: three ping periods.
+    /// How soon a process is missed whose connections end: a ping period at most.
     fn gone(&self) -> Option<Duration> {
-        Some(self.period * GONE + self.prompt.filter(|_| self.ends)? * TRIPS)
+        let trip = self.prompt.filter(|_| self.ends)?;
+        Some(self.period.min(trip * GONE) + trip * TRIPS)
     }
 
     /// For how long it did not listen when that has concerned this time.
@@ -583,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_to_be_gone_has_three_periods() {
+    fn who_is_known_to_be_gone_has_a_few_round_trips() {
         let prompt = Terms {
             prompt: Some(at(1)),
             ..terms()
@@ -595,7 +597,7 @@ mod tests {
             "not named"
         );
         detection.left(request(0), at(10));
-        assert_eq!(due(&detection, 0, 300, &prompt), Some(at(608)));
+        assert_eq!(due(&detection, 0, 300, &prompt), Some(at(348)));
         assert_eq!(due(&detection, 0, 300, &terms()), Some(at(1300)));
     }
 

@@ -516,6 +516,10 @@ impl Oracle {
         let planned = &plan.calls[record.index];
         let lives = &self.lives;
         let is_known = record.trail.is_known_to_have_ended(failure);
+        let terms = Terms::of(plan, record.node, planned, now);
+        let is_silent = matches!(failure.kind, FailureKind::Silent { .. });
+        let is_held =
+            is_silent && terms.prompt.is_some() && record.trail.lost(lives).next().is_none();
         let wrong = record.trail.failed(now, failure, hanging, planned, lives);
         if let Some(words) = wrong {
             let what = format!("{}: {failure}: {words}", failure.call);
@@ -526,6 +530,10 @@ impl Oracle {
                 "{}: {failure}: who holds its manifest has told",
                 failure.call
             );
+            self.violate(now, Rule::FalseFailure, what);
+        }
+        if is_held {
+            let what = format!("{}: {failure}: who lives has all of it", failure.call);
             self.violate(now, Rule::FalseFailure, what);
         }
     }

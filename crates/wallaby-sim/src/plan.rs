@@ -213,8 +213,13 @@ impl Plan {
             plan.add_lost_end(&mut random);
         }
         let mut random = next(9);
-        if random.one_in(8) && !crash && !lost_end {
+        let queues = random.one_in(8);
+        if queues && !crash && !lost_end {
             plan.add_queues(&mut random);
+        }
+        let mut random = next(11);
+        if random.one_in(16) && !crash && !lost_end && !queues {
+            plan.add_survivor(&mut random);
         }
         plan
     }
@@ -354,6 +359,63 @@ impl Plan {
                 at: cut,
             },
         ];
+    }
+
+    /// A server hands a call on and dies before its initiator has asked where the call went: only who has it now can tell. Nothing
+    /// else goes wrong, so the call must not fail if that one has all of it.
+    fn add_survivor(&mut self, random: &mut Random) {
+        let Some([home, near, far]) = self.three(random) else {
+            return;
+        };
+        self.links = self.links.quick();
+        for node in &mut self.nodes {
+            node.requests = ROOMY;
+        }
+        let begin = self.end() + 500 * MS;
+        let call = |at, roots| CallPlan {
+            initiator: home,
+            at,
+            roots,
+            deadline: Duration::from_secs(30),
+            ping_period: 250 * MS,
+            timeout: 1250 * MS,
+            stall: None,
+            tolerant: false,
+            retries: 0,
+            appetite: Duration::ZERO,
+            abort: None,
+        };
+        let work = || Hop::waiting(far, Duration::from_secs(2));
+        let mut root = match random.one_in(3) {
+            true => Hop::sending_on(near, work()),
+            false => Hop::waiting(near, Duration::ZERO),
+        };
+        let mut last = match random.one_in(2) {
+            true => work(),
+            // Who has it from there has handed it on, and is done.
+            false => {
+                let mut last = Hop::waiting(far, Duration::ZERO);
+                let mut end = Hop::waiting(home, Duration::from_secs(2));
+                end.task.number = 3;
+                last.task.finale = Finale::Forward(end);
+                last
+            }
+        };
+        last.task.number = 2;
+        root.task.finale = Finale::Forward(last);
+        // The first call sees to it that the connections are there, for some.
+        if random.one_in(2) {
+            let first = Hop::sending_on(near, Hop::waiting(far, MS));
+            self.calls.push(call(begin, vec![first]));
+        }
+        let second = begin + 500 * MS;
+        self.calls.push(call(second, vec![root]));
+        self.faults = vec![Fault::Crash {
+            node: near,
+            at: second + Duration::from_micros(random.below(400_000)),
+            restart: random.one_in(2).then(|| random.millis(0, 500)),
+            machine: false,
+        }];
     }
 
     /// Calls and faults that meet in a way that chance alone rarely brings about.

@@ -113,6 +113,7 @@ pub(crate) struct Config {
     pub(crate) ping: PingSettings,
     pub(crate) keep_alive: KeepAliveSettings,
     pub(crate) confirm_after: Duration,
+    pub(crate) gone_after: Duration,
     pub(crate) stall_limit: Option<Duration>,
     pub(crate) remembered: usize,
     pub(crate) kept_bytes: u64,
@@ -149,6 +150,7 @@ impl Default for Config {
             ping: DEFAULT_PING,
             keep_alive: KeepAliveSettings::default(),
             confirm_after: SessionSettings::default().confirm_after,
+            gone_after: endpoint::Config::default().gone_after,
             stall_limit: None,
             remembered: 1 << 16,
             kept_bytes: 16 << 20,
@@ -198,6 +200,7 @@ impl Config {
             strangers: self.strangers,
             ping: self.ping,
             keep_alive: self.keep_alive,
+            gone_after: self.gone_after,
             stall_limit: self.stall_limit,
             remembered: self.remembered,
             kept_bytes: self.kept_bytes,
@@ -323,6 +326,15 @@ impl Builder {
     /// ([`initiator_timeout`](Self::initiator_timeout)).
     pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
         self.config.ping = PingSettings { period, timeout }.bounded();
+        self
+    }
+
+    /// How soon a call fails whose server is gone for certain: all its connections have ended, and its address refuses to be dialled
+    /// or is another process's. Whoever has work of the call from there learns of that end, too, and tells this endpoint at once:
+    /// for that there is this time and eight of the longest round trips that were seen, but no more than the ping period. Default
+    /// 100 ms. It is for threads that are busy with something else; from the ping period on a call waits for a whole period.
+    pub fn gone_after(mut self, time: Duration) -> Self {
+        self.config.gone_after = timer::bounded(time);
         self
     }
 

@@ -61,6 +61,16 @@ fn servers_that_announce_nothing() {
 }
 
 #[test]
+fn who_has_a_request_of_a_server_that_is_gone_and_does_not_say_so() {
+    let scope = Scope {
+        slow: 4,
+        hints: true,
+        ..timed(3)
+    };
+    check(Variant::EndsUnnoticed, TRUE_FAILURE, scope);
+}
+
+#[test]
 fn responses_that_are_delivered_twice() {
     check(Variant::DuplicatesDelivered, ONCE, timed(3));
 }

@@ -16,7 +16,7 @@ use crate::connection::{
 use crate::datagram::MAX_MESSAGE;
 use crate::dial::DialPolicy;
 use crate::executor::ExecutorConfig;
-use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_GONE_AFTER, DEFAULT_PING};
 use crate::seal::ClusterKey;
 use crate::wire::{Budgets, PingSettings};
 
@@ -97,6 +97,9 @@ pub struct Config {
     pub strangers: StrangerLimits,
     /// How calls are watched over that do not say. Default 500 ms and 5 s.
     pub ping: PingSettings,
+    /// How soon others are heard who have work of a server that is gone for certain: this and eight of the longest round trips that
+    /// were seen, but no longer than the ping period. Default 100 ms.
+    pub gone_after: Duration,
     /// How long the peer of a stream may be silent while something waits for it. Default 3 s and 10 s.
     pub keep_alive: KeepAliveSettings,
     /// How long a handler may make no progress before calls count it as stuck. Not limited by default.
@@ -144,6 +147,7 @@ impl Default for Config {
             dial_policy: DialPolicy::default(),
             strangers: StrangerLimits::default(),
             ping: DEFAULT_PING,
+            gone_after: DEFAULT_GONE_AFTER,
             keep_alive: KeepAliveSettings::default(),
             stall_limit: None,
             remembered: records.requests,

@@ -22,6 +22,10 @@ use crate::numbers::MAX_CLAIMING;
 /// Why a connection is closed that nobody needs.
 const ROOM_NEEDED: &str = "room is needed for another connection";
 
+/// Round trips within which others are heard of whom a server that is gone has asked something: they learn of its end, perhaps
+/// dial the initiator, and tell it.
+const TRIPS: u32 = 8;
+
 /// Addresses of which something is remembered, for each connection that there may be.
 const REMEMBERED: usize = 4;
 
@@ -278,6 +282,25 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// A connection that was dialled is open, or refused: that has taken a round trip or two.
+    fn note_trip(&mut self, dialled: Option<bool>, until: Option<Duration>) {
+        let (Some(is_back), Some(until)) = (dialled, until) else {
+            return;
+        };
+        let patience = match is_back {
+            true => self.config.dial_back_timeout,
+            false => self.config.dial_timeout,
+        };
+        let taken = self.now.saturating_sub(until.saturating_sub(patience));
+        self.trip = taken.max(self.trip - self.trip / 8);
+    }
+
+    /// How soon others are heard who have work of a server that is gone for certain.
+    pub(super) fn heard_within(&self) -> Duration {
+        let trips = self.trip.saturating_mul(TRIPS);
+        self.config.gone_after.saturating_add(trips)
+    }
+
     fn not_opening(&mut self, id: ConnId, until: Option<Duration>) {
         if let Some(until) = until {
             self.opening.remove(&(until, id));
@@ -466,12 +489,14 @@ impl<P: Probe> Endpoint<P> {
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
         let until = peer.until.take();
+        let dialled = peer.dialled.as_ref().map(Option::is_some);
         let (at, is_dialled) = (peer.at.clone(), peer.dialled.is_some());
         if let Some(at) = &at
             && self.dialled_back.get(at) == Some(&id)
         {
             self.dialled_back.remove(at);
         }
+        self.note_trip(dialled, until);
         self.not_opening(id, until);
         self.by_node.entry(hello.node).or_default().push(id);
         self.records.session_opened(id.session(), hello.node);
@@ -593,6 +618,10 @@ impl<P: Probe> Endpoint<P> {
         let Some(mut peer) = self.conns.remove(id) else {
             return;
         };
+        if let ConnectError::Refused { .. } = &error {
+            let dialled = peer.dialled.as_ref().map(Option::is_some);
+            self.note_trip(dialled, peer.until);
+        }
         self.not_opening(id, peer.until);
         self.places.leave(id);
         if let Some(carrier) = peer.link.peek(&self.sockets) {

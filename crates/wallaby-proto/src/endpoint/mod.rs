@@ -420,6 +420,8 @@ pub struct Endpoint<P = ()> {
     alarms: BTreeSet<(Duration, Alarm)>,
     /// The state machines are looked at by then, or sooner: those that it was for may have gone.
     due: Duration,
+    /// How long it took to open connections, or to be refused: the longest, which later ones diminish.
+    trip: Duration,
     /// Connections that have ended, as long as not all calls were told.
     farewells: VecDeque<Farewell>,
     /// The call whose watch is being followed.
@@ -536,6 +538,7 @@ impl<P: Probe> Endpoint<P> {
             fresh_for,
             alarms: BTreeSet::new(),
             due: NEVER,
+            trip: Duration::ZERO,
             farewells: VecDeque::new(),
             following: None,
             local: VecDeque::new(),

@@ -5,7 +5,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
+use crate::call::records::{
+    OutputMark as Standing, ReleasedMessage, SessionNumber as Came, Ticket,
+};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -735,9 +737,20 @@ impl<P: Probe> Endpoint<P> {
         let Some((ticket, sent)) = released else {
             return;
         };
+        if sent == ReleasedMessage::Delegation {
+            self.note_handed_on(id, ticket);
+        }
         match mark {
             Mark::Written(mark) => self.records.placed(ticket, sent, output(id, mark)),
             Mark::Parts(number) => self.note_large(id, number, MarkOwner::Released(ticket, sent)),
+        }
+    }
+
+    /// A request was handed on. Who has it by datagrams is not told of this endpoint's end.
+    fn note_handed_on(&mut self, id: ConnId, ticket: Ticket) {
+        let is_by_stream = |came: Came| !self.is_session(ConnId::from_number(came.0));
+        if self.is_session(id) && self.records.came_over(ticket).is_some_and(is_by_stream) {
+            self.records.handed_to_the_untold(ticket, self.now);
         }
     }
 

@@ -536,11 +536,17 @@ impl<P: Probe> Endpoint<P> {
         met: bool,
         why: Option<&ConnectError>,
     ) {
+        let is_sure = self.is_surely_gone(to, why);
+        let within = self.heard_within();
         if let Some(node) = to.node
             && let Some(call) = self.calls.get_mut(ping.call.sequence)
             && let Some(watch) = &mut call.watch
         {
             match why {
+                None | Some(ConnectError::Refused { .. }) if met && is_sure => {
+                    self.probe.notes(Note::Gone);
+                    watch.handle_surely_gone(&call.initiator, node, within, self.now);
+                }
                 None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
                     if met =>
                 {
@@ -555,6 +561,15 @@ impl<P: Probe> Endpoint<P> {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Whether nothing can come from there any more, and whoever has work from there is told of its end: no connection is left
+    /// whose other end says that it is this incarnation, and none of what it has sent came by datagrams, whose end is told to nobody.
+    fn is_surely_gone(&self, to: &Location, why: Option<&ConnectError>) -> bool {
+        let by_datagrams = matches!(&to.address, None | Some(Address::Udp(_)));
+        let is_told = matches!(why, None | Some(ConnectError::Refused { .. }));
+        let left = to.node.map_or(0, |node| self.connections_with(node));
+        is_told && !by_datagrams && left == 0
     }
 
     /// Whether the application has sent one of the initial requests there.
@@ -612,7 +627,8 @@ impl<P: Probe> Endpoint<P> {
                 self.post(Parcel::new(Message::Ping(ping.clone()), towards));
             }
             if !ping.abort {
-                return;
+                self.note_written();
+                return self.records.tell_of_passing(ping, origin);
             }
         }
         self.note_written();

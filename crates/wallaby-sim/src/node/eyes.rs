@@ -88,6 +88,8 @@ pub(super) struct Eyes {
     /// The next one is such a copy.
     again: bool,
     running: BTreeMap<(CallId, RequestId), Running>,
+    /// Requests that have announced themselves here.
+    announced: BTreeSet<(CallId, RequestId)>,
     /// Where requests will delegate to next that wait for something before.
     pub(super) upcoming: BTreeMap<(CallId, RequestId), Child>,
     /// Requests that have sent something of which it is not known that it has arrived.
@@ -113,6 +115,7 @@ impl Eyes {
             echo: None,
             again: false,
             running: BTreeMap::new(),
+            announced: BTreeSet::new(),
             upcoming: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
             calls: BTreeSet::new(),
@@ -188,6 +191,13 @@ impl Probe for Eyes {
 
     fn comes(&mut self, from: Option<ConnId>, message: &mut Message) -> bool {
         self.spoil(message);
+        if let Message::Pong(pong) = message
+            && pong.announced
+            && self.announced.insert((pong.call, pong.request))
+            && self.is(Broken::SurvivorUnheard)
+        {
+            return false;
+        }
         if let Message::Request(request) = message {
             self.task = Task::from_payload(&request.payload).map(|task| task.number);
             // It must not come a third time.

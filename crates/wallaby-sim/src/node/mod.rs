@@ -30,7 +30,7 @@ use self::streams::Stream;
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::network::Socket;
-use crate::plan::{NodePlan, Plan, Reach};
+use crate::plan::{LinkPlan, NodePlan, Plan, Reach};
 use crate::queue::{Event, Timer};
 
 const PORT: u16 = 7000;
@@ -141,7 +141,7 @@ impl Node {
             },
             ..Settings::default()
         };
-        let config = config(plan, hello.limits);
+        let config = config(plan, &context.plan.links, hello.limits);
         let mut endpoint = Endpoint::with_probe(config, hello, sessions, seeds, eyes);
         let udp = (plan.udp).then(|| endpoint.add_socket(socket_address(index), true));
         let Some(method) = MethodDefinition::new("sim.Tree/run", "raw", 0, 0) else {
@@ -361,8 +361,12 @@ fn hello(plan: &Plan, (index, node): (u32, NodeId)) -> Hello {
     }
 }
 
+/// Times on the way within which others are heard of whom a server that is gone has asked something: it has reached them, they have
+/// dialled the initiator, and told it.
+const SOON: u32 = 8;
+
 /// What users have, but for what a plan wants small.
-fn config(plan: NodePlan, wire: ConnectionLimits) -> Config {
+fn config(plan: NodePlan, links: &LinkPlan, wire: ConnectionLimits) -> Config {
     let mut limits = endpoint::Limits::default();
     (limits.message, limits.requests, limits.call) = (wire.message, wire.requests, wire.call);
     let mut config = Config {
@@ -370,6 +374,8 @@ fn config(plan: NodePlan, wire: ConnectionLimits) -> Config {
         remembered: plan.requests,
         kept_bytes: if plan.keeps { 1 << 20 } else { 0 },
         schemes: Schemes::new(["tcp", "udp"]),
+        // As little as may be, so that all who have to tell something must.
+        gone_after: links.longest() * SOON,
         ..Config::default()
     };
     if let Some(places) = plan.places {

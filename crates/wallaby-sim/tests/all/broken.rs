@@ -9,6 +9,7 @@
 //! | a terminal status that changes | `OutcomeChanges` |
 //! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `NothingSent` |
 //! | a failure of what somebody has told the end of | `ManifestForgotten` |
+//! | a failure of what a server has that lives | `SurvivorUnheard` |
 //! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
 //! | a status lost | `LostStatus` |
 //! | memory that grows | `NeverForgets` |
@@ -161,6 +162,11 @@ fn what_a_call_has_gone_on_without_and_does_not_tell() {
 #[test]
 fn calls_that_are_not_told_who_is_gone() {
     check(Broken::NeverGone, &[Rule::LateFailure]);
+}
+
+#[test]
+fn who_has_a_request_of_a_server_that_is_gone_and_is_not_heard() {
+    check(Broken::SurvivorUnheard, &[Rule::FalseFailure]);
 }
 
 #[test]

@@ -109,6 +109,12 @@ impl Builder {
         self
     }
 
+    /// How soon a call fails whose server is gone for certain: see [`crate::Builder::gone_after`]. Default 100 ms.
+    pub fn gone_after(mut self, time: Duration) -> Self {
+        self.config.gone_after = time.min(PingSettings::LONGEST);
+        self
+    }
+
     /// How long a peer may be silent while something on a stream waits for it: see [`crate::Builder::keep_alive`]. Default 3 s
     /// and 10 s.
     pub fn keep_alive(mut self, period: Duration, timeout: Duration) -> Self {

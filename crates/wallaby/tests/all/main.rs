@@ -25,6 +25,7 @@ mod hold;
 mod hostile_peer;
 mod house;
 mod intercept;
+mod killed;
 mod large_messages;
 mod limits;
 mod link;

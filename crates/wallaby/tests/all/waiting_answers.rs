@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, service, until, work};
-use wallaby::{Address, Endpoint, Many, One, Outcome, Request, Service};
+use wallaby::{Address, Client, Endpoint, Many, One, Outcome, Request, Service};
 
 over_every_transport!(
     they_leave_when_the_initiator_connects,
@@ -62,7 +62,11 @@ impl Line {
         let builder = Endpoint::builder().serve(gated(&gate));
         let leaf = net.bind(leaf(builder)).await;
         let relay = net.serve(relay(at(&leaf))).await;
-        let client = client();
+        // A call waits for so long for word of who has it from a relay that is gone.
+        let while_gone = Duration::from_secs(5);
+        let client = Endpoint::builder().ping(while_gone, 12 * while_gone);
+        let client = client.gone_after(while_gone).bind().await;
+        let client = client.expect("it does not listen");
         Self {
             gate,
             leaf,
@@ -107,7 +111,9 @@ async fn they_leave_when_the_initiator_asks(net: Net) {
     line.until_waiting(1).await;
     // Another call of the same initiator comes by: that shows nothing of the first one, whose token its initiator shows.
     let other = net.serve(relay(at(&line.leaf))).await;
-    let second = work::at(&line.client, at(&other)).one("second".into());
+    let often = Duration::from_millis(100);
+    let second = Client::new(&line.client, at(&other)).ping(often, 600 * often);
+    let second = work::within(second).one("second".into());
     assert_eq!(call.next().await, Some(Ok("first".into())));
     assert_eq!(call.next().await, None);
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));

@@ -71,6 +71,7 @@ impl Records {
         self.table.calls.at(call).unstated += unstated;
         if let Some(state) = self.sessions.get_mut(&origin.session) {
             state.brought = true;
+            state.handed |= !own;
         }
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);

@@ -1,4 +1,5 @@
-//! Sessions that have ended by which answers went on to initiators at their other side: any record may have one that was lost.
+//! Sessions that have ended by which answers went on to initiators at their other side, or that brought requests for others or
+//! took some on: any record may be concerned.
 //!
 //! To look at all records each time would let peers that connect and leave keep a server busy whose table is full. So records
 //! are looked at in passes, each for all sessions that had ended when it began, and a step of a pass at a time.
@@ -8,11 +9,15 @@ use std::mem;
 use std::time::Duration;
 
 use crate::call::records::outputs::OutputMark;
+use crate::call::records::table::Record;
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Records, SessionNumber};
+use crate::call::records::{Records, SessionNumber, Ticket};
 
 /// Records that a step looks at: a small fraction of a millisecond.
 const STEP: u32 = 4096;
+
+/// Ping periods after which an initiator has asked where a request went on.
+const KNOWN: u64 = 3;
 
 /// From one step to the next, unless a pass is done: so passes take a fraction of the time, however many sessions end.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -53,6 +58,13 @@ impl LostSessions {
         (!self.sought.is_empty()).then_some(self.due)
     }
 
+    /// Whether a request came over one of them, or was handed on.
+    fn has_handed(&self, record: &Record) -> bool {
+        let ended = |session: &SessionNumber| self.sought.contains_key(session);
+        !record.direct && ended(&record.session)
+            || record.outputs.any_onward(|output| ended(&output.session))
+    }
+
     fn has_lost(&self, output: &OutputMark) -> bool {
         let ended = self.sought.get(&output.session);
         ended.is_some_and(|confirmed| confirmed.is_none_or(|mark| output.mark > mark))
@@ -60,7 +72,40 @@ impl LostSessions {
 }
 
 impl Records {
-    /// The next step, if it is time: whose answers may have been lost is announced.
+    /// Whether the initiator may not know where a request is, or where it went on: one that ended long ago has been asked since.
+    fn may_be_unknown(&self, record: &Record, now: Nanoseconds) -> bool {
+        let call = self.table.calls.get(record.call);
+        let known = record
+            .since
+            .saturating_add(call.settings.period.saturating_mul(KNOWN));
+        let runs = !record.ended || record.outputs.are_being_written(&self.sessions);
+        !call.aborted && (runs || record.has_delegated() && known > now)
+    }
+
+    /// A request that came by a connection was handed on by datagrams: if this endpoint goes, its initiator is told, and who has
+    /// the request now is not. So the initiator is told of that one, once for all that are handed on in a turn.
+    pub fn handed_to_the_untold(&mut self, ticket: Ticket, now: Duration) {
+        if self.told_of.last() != Some(&ticket) {
+            self.told_of.push(ticket);
+            self.note_due(now.into());
+        }
+    }
+
+    /// The session that a request came over.
+    pub fn came_over(&self, ticket: Ticket) -> Option<SessionNumber> {
+        Some(self.table.records.get(self.slot(ticket)?).session)
+    }
+
+    /// Tells of these.
+    pub(super) fn tell_of_handed(&mut self, now: Nanoseconds) {
+        for ticket in mem::take(&mut self.told_of) {
+            if let Some(slot) = self.slot(ticket) {
+                self.announce(slot, now);
+            }
+        }
+    }
+
+    /// The next step, if it is time: whose answers may have been lost is announced, and what came from there or went there.
     pub(super) fn look_for_lost(&mut self, now: Nanoseconds) {
         if self.lost.next_due().is_none_or(|due| due > now) {
             return;
@@ -69,8 +114,9 @@ impl Records {
         let from = self.lost.next.min(slots.end);
         let to = from.saturating_add(STEP).min(slots.end);
         for slot in from..to {
-            let outputs = &self.table.records.get(slot).outputs;
-            if outputs.any(|output| self.lost.has_lost(output)) {
+            let record = self.table.records.get(slot);
+            let is_lost = record.outputs.any(|output| self.lost.has_lost(output));
+            if is_lost || self.lost.has_handed(record) && self.may_be_unknown(record, now) {
                 self.announce(slot, now);
             }
         }

@@ -22,13 +22,16 @@
 //! session:                           sent again it does not go there: records.too_large(ticket, ..)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
 //! a session's output was written:    records.written(session, mark)
+//! a request of a stream goes on by    records.handed_to_the_untold(ticket, now)
+//! datagrams:
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
 //! another server's response goes     relay_id = records.begin_relay(&response, session, now),
 //! on, but waits or goes in parts:    then records.relayed(relay_id, output)
 //! the status of a refused request    relay_id = records.refused(&request, now), then the same
 //! does not leave at once:
-//! a ping arrived:                    if records.relay_target(&ping, origin, now) names a server, it goes on there; unless it did,
-//!                                    and in any case if it aborts: records.handle_ping(&ping, origin, now)
+//! a ping arrived:                    if records.relay_target(&ping, origin, now) names a server, it goes on there, and
+//!                                    records.tell_of_passing(&ping, origin); unless it did, and in any case if it aborts:
+//!                                    records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_relayed(&pong, now)
 //! passes by:
 //! its timer fired:                   read all input, then records.handle_timeout(now)
@@ -302,6 +305,8 @@ pub struct Records {
     kept: KeptResponses,
     relays: Relays,
     lost: LostSessions,
+    /// Requests whose initiators are to be told where they went on.
+    told_of: Vec<Ticket>,
     /// The peers of the sessions that ended last.
     former: BTreeMap<SessionNumber, NodeId>,
     /// The same in the order in which they ended.
@@ -344,6 +349,7 @@ impl Records {
             kept: KeptResponses::new(limits.kept_bytes),
             relays: Relays::new(limits.relays),
             lost: LostSessions::default(),
+            told_of: Vec::new(),
             former: BTreeMap::new(),
             former_order: VecDeque::new(),
             forgotten: ForgottenRoutes::new(Keyed(secret)),
@@ -378,7 +384,8 @@ impl Records {
         let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
         let relay_id = self.relays.next_due();
         let lost = self.lost.next_due();
-        let all = [fresh, queued, collection, relay_id, lost];
+        let told = self.told_of.first().map(|_| Nanoseconds::ZERO);
+        let all = [fresh, queued, collection, relay_id, lost, told];
         all.into_iter().flatten().min().map(Duration::from)
     }
 
@@ -407,6 +414,7 @@ impl Records {
             relays: false,
             foreign: false,
             brought: false,
+            handed: false,
             initiators: BTreeMap::new(),
         };
         self.sessions.insert(session, state);
@@ -429,7 +437,8 @@ impl Records {
     }
 
     /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
-    /// may know where they are (PROTOCOL-NOTES 17).
+    /// may know where they are (PROTOCOL-NOTES 17). So are those that came over it for others, and those that were handed on
+    /// over it: its other end may be gone, and nobody else may know who has them, or that they are lost.
     pub fn session_ended(&mut self, session: SessionNumber, now: Duration) {
         let Some(state) = self.sessions.remove(&session) else {
             return;
@@ -443,7 +452,7 @@ impl Records {
         let peer = self.table.peer(state.peer);
         let anywhere = peer
             .is_some_and(|peer| state.foreign || state.brought && self.table.shares_a_line(peer));
-        if state.relays || anywhere {
+        if state.relays || state.handed || anywhere {
             self.lost.note(session, state.confirmed);
             if let Some(due) = self.lost.next_due() {
                 self.note_due(due);
@@ -492,6 +501,7 @@ impl Records {
             self.look_at(slot, now);
         }
         self.look_for_lost(now);
+        self.tell_of_handed(now);
         self.announce_relays(now);
         if self.collect_at <= now {
             self.collect(now);

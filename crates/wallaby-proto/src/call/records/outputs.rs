@@ -7,9 +7,14 @@ use std::collections::BTreeMap;
 use crate::call::records::table::empty;
 use crate::id::NodeId;
 
-/// One connection of this incarnation to another, by a number that the driver never uses again.
+/// One connection of this incarnation to another, by a number that the driver never uses again, and which is not 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionNumber(pub u64);
+
+impl SessionNumber {
+    /// That of a record that is in no use: no driver has one with this number.
+    pub(super) const NONE: Self = Self(0);
+}
 
 /// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.
@@ -33,6 +38,9 @@ pub(super) struct SessionState {
     pub(super) relays: bool,
     /// It has brought requests.
     pub(super) brought: bool,
+    /// Some of them were of calls of others than the peer, or requests were handed on this way: they are to be told of when it
+    /// ends.
+    pub(super) handed: bool,
     /// Answers may have gone this way of calls that came first over other sessions.
     pub(super) foreign: bool,
     /// Initiators of requests that came this way and who may be connected themselves.
@@ -310,6 +318,11 @@ impl Outputs {
         self.any(|output| {
             output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
         })
+    }
+
+    /// Whether one of the last requests that were handed on went out like that.
+    pub(super) fn any_onward(&self, is_it: impl Fn(&OutputMark) -> bool) -> bool {
+        self.delegated().iter().any(is_it)
     }
 
     /// Whether an answer went out like that.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::call::records::outputs::{Sessions, is_written};
 use crate::call::records::table::RecordedCallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Action, OutputMark, Records, SessionNumber};
+use crate::call::records::{Action, Origin, OutputMark, Records, SessionNumber};
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, Path, RequestId, Token};
-use crate::wire::{PingSettings, Pong, ReplyTo, Response};
+use crate::wire::{Ping, PingSettings, Pong, ReplyTo, Response};
 
 /// A request that is answered with a status and not remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,6 +201,23 @@ impl Records {
             });
         let found = few.find(|relay| !relay.is_written(&self.sessions));
         found.map(|relay| relay.pong(call))
+    }
+
+    /// A ping goes on to where its request is said to be. If a response of that is on its way through this endpoint, its
+    /// initiator is told so: nobody further on may be there any more.
+    pub fn tell_of_passing(&mut self, ping: &Ping, origin: Origin) {
+        let key = RecordedCallKey {
+            call: ping.call,
+            token: ping.token,
+        };
+        if let Some(pong) = self.relayed_pong(key, ping.request) {
+            let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
+            self.actions.push_back(Action::Pong {
+                session: origin.session,
+                pong: Pong { token, ..pong },
+                ticket: None,
+            });
+        }
     }
 
     /// What is told of got its place in a session's output, or will not be sent after all.

@@ -274,7 +274,11 @@ impl Records {
             ReleasedMessage::Response(index) => record.outputs.place(index, output),
             ReleasedMessage::End => record.outputs.place(record.count, output),
             ReleasedMessage::Delegation => {
-                return record.outputs.place_delegated(output, &self.sessions);
+                record.outputs.place_delegated(output, &self.sessions);
+                if let Some(session) = self.sessions.get_mut(&output.session) {
+                    session.handed = true;
+                }
+                return;
             }
         }
         if !record.direct || record.session != output.session {

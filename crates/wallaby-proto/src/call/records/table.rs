@@ -784,6 +784,7 @@ impl Record {
     /// Lets go of what a slot that is not used need not hold.
     fn release(&mut self) {
         self.outputs.clear();
+        self.session = SessionNumber::NONE;
         if let Some(cold) = &mut self.cold {
             cold.children.clear();
             cold.continuation = None;

@@ -22,6 +22,8 @@ pub(super) struct NodeHint {
     pub(super) alone: bool,
     /// The node is gone: they have less time.
     pub(super) node: bool,
+    /// It is so for certain: they have still less.
+    pub(super) surely: bool,
 }
 
 /// The branches of a node are looked at in the order of their positions.
@@ -40,6 +42,7 @@ impl NodeHint {
             asks: self.asks || other.asks,
             alone: self.alone || other.alone,
             node: self.node || other.node,
+            surely: self.surely || other.surely,
         }
     }
 }
@@ -124,9 +127,12 @@ impl Watch {
             watched.hinted = None;
         }
         let on_top = watched.top().is_some_and(|hop| hop.at.node == Some(node));
-        if ended.node && on_top && watched.gone.is_none() && self.gone.contains_key(&node) {
-            watched.gone = Some(now);
-            self.arm(initiator, position);
+        if ended.node && on_top && self.gone.contains_key(&node) {
+            let is_news = watched.gone.is_none();
+            watched.gone.get_or_insert(now);
+            if is_news || ended.surely {
+                self.arm(initiator, position);
+            }
         }
         if ended.asks && self.is_open(initiator, position) {
             self.ask_out_of_turn(initiator, position, now);

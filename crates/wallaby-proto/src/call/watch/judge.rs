@@ -34,9 +34,32 @@ impl Watch {
         }
         let limit = evidence.saturating_add(timeout);
         match watched.gone {
-            Some(gone) => limit.min(self.given_up_early(evidence, gone)),
+            Some(gone) => {
+                let early = limit.min(self.given_up_early(evidence, gone));
+                let soon = self.given_up_soon(watched, evidence, gone);
+                soon.map_or(early, |soon| early.min(soon))
+            }
             None => limit,
         }
+    }
+
+    /// When a branch is given up whose server is gone for certain: whoever has it now has been told so, too, and is heard soon.
+    /// Who passes on a response of it may hold that back for as long as it likes, and says so once a period.
+    fn given_up_soon(
+        &self,
+        watched: &WatchedBranch,
+        evidence: Duration,
+        gone: Duration,
+    ) -> Option<Duration> {
+        let node = watched.top()?.at.node?;
+        let (since, within) = self.gone.get(&node)?.surely?;
+        let period = self.settings.ping.period;
+        let last = evidence.max(gone).max(since);
+        let passed_on = watched
+            .on_its_way
+            .map(|said| said.saturating_add(period.saturating_mul(2)));
+        let is_held = passed_on.is_some_and(|until| until > last);
+        (!is_held).then(|| last.saturating_add(within))
     }
 
     /// What an earlier attempt knew comes again only when the requests above it get so far: so long they excuse its silence.

@@ -184,6 +184,8 @@ struct Gone {
     since: Duration,
     /// This endpoint had reached it before; else it was only told of it, and has not found it.
     was_met: bool,
+    /// Nobody can hear of it any more but from others: since when that is known, and how soon these are heard.
+    surely: Option<(Duration, Duration)>,
 }
 
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
@@ -514,7 +516,20 @@ impl Watch {
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
     /// there last has three ping periods to show life elsewhere.
     pub fn handle_gone(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        self.note_gone(initiator, node, true, now);
+        self.note_gone(initiator, node, true, None, now);
+    }
+
+    /// As [`Self::handle_gone`], and no connection is left by which something may come from there. Whoever has a request from
+    /// there has lost its connection, too, and says so at once: its word is here `within` this time. Longer than a ping period is
+    /// no longer than that.
+    pub fn handle_surely_gone(
+        &mut self,
+        initiator: &Initiator,
+        node: NodeId,
+        within: Duration,
+        now: Duration,
+    ) {
+        self.note_gone(initiator, node, true, Some(within), now);
     }
 
     /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,
@@ -522,11 +537,18 @@ impl Watch {
     /// others pass on a pong from there: then it is they alone who can reach it, and this says nothing any more.
     pub fn handle_not_found(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
         if !self.beyond.contains(&node) {
-            self.note_gone(initiator, node, false, now);
+            self.note_gone(initiator, node, false, None, now);
         }
     }
 
-    fn note_gone(&mut self, initiator: &Initiator, node: NodeId, was_met: bool, now: Duration) {
+    fn note_gone(
+        &mut self,
+        initiator: &Initiator,
+        node: NodeId,
+        was_met: bool,
+        within: Option<Duration>,
+        now: Duration,
+    ) {
         if self.line_at(node, 0).is_none() {
             return; // nothing of the call was ever there
         }
@@ -534,14 +556,20 @@ impl Watch {
         let news = Gone {
             since: now,
             was_met,
+            surely: None,
         };
-        self.gone.entry(node).or_insert(news).was_met |= was_met;
+        let gone = self.gone.entry(node).or_insert(news);
+        gone.was_met |= was_met;
+        let is_sure = gone.surely.is_none() && within.is_some();
+        let within = within.map(|within| (now, within.min(self.settings.ping.period)));
+        gone.surely = gone.surely.or(within);
         if is_news {
             self.forget_unnamed();
         }
         let ended = NodeHint {
             asks: is_news,
             node: true,
+            surely: is_sure,
             ..NodeHint::default()
         };
         self.note_hint(initiator, node, ended, now);

@@ -318,6 +318,77 @@ fn a_gone_node_is_given_up_within_three_periods() {
     assert!(failed(&desk.until(400)).is_some());
 }
 
+const SOON: Duration = Duration::from_millis(30);
+
+/// Nothing can come from there any more but by others, who know as well.
+#[test]
+fn a_node_that_is_surely_gone_is_given_up_soon() {
+    for (within, due) in [(SOON, 180), (Duration::MAX, 250)] {
+        let mut desk = Desk::new();
+        desk.pong(1, "0", running());
+        desk.until(150);
+        let now = desk.time();
+        let watch = &mut desk.watch;
+        watch.handle_surely_gone(&desk.initiator, node(10), within, now);
+        assert_eq!(desk.actions(), ["ping 0 at m1"]);
+        assert_eq!(failed(&desk.until(due - 1)), None);
+        assert!(
+            failed(&desk.until(due)).is_some(),
+            "never later than a period"
+        );
+    }
+}
+
+/// First somebody at another connection claimed to be it.
+#[test]
+fn a_gone_node_may_turn_out_to_be_so_for_sure() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    desk.until(150);
+    let now = desk.time();
+    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.until(200);
+    let now = desk.time();
+    let watch = &mut desk.watch;
+    watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+    assert_eq!(failed(&desk.until(229)), None);
+    assert!(failed(&desk.until(230)).is_some());
+}
+
+/// Who passes a response on may wait for room, and says so once a period.
+#[test]
+fn what_is_passed_on_of_a_node_that_is_surely_gone_is_waited_for() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    let mut told = pong(at("0"), None);
+    (told.announced, told.writing) = (true, true);
+    for time in 1..9 {
+        desk.until(100 + 100 * time);
+        desk.hear(7, told.clone());
+        let now = desk.time();
+        let watch = &mut desk.watch;
+        watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+        assert!(desk.failure.is_none(), "after {time} periods");
+    }
+}
+
+/// Whoever has it now was told of the end, and says so in time.
+#[test]
+fn the_successor_of_a_node_that_is_surely_gone_saves_the_call() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    desk.until(150);
+    let now = desk.time();
+    let watch = &mut desk.watch;
+    watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+    desk.until(179);
+    let mut announced = pong(at("0+1"), Some(running()));
+    announced.announced = true;
+    desk.hear(2, announced);
+    assert_eq!(failed(&desk.until(678)), None, "the whole timeout");
+    assert!(failed(&desk.until(679)).is_some());
+}
+
 /// Another branch brought the manifest of one that nobody has told of yet: that none of its servers is known does not mean
 /// that they are gone. What it misses has the whole timeout.
 #[test]

@@ -68,6 +68,8 @@ pub struct Executor<J> {
     /// What waits, by connection, and these by whose turn it is. Whoever is first here has its share, or nothing would wait.
     connections: BTreeMap<SessionNumber, ConnectionQueue<J>>,
     order: BTreeSet<(Rank, SessionNumber)>,
+    /// The same connections by how many of their jobs wait: who has most makes room for who has less.
+    by_waiting: BTreeSet<(usize, SessionNumber)>,
     arrivals: u64,
 }
 
@@ -85,6 +87,7 @@ pub struct Turn {
 #[derive(Debug)]
 struct ConnectionQueue<J> {
     rank: Rank,
+    waiting: usize,
     queues: BTreeMap<NodeId, InitiatorQueue<J>>,
     order: BTreeSet<(Rank, NodeId)>,
 }
@@ -115,6 +118,7 @@ impl<J> Executor<J> {
             waiting: Shares::new(config.queue),
             connections: BTreeMap::new(),
             order: BTreeSet::new(),
+            by_waiting: BTreeSet::new(),
             arrivals: 0,
             config,
         }
@@ -186,6 +190,7 @@ impl<J> Executor<J> {
             .entry(session)
             .or_insert_with(|| ConnectionQueue {
                 rank: Rank::default(),
+                waiting: 0,
                 queues: BTreeMap::new(),
                 order: BTreeSet::new(),
             });
@@ -199,6 +204,25 @@ impl<J> Executor<J> {
         queue.jobs.insert(turn, job);
         self.list(owner);
         turn
+    }
+
+    /// A job makes room for one of this owner, which has no [room](Self::has_room): the last one of the connection that has most
+    /// of them. `None` if that connection would have fewer than the owner's then. However many connections fill the queue
+    /// together, one that has little there loses nothing.
+    #[cold]
+    pub fn displace(&mut self, (session, _): Owner) -> Option<J> {
+        let own = self.connections.get(&session).map_or(0, |own| own.waiting);
+        let (most, largest) = *self.by_waiting.last()?;
+        if most <= own + 1 {
+            return None;
+        }
+        let connection = self.connections.get_mut(&largest)?;
+        let (_, initiator) = *connection.order.last()?;
+        let (_, job) = connection.queues.get_mut(&initiator)?.jobs.pop_last()?;
+        let share = self.waiting.name(largest, initiator);
+        self.waiting.give_back(share);
+        self.list((largest, initiator));
+        Some(job)
     }
 
     /// A job does not wait any more. `None` if it did not.
@@ -256,6 +280,15 @@ impl<J> Executor<J> {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
+        let share = self.waiting.name(session, initiator);
+        let waiting = self.waiting.taken_by_connection(share);
+        if waiting != connection.waiting {
+            self.by_waiting.remove(&(connection.waiting, session));
+            connection.waiting = waiting;
+            if waiting > 0 {
+                self.by_waiting.insert((waiting, session));
+            }
+        }
         let share = self.running.name(session, initiator);
         if let Some(queue) = connection.queues.get_mut(&initiator) {
             connection.order.remove(&(queue.rank, initiator));
@@ -348,6 +381,31 @@ mod tests {
         assert_eq!(executor.release(owner(1)), Some("later"));
         assert_eq!(executor.release(owner(1)), None);
         assert_eq!(executor.load(), Load::default());
+    }
+
+    /// However many fill the queue together: who has little there gets a place, and who has most gives it.
+    #[test]
+    fn who_has_most_makes_room_for_who_has_little() {
+        let mut executor = executor(1, 64);
+        offer(&mut executor, owner(1), 1);
+        while (1..=40).any(|from| offer(&mut executor, owner(from), 1).1 == 1) {}
+        let (full, newcomer) = (executor.load().waiting, owner(99));
+        assert_eq!(offer(&mut executor, newcomer, 1), (0, 0, 1));
+
+        let displaced = executor.displace(newcomer).expect("one who has more");
+        assert_ne!(displaced, newcomer);
+        executor.queue(newcomer, newcomer, 0);
+        assert_eq!(executor.load(), load(1, full));
+        assert_eq!(executor.displace(displaced), None, "nobody has more than one over these");
+
+        let mut runs = owner(1);
+        let mut all = Vec::new();
+        while let Some(next) = executor.release(runs) {
+            all.push(next);
+            runs = next;
+        }
+        assert_eq!((all.len(), executor.load()), (full, Load::default()));
+        assert!(all.contains(&newcomer));
     }
 
     #[test]

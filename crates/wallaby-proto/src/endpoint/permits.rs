@@ -44,7 +44,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline(never)]
     pub(super) fn wait_for_place(&mut self, mut handler: Box<Handler>) {
         let owner = handler.owner();
-        if !self.executor.has_room(owner) {
+        if !self.makes_room(owner) {
             self.counters.requests_refused += 1;
             self.probe.notes(Note::QueueFull);
             self.grant_request(handler.from, handler.payload.len());
@@ -64,6 +64,21 @@ impl<P: Probe> Endpoint<P> {
             self.list(key, &handler);
             self.handlers.put(key, handler);
         }
+    }
+
+    /// Whether another request of this owner may wait. For that, one of the connection that has most of them may be refused.
+    fn makes_room(&mut self, owner: Owner) -> bool {
+        if self.executor.has_room(owner) {
+            return true;
+        }
+        let Some(displaced) = self.executor.displace(owner) else {
+            return false;
+        };
+        self.counters.requests_refused += 1;
+        self.probe.notes(Note::QueueFull);
+        let why = "as many requests wait as may, and most of them came over the same connection as this one";
+        self.stop(displaced, Status::new(Code::ResourceExhausted, why));
+        true
     }
 
     /// A request that was handed out [ahead](Self::serve_ahead), or came down a [line](Self::serve_line), is to have a place, as
@@ -90,7 +105,7 @@ impl<P: Probe> Endpoint<P> {
             self.outputs.push_back(Output::Run(key));
             return true;
         }
-        if !self.executor.has_room(owner) {
+        if !self.makes_room(owner) {
             self.counters.requests_refused += 1;
             let why = self.executor.why_refused(owner);
             self.end_with(handler, &Status::new(Code::ResourceExhausted, why));

@@ -158,7 +158,7 @@ impl Machine for Client {
             }
             Event::Gone { server, now } => {
                 if let Some(watch) = &mut self.watch {
-                    watch.handle_surely_gone(&self.initiator, node(*server), SOON, *now);
+                    watch.handle_gone_for_certain(&self.initiator, node(*server), SOON, *now);
                 }
             }
         }

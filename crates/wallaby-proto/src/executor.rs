@@ -396,7 +396,11 @@ mod tests {
         assert_ne!(displaced, newcomer);
         executor.queue(newcomer, newcomer, 0);
         assert_eq!(executor.load(), load(1, full));
-        assert_eq!(executor.displace(displaced), None, "nobody has more than one over these");
+        assert_eq!(
+            executor.displace(displaced),
+            None,
+            "nobody has more than one over these"
+        );
 
         let mut runs = owner(1);
         let mut all = Vec::new();

@@ -5,9 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::records::{
-    OutputMark as Standing, ReleasedMessage, SessionNumber as Came, Ticket,
-};
+use crate::call::records::{OutputMark as Standing, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -748,9 +746,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request was handed on. Who has it by datagrams is not told of this endpoint's end.
     fn note_handed_on(&mut self, id: ConnId, ticket: Ticket) {
-        let is_by_stream = |came: Came| !self.is_session(ConnId::from_number(came.0));
+        let is_by_stream = |came: SessionNumber| !self.is_session(ConnId::from_number(came.0));
         if self.is_session(id) && self.records.came_over(ticket).is_some_and(is_by_stream) {
-            self.records.handed_to_the_untold(ticket, self.now);
+            self.records.announce_after_delegation(ticket, self.now);
         }
     }
 

@@ -536,7 +536,7 @@ impl<P: Probe> Endpoint<P> {
         met: bool,
         why: Option<&ConnectError>,
     ) {
-        let is_sure = self.is_surely_gone(to, why);
+        let is_sure = self.is_gone_for_certain(to, why);
         let within = self.heard_within();
         if let Some(node) = to.node
             && let Some(call) = self.calls.get_mut(ping.call.sequence)
@@ -545,7 +545,7 @@ impl<P: Probe> Endpoint<P> {
             match why {
                 None | Some(ConnectError::Refused { .. }) if met && is_sure => {
                     self.probe.notes(Note::Gone);
-                    watch.handle_surely_gone(&call.initiator, node, within, self.now);
+                    watch.handle_gone_for_certain(&call.initiator, node, within, self.now);
                 }
                 None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
                     if met =>
@@ -565,7 +565,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether nothing can come from there any more, and whoever has work from there is told of its end: no connection is left
     /// whose other end says that it is this incarnation, and none of what it has sent came by datagrams, whose end is told to nobody.
-    fn is_surely_gone(&self, to: &Location, why: Option<&ConnectError>) -> bool {
+    fn is_gone_for_certain(&self, to: &Location, why: Option<&ConnectError>) -> bool {
         let by_datagrams = matches!(&to.address, None | Some(Address::Udp(_)));
         let is_told = matches!(why, None | Some(ConnectError::Refused { .. }));
         let left = to.node.map_or(0, |node| self.connections_with(node));

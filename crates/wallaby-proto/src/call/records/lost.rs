@@ -84,9 +84,9 @@ impl Records {
 
     /// A request that came by a connection was handed on by datagrams: if this endpoint goes, its initiator is told, and who has
     /// the request now is not. So the initiator is told of that one, once for all that are handed on in a turn.
-    pub fn handed_to_the_untold(&mut self, ticket: Ticket, now: Duration) {
-        if self.told_of.last() != Some(&ticket) {
-            self.told_of.push(ticket);
+    pub fn announce_after_delegation(&mut self, ticket: Ticket, now: Duration) {
+        if self.to_announce.last() != Some(&ticket) {
+            self.to_announce.push(ticket);
             self.note_due(now.into());
         }
     }
@@ -97,8 +97,8 @@ impl Records {
     }
 
     /// Tells of these.
-    pub(super) fn tell_of_handed(&mut self, now: Nanoseconds) {
-        for ticket in mem::take(&mut self.told_of) {
+    pub(super) fn announce_delegating(&mut self, now: Nanoseconds) {
+        for ticket in mem::take(&mut self.to_announce) {
             if let Some(slot) = self.slot(ticket) {
                 self.announce(slot, now);
             }

@@ -22,7 +22,7 @@
 //! session:                           sent again it does not go there: records.too_large(ticket, ..)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
 //! a session's output was written:    records.written(session, mark)
-//! a request of a stream goes on by    records.handed_to_the_untold(ticket, now)
+//! a request of a stream goes on by    records.announce_after_delegation(ticket, now)
 //! datagrams:
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
 //! another server's response goes     relay_id = records.begin_relay(&response, session, now),
@@ -306,7 +306,7 @@ pub struct Records {
     relays: Relays,
     lost: LostSessions,
     /// Requests whose initiators are to be told where they went on.
-    told_of: Vec<Ticket>,
+    to_announce: Vec<Ticket>,
     /// The peers of the sessions that ended last.
     former: BTreeMap<SessionNumber, NodeId>,
     /// The same in the order in which they ended.
@@ -349,7 +349,7 @@ impl Records {
             kept: KeptResponses::new(limits.kept_bytes),
             relays: Relays::new(limits.relays),
             lost: LostSessions::default(),
-            told_of: Vec::new(),
+            to_announce: Vec::new(),
             former: BTreeMap::new(),
             former_order: VecDeque::new(),
             forgotten: ForgottenRoutes::new(Keyed(secret)),
@@ -384,7 +384,7 @@ impl Records {
         let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
         let relay_id = self.relays.next_due();
         let lost = self.lost.next_due();
-        let told = self.told_of.first().map(|_| Nanoseconds::ZERO);
+        let told = self.to_announce.first().map(|_| Nanoseconds::ZERO);
         let all = [fresh, queued, collection, relay_id, lost, told];
         all.into_iter().flatten().min().map(Duration::from)
     }
@@ -501,7 +501,7 @@ impl Records {
             self.look_at(slot, now);
         }
         self.look_for_lost(now);
-        self.tell_of_handed(now);
+        self.announce_delegating(now);
         self.announce_relays(now);
         if self.collect_at <= now {
             self.collect(now);

@@ -23,7 +23,7 @@ pub(super) struct NodeHint {
     /// The node is gone: they have less time.
     pub(super) node: bool,
     /// It is so for certain: they have still less.
-    pub(super) surely: bool,
+    pub(super) certain: bool,
 }
 
 /// The branches of a node are looked at in the order of their positions.
@@ -42,7 +42,7 @@ impl NodeHint {
             asks: self.asks || other.asks,
             alone: self.alone || other.alone,
             node: self.node || other.node,
-            surely: self.surely || other.surely,
+            certain: self.certain || other.certain,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Watch {
         if ended.node && on_top && self.gone.contains_key(&node) {
             let is_news = watched.gone.is_none();
             watched.gone.get_or_insert(now);
-            if is_news || ended.surely {
+            if is_news || ended.certain {
                 self.arm(initiator, position);
             }
         }

@@ -52,7 +52,7 @@ impl Watch {
         gone: Duration,
     ) -> Option<Duration> {
         let node = watched.top()?.at.node?;
-        let (since, within) = self.gone.get(&node)?.surely?;
+        let (since, within) = self.gone.get(&node)?.certain?;
         let period = self.settings.ping.period;
         let last = evidence.max(gone).max(since);
         let passed_on = watched

@@ -185,7 +185,7 @@ struct Gone {
     /// This endpoint had reached it before; else it was only told of it, and has not found it.
     was_met: bool,
     /// Nobody can hear of it any more but from others: since when that is known, and how soon these are heard.
-    surely: Option<(Duration, Duration)>,
+    certain: Option<(Duration, Duration)>,
 }
 
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
@@ -522,7 +522,7 @@ impl Watch {
     /// As [`Self::handle_gone`], and no connection is left by which something may come from there. Whoever has a request from
     /// there has lost its connection, too, and says so at once: its word is here `within` this time. Longer than a ping period is
     /// no longer than that.
-    pub fn handle_surely_gone(
+    pub fn handle_gone_for_certain(
         &mut self,
         initiator: &Initiator,
         node: NodeId,
@@ -556,20 +556,20 @@ impl Watch {
         let news = Gone {
             since: now,
             was_met,
-            surely: None,
+            certain: None,
         };
         let gone = self.gone.entry(node).or_insert(news);
         gone.was_met |= was_met;
-        let is_sure = gone.surely.is_none() && within.is_some();
+        let is_sure = gone.certain.is_none() && within.is_some();
         let within = within.map(|within| (now, within.min(self.settings.ping.period)));
-        gone.surely = gone.surely.or(within);
+        gone.certain = gone.certain.or(within);
         if is_news {
             self.forget_unnamed();
         }
         let ended = NodeHint {
             asks: is_news,
             node: true,
-            surely: is_sure,
+            certain: is_sure,
             ..NodeHint::default()
         };
         self.note_hint(initiator, node, ended, now);

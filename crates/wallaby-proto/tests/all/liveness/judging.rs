@@ -322,14 +322,14 @@ const SOON: Duration = Duration::from_millis(30);
 
 /// Nothing can come from there any more but by others, who know as well.
 #[test]
-fn a_node_that_is_surely_gone_is_given_up_soon() {
+fn a_node_that_is_gone_for_certain_is_given_up_soon() {
     for (within, due) in [(SOON, 180), (Duration::MAX, 250)] {
         let mut desk = Desk::new();
         desk.pong(1, "0", running());
         desk.until(150);
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_surely_gone(&desk.initiator, node(10), within, now);
+        watch.handle_gone_for_certain(&desk.initiator, node(10), within, now);
         assert_eq!(desk.actions(), ["ping 0 at m1"]);
         assert_eq!(failed(&desk.until(due - 1)), None);
         assert!(
@@ -350,14 +350,14 @@ fn a_gone_node_may_turn_out_to_be_so_for_sure() {
     desk.until(200);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+    watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
     assert_eq!(failed(&desk.until(229)), None);
     assert!(failed(&desk.until(230)).is_some());
 }
 
 /// Who passes a response on may wait for room, and says so once a period.
 #[test]
-fn what_is_passed_on_of_a_node_that_is_surely_gone_is_waited_for() {
+fn what_is_passed_on_of_a_node_that_is_gone_for_certain_is_waited_for() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     let mut told = pong(at("0"), None);
@@ -367,20 +367,20 @@ fn what_is_passed_on_of_a_node_that_is_surely_gone_is_waited_for() {
         desk.hear(7, told.clone());
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+        watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
         assert!(desk.failure.is_none(), "after {time} periods");
     }
 }
 
 /// Whoever has it now was told of the end, and says so in time.
 #[test]
-fn the_successor_of_a_node_that_is_surely_gone_saves_the_call() {
+fn the_successor_of_a_node_that_is_gone_for_certain_saves_the_call() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     desk.until(150);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_surely_gone(&desk.initiator, node(10), SOON, now);
+    watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
     desk.until(179);
     let mut announced = pong(at("0+1"), Some(running()));
     announced.announced = true;

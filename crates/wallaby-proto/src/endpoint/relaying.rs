@@ -211,20 +211,18 @@ impl<P: Probe> Endpoint<P> {
         if node == Some(call.initiator) {
             return Some((from, distance));
         }
-        let (next, nearer) = self.nearer(call, message.token()?, distance)?;
-        (next != from).then_some((next, nearer))
-    }
-
-    /// Where an answer goes on to that is so far from its initiator, and how far it is then.
-    fn nearer(&self, call: CallId, token: Token, distance: u32) -> Option<(ConnId, u32)> {
-        let RelayRoute { session, distance } = self.records.relay_route(call, token, distance)?;
-        let id = ConnId::from_number(session.0);
-        if let Some(direct) = self.direct_route(call.initiator, id) {
-            return Some((direct, distance));
-        }
-        let node = self.conns.get(id)?.node;
-        // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
-        (node != Some(self.node)).then_some((id, distance))
+        let named = (call, message.token()?);
+        let route = self
+            .records
+            .relay_route(named, distance, Some(from.session()))?;
+        let id = ConnId::from_number(route.session.0);
+        let next = match self.direct_route(call.initiator, id) {
+            Some(direct) => direct,
+            // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
+            None if self.conns.get(id)?.node == Some(self.node) => return None,
+            None => id,
+        };
+        (next != from).then_some((next, route.distance))
     }
 
     /// Where a relayed answer goes now.
@@ -239,8 +237,8 @@ impl<P: Probe> Endpoint<P> {
     /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
     /// from.
     fn may_wait(&self, response: &Response, distance: u32) -> Option<RelayRoute> {
-        self.records
-            .relay_route(response.call, response.token?, distance)
+        let named = (response.call, response.token?);
+        self.records.relay_route(named, distance, None)
     }
 
     // Without a route.
@@ -263,7 +261,7 @@ impl<P: Probe> Endpoint<P> {
         if let Towards::Relay(relayed) = &parcel.towards
             && self
                 .records
-                .relay_route(call, token, relayed.distance)
+                .relay_route((call, token), relayed.distance, None)
                 .is_none()
         {
             return self.drop_answer(parcel);

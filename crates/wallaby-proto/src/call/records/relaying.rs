@@ -105,22 +105,36 @@ impl Records {
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
     /// which is nearest to the initiator, or what took its place: see [`Self::direct_route`].
     pub fn route_back(&self, call: CallId, token: Token) -> Option<SessionNumber> {
-        let route = self.relay_route(call, token, 0)?;
+        let route = self.relay_route((call, token), 0, None)?;
         Some(route.session)
     }
 
     /// The same for an answer of another server that is so far from the initiator: see
-    /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on.
-    pub fn relay_route(&self, call: CallId, token: Token, distance: u32) -> Option<RelayRoute> {
+    /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on, and not over the session that
+    /// the answer came `from`, nor over one that has ended, if the initiator has asked over its own about any request of the call.
+    pub fn relay_route(
+        &self,
+        (call, token): (CallId, Token),
+        distance: u32,
+        from: Option<SessionNumber>,
+    ) -> Option<RelayRoute> {
         let key = RecordedCallKey { call, token };
-        let known = self.table.call(&key).into_iter();
-        let known = known.flat_map(|call| self.requests_of(call));
-        let routes = known.map(|(_, record)| record.route());
+        let known = || {
+            let known = self.table.call(&key).into_iter();
+            known.flat_map(|call| self.requests_of(call))
+        };
+        let routes = known().map(|(_, record)| record.route());
         let is_closed = |route: &RelayRoute| !self.sessions.contains_key(&route.session);
         // Nobody can take the place of the session of a request that was forgotten.
         let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
         let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
-        nearer.min_by_key(|route| (route.distance, is_closed(route)))
+        let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)))?;
+        if Some(nearest.session) != from && !is_closed(&nearest) {
+            return Some(nearest);
+        }
+        let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.session);
+        let session = known().find_map(own).unwrap_or(nearest.session);
+        Some(RelayRoute { session, ..nearest })
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.

@@ -291,6 +291,29 @@ fn the_way_back_is_where_the_token_is_shown() {
     assert_eq!(way(&shelf), Some(again.session));
 }
 
+/// The way that the first request came is of no use, and the initiator has asked about a later one, which came another way: answers
+/// of others go straight to it.
+#[test]
+fn the_way_back_is_where_the_initiator_has_shown_the_token_of_a_later_request() {
+    let mut shelf = shelf();
+    accept_over(&mut shelf, &delegated(1, "0.0"), front());
+    let onward = origin(8, node(6));
+    shelf.records.session_opened(onward.session, onward.peer);
+    let mut later = delegated(1, "0.0.0");
+    later.depth += 1;
+    accept_over(&mut shelf, &later, onward);
+    shelf.ask_over(ping(1, "0.0.0"), home());
+    let named = (request(1, "0").call, token());
+    let way = |shelf: &Shelf, from| {
+        let route = shelf.records.relay_route(named, 0, from);
+        route.map(|route| route.session)
+    };
+    assert_eq!(way(&shelf, None), Some(FRONT));
+    assert_eq!(way(&shelf, Some(FRONT)), Some(HOME), "it comes from there");
+    shelf.records.session_ended(FRONT, Duration::ZERO);
+    assert_eq!(way(&shelf, None), Some(HOME), "it is gone");
+}
+
 /// A session that claims to be the initiator's is asked once to show the token, and is not shown it.
 #[test]
 fn who_claims_to_be_the_initiator_is_invited_to_prove_it() {

@@ -180,7 +180,7 @@ fn answers_of_others_only_ever_come_nearer() {
         request.depth = depth;
         shelf.records.admit(&request, origin(session, node(9)), now);
     }
-    let onward = |distance| shelf.records.relay_route(call, token(), distance);
+    let onward = |distance| shelf.records.relay_route((call, token()), distance, None);
     let nearest = Some(RelayRoute {
         session: SessionNumber(6),
         distance: 3,
@@ -189,7 +189,7 @@ fn answers_of_others_only_ever_come_nearer() {
     assert_eq!(onward(4), nearest);
     assert_eq!(onward(3), None, "it comes from there");
     let forged = Token::new(666);
-    assert_eq!(shelf.records.relay_route(call, forged, 0), None);
+    assert_eq!(shelf.records.relay_route((call, forged), 0, None), None);
 }
 
 /// A relay with little room forgets a request whose work went on, while answers of that still come by.
@@ -204,7 +204,7 @@ fn the_way_back_outlives_a_request_that_had_to_make_room() {
     shelf.release(forwarded.ticket, sent, 0);
     let way = |shelf: &Shelf, sequence| {
         let call = ping(sequence, "0").call;
-        shelf.records.relay_route(call, token(), 0)
+        shelf.records.relay_route((call, token()), 0, None)
     };
     let before = way(&shelf, 1);
     assert!(before.is_some());

@@ -15,7 +15,7 @@ use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 
 use crate::coverage::{Coverage, Point};
 use crate::detection::{Cause, Detection, Terms};
-use crate::plan::{NodePlan, Plan};
+use crate::plan::{NodePlan, Plan, Reach};
 use crate::rerun::Reruns;
 use crate::trail::{Flight, Item, Lives, Trail};
 use crate::weights::{Share, Sum};
@@ -518,8 +518,10 @@ impl Oracle {
         let is_known = record.trail.is_known_to_have_ended(failure);
         let terms = Terms::of(plan, record.node, planned, now);
         let is_silent = matches!(failure.kind, FailureKind::Silent { .. });
-        let is_held =
-            is_silent && terms.prompt.is_some() && record.trail.lost(lives).next().is_none();
+        // Who cannot be dialled hears only those who have a connection with it, or a way to one.
+        let hears_all =
+            terms.prompt.is_some() && plan.nodes[record.node as usize].reach == Reach::Open;
+        let is_held = is_silent && hears_all && record.trail.lost(lives).next().is_none();
         let wrong = record.trail.failed(now, failure, hanging, planned, lives);
         if let Some(words) = wrong {
             let what = format!("{}: {failure}: {words}", failure.call);

@@ -19,6 +19,9 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(13);
 /// No dial takes longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(16);
 
+/// Endpoints ask their connections at least so often what has left.
+const LEARNT: Duration = Duration::from_millis(6);
+
 /// Two lives, and the connection between them where it has a name: what one of them sent to the other on it.
 pub(crate) type Flight = (NodeId, NodeId, u32);
 
@@ -196,7 +199,7 @@ impl Trail {
     /// until their sender knows that they have arrived.
     pub(crate) fn is_writing(&self, request: RequestId, now: Duration) -> bool {
         let own = |letter: &&Letter| {
-            letter.from == Some(request) && letter.left.is_none_or(|left| left >= now)
+            letter.from == Some(request) && letter.left.is_none_or(|left| left + LEARNT >= now)
         };
         let mut letters = self.letters.iter().filter(|(_, letter)| own(letter));
         letters.any(|(item, letter)| match item {

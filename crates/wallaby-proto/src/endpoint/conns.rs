@@ -662,6 +662,7 @@ impl<P: Probe> Endpoint<P> {
                     self.by_node.remove(&node);
                 }
             }
+            self.note_written(); // what is announced says whether its output has left
             self.records.session_ended(id.session(), self.now);
             if peer.carried_calls {
                 self.disconnected(id, node);

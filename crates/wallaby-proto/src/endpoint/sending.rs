@@ -747,7 +747,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request was handed on. Who has it by datagrams is not told of this endpoint's end.
     fn note_handed_on(&mut self, id: ConnId, ticket: Ticket) {
         let is_by_stream = |came: SessionNumber| !self.is_session(ConnId::from_number(came.0));
-        if self.is_session(id) && self.records.came_over(ticket).is_some_and(is_by_stream) {
+        if self.is_session(id) && self.records.came(ticket).is_some_and(is_by_stream) {
             self.records.announce_after_delegation(ticket, self.now);
         }
     }

@@ -91,11 +91,6 @@ impl Records {
         }
     }
 
-    /// The session that a request came over.
-    pub fn came_over(&self, ticket: Ticket) -> Option<SessionNumber> {
-        Some(self.table.records.get(self.slot(ticket)?).session)
-    }
-
     /// Tells of these.
     pub(super) fn announce_delegating(&mut self, now: Nanoseconds) {
         for ticket in mem::take(&mut self.to_announce) {

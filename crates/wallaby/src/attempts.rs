@@ -30,7 +30,7 @@ pub(crate) struct Policy {
     pub(crate) hedge: Option<Hedge>,
     pub(crate) resend: Option<Resend>,
     pub(crate) budget: RetryBudget,
-    pub(crate) others: Vec<Address>,
+    pub(crate) alternates: Vec<Address>,
 }
 
 impl Policy {
@@ -248,9 +248,9 @@ impl Attempts {
 
     /// The server of an attempt: they take turns.
     fn server(&self, number: u32) -> Address {
-        let others = &self.policy.others;
-        match (number as usize % (others.len() + 1)).checked_sub(1) {
-            Some(other) => others[other].clone(),
+        let alternates = &self.policy.alternates;
+        match (number as usize % (alternates.len() + 1)).checked_sub(1) {
+            Some(number) => alternates[number].clone(),
             None => self.client.server().clone(),
         }
     }

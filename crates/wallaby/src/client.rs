@@ -529,11 +529,11 @@ impl Client {
         self
     }
 
-    /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next one, and after the last to
-    /// the first again.
+    /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next one,
+    /// and after the last to the first again.
     #[must_use]
-    pub fn others(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
-        self.change_policy().others = servers.into_iter().map(Into::into).collect();
+    pub fn alternates(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        self.change_policy().alternates = servers.into_iter().map(Into::into).collect();
         self
     }
 
@@ -676,7 +676,7 @@ impl Client {
     fn with_resend(mut self, policy: &Policy) -> Self {
         let resend = policy.resend.clone();
         self.caller.change().resend =
-            resend.map(|resend| resend.alternates(policy.others.iter().cloned()));
+            resend.map(|resend| resend.alternates(policy.alternates.iter().cloned()));
         self
     }
 

@@ -29,7 +29,7 @@ const MOST: u32 = 64;
 /// # use std::time::Duration;
 /// # fn example(endpoint: &Endpoint, server: Address, other: Address) {
 /// let client = Client::new(endpoint, server)
-///     .others([other])
+///     .alternates([other])
 ///     .retry(Retry::idempotent(3).each(Duration::from_secs(2)).on(Code::Unavailable));
 /// # }
 /// ```

@@ -111,7 +111,7 @@ async fn another_server_takes_over(net: Net) {
     let server = net.serve(quick("second", &runs)).await;
     let caller = caller(&net).await;
     let client = Client::new(&caller, nobody(&net).await)
-        .others([at(&server)])
+        .alternates([at(&server)])
         .retry(Retry::idempotent(3).backoff(NO_PAUSE, NO_PAUSE));
     let mut call = work::within(client.clone()).one(String::new());
     assert_eq!(call.answer().await.expect("the second lives"), "second");
@@ -157,7 +157,7 @@ async fn an_error_tells_of_all_attempts(net: Net) {
     let (first, second) = (nobody(&net).await, nobody(&net).await);
     let caller = caller(&net).await;
     let client = Client::new(&caller, first.clone())
-        .others([second.clone()])
+        .alternates([second.clone()])
         .retry(Retry::idempotent(3).backoff(NO_PAUSE, NO_PAUSE));
     let mut call = work::within(client).one(String::new());
     let failed = failure(call.answer().await);
@@ -300,7 +300,7 @@ async fn an_attempt_may_have_a_deadline_of_its_own(net: Net) {
     let caller = caller(&net).await;
     let retry = Retry::idempotent(2).backoff(NO_PAUSE, NO_PAUSE);
     let client = Client::new(&caller, at(&stuck))
-        .others([at(&other)])
+        .alternates([at(&other)])
         .retry(retry.each(Duration::from_secs(1)));
     let mut call = work::within(client).one(String::new());
     assert_eq!(call.answer().await.expect("the other answers"), "other");
@@ -313,7 +313,7 @@ async fn a_slow_call_is_hedged_and_the_loser_is_stopped(net: Net) {
     let first = net.serve(waiting("first", &Gate::new(), &slow)).await;
     let second = net.serve(quick("second", &runs)).await;
     let caller = caller(&net).await;
-    let client = Client::new(&caller, at(&first)).others([at(&second)]);
+    let client = Client::new(&caller, at(&first)).alternates([at(&second)]);
     let hedged = client
         .clone()
         .hedge(Hedge::idempotent(Duration::from_millis(1)));
@@ -346,7 +346,7 @@ async fn a_hedged_call_may_be_won_by_its_first_attempt(net: Net) {
     let second = second.await;
     let caller = caller(&net).await;
     let client = Client::new(&caller, at(&first))
-        .others([at(&second)])
+        .alternates([at(&second)])
         .hedge(Hedge::idempotent(Duration::from_millis(1)));
     let mut call = work::within(client).one(String::new());
     let begun = async {
@@ -368,7 +368,7 @@ async fn a_call_that_both_attempts_lost_tells_of_both(net: Net) {
     let second = second.await;
     let caller = caller(&net).await;
     let client = Client::new(&caller, at(&first))
-        .others([at(&second)])
+        .alternates([at(&second)])
         .hedge(Hedge::idempotent(Duration::from_millis(1)));
     let mut call = work::within(client).one(String::new());
     let killed = async {
@@ -403,7 +403,7 @@ async fn each_attempt_passes_the_interceptors() {
         let builder = quick_to_notice().call_interceptor(Noted(Arc::clone(&noted)));
         let caller = net.bind(builder).await;
         let client = Client::new(&caller, first.clone())
-            .others([second.clone()])
+            .alternates([second.clone()])
             .retry(Retry::idempotent(3).backoff(NO_PAUSE, NO_PAUSE));
         failure(work::within(client).one(String::new()).await);
         let noted = noted.lock().expect("no panic").clone();
@@ -484,7 +484,7 @@ async fn what_a_dead_server_had_left_comes_from_another_one(net: Net) {
     let second = net.serve(counting(10, &living)).await;
     let caller = caller(&net).await;
     let client = Client::new(&caller, at(&first))
-        .others([at(&second)])
+        .alternates([at(&second)])
         .resend(Resend::deterministic(1));
     let mut call = work::within(client).many(String::new());
     let mut answers = Vec::new();
@@ -563,7 +563,7 @@ async fn a_request_that_nobody_takes_goes_to_the_next_server(net: Net) {
     let second = net.serve(counting(10, &runs)).await;
     let caller = caller(&net).await;
     let resending = |servers: Vec<Address>| {
-        let client = Client::new(&caller, servers[0].clone()).others(servers[1..].to_vec());
+        let client = Client::new(&caller, servers[0].clone()).alternates(servers[1..].to_vec());
         work::within(client.resend(Resend::deterministic(1))).many(String::new())
     };
     let nobody = nobody(&net).await;
@@ -591,7 +591,7 @@ async fn a_second_execution_that_differs_is_an_error(net: Net) {
         .await;
     let caller = caller(&net).await;
     let client = Client::new(&caller, at(&first))
-        .others([at(&shorter)])
+        .alternates([at(&shorter)])
         .resend(Resend::deterministic(1));
     let mut call = work::within(client).many(String::new());
     for _ in 0..5 {
@@ -609,7 +609,7 @@ async fn requests_are_kept_within_limits(net: Net) {
     (limits.kept_call, limits.kept) = (1000, 1200);
     let caller = net.bind(quick_to_notice().limits(limits)).await;
     let client = Client::new(&caller, at(&first))
-        .others([at(&second)])
+        .alternates([at(&second)])
         .resend(Resend::deterministic(1));
     let work = work::within(client);
     // The first call takes all room there is; of the others one is too long, and one too many.

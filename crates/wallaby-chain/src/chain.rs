@@ -27,8 +27,8 @@ pub struct Chain<T, C = Postcard> {
     types: PhantomData<fn() -> (T, C)>,
 }
 
-/// A chain whose functions say how it goes on. What it comes to is a `T`, written by [`Postcard`]: the caller promises that, since no
-/// compiler sees the functions.
+/// A chain whose functions say how it goes on. What it comes to is a `T`, written by [`Postcard`]: the caller promises that, since
+/// no compiler sees the functions.
 ///
 /// See the example of the [crate].
 pub fn start<T>(first: Hop) -> Chain<T>
@@ -134,8 +134,8 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
 
     /// Exceptions of all that is said of the chain until here go to the server `at`, where the function of this name
     /// ([`Chains::catching`](crate::Chains::catching)) is asked how it goes on. For chains that a handler starts, `at` is its own
-    /// server. Without it, and of what that function returns as an error, who started the chain outside of this one is asked, at last
-    /// the caller: it gets a status.
+    /// server. Without it, and of what that function returns as an error, who started the chain outside of this one is asked, at
+    /// last the caller: it gets a status.
     pub fn catch(mut self, at: impl Into<Address>, function: &str, state: State) -> Self {
         let (at, function) = (at.into(), function.to_owned());
         let catch = Level::Catch {
@@ -223,8 +223,8 @@ impl From<ChainError> for Status {
     }
 }
 
-/// The codec of what a chain comes to: as `C`, and in front of it a mark that only the end of a chain sets. So the answer of a server that
-/// knows no chains, and has answered the caller in place of passing its answer on, is an error and not a wrong answer.
+/// The codec of what a chain comes to: as `C`, and in front of it a mark that only the end of a chain sets. So the answer of a
+/// server that knows no chains, and has answered the caller in place of passing its answer on, is an error and not a wrong answer.
 #[derive(Debug)]
 pub struct Chained<C>(PhantomData<fn() -> C>);
 

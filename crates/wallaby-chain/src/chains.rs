@@ -25,8 +25,8 @@ const NAME: &str = "wallaby.Chains";
 pub struct Limits {
     /// Hops of a chain, sub-chains included. Default 2,000.
     pub hops: u32,
-    /// Bytes of all that travels with a request of a chain besides its arguments: functions, states, the path. Default, and at most,
-    /// 16 KiB.
+    /// Bytes of all that travels with a request of a chain besides its arguments: functions, states, the path. Default, and at
+    /// most, 16 KiB.
     pub bytes: usize,
     /// Levels of the stack: functions that wait for the end of a chain inside theirs. Default 64.
     pub levels: usize,
@@ -91,9 +91,9 @@ impl Chains {
         Self::default()
     }
 
-    /// A chaining function: it gets the state that was sent along and the answer of a link that ran here, and says how the chain goes
-    /// on. An error is an exception of the chain. One of the same name is replaced. Functions run where answers are sent, so they
-    /// must not block.
+    /// A chaining function: it gets the state that was sent along and the answer of a link that ran here, and says how the chain
+    /// goes on. An error is an exception of the chain. One of the same name is replaced. Functions run where answers are sent, so
+    /// they must not block.
     pub fn function(
         mut self,
         name: &str,
@@ -135,9 +135,9 @@ impl Chains {
         self
     }
 
-    /// Who may bring chains here: requests of chains for which this is false are refused, others are not asked about. It sees who has
-    /// sent the request, as far as that is proven ([`RequestInfo::identity`](wallaby::RequestInfo::identity)): the client for the first
-    /// link, the server before for others. All may if nothing is said.
+    /// Who may bring chains here: requests of chains for which this is false are refused, others are not asked about. It sees who
+    /// has sent the request, as far as that is proven ([`RequestInfo::identity`](wallaby::RequestInfo::identity)): the client for
+    /// the first link, the server before for others. All may if nothing is said.
     pub fn allow(mut self, policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static) -> Self {
         self.policy = Some(Box::new(policy));
         self

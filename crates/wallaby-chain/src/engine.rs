@@ -53,7 +53,8 @@ impl Place {
 }
 
 impl Engine {
-    /// Whether the function that is to run on the answer can run here. This is asked first, so that no service function runs in vain.
+    /// Whether the function that is to run on the answer can run here. This is asked first, so that no service function runs in
+    /// vain.
     ///
     /// # Errors
     ///

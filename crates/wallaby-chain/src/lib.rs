@@ -1,8 +1,8 @@
 //! RPC Chains on Wallaby: the caller brings the glue, and services stay as they are.
 //!
-//! A client that needs A, then B with what A has answered, then C, sends one message. A says what it says to anybody; a function, or a
-//! list that came along, says where that goes next; C answers the client. A, B and C know nothing of each other, nor of chains: any
-//! method of any endpoint that has [`Chains`] is a link.
+//! A client that needs A, then B with what A has answered, then C, sends one message. A says what it says to anybody; a function,
+//! or a list that came along, says where that goes next; C answers the client. A, B and C know nothing of each other, nor of
+//! chains: any method of any endpoint that has [`Chains`] is a link.
 //!
 //! | part | what it is |
 //! |---|---|

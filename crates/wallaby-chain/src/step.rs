@@ -77,8 +77,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// At this server, by its function of this name ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that is
-    /// next.
+    /// At this server, by its function of this name ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that
+    /// is next.
     pub fn at(server: impl Into<Address>, function: &str, state: State) -> Self {
         Self {
             at: server.into(),

@@ -8,14 +8,15 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
 
-/// The name of a piece of work that its initiator chose, under which it can be asked for again, by another incarnation of the initiator
-/// too, and be recognised: `client` and `sequence` name the call, `branch` the request in its tree.
+/// The name of a piece of work that its initiator chose, under which it can be asked for again, by another incarnation of the
+/// initiator too, and be recognised: `client` and `sequence` name the call, `branch` the request in its tree.
 ///
-/// It is not the [`CallId`](crate::CallId), which names one incarnation's call and is new each time. It travels beside it. What a request
-/// leads to gets names that follow from its own ([`child`](Self::child)): asked for again, a handler that does the same gives the same
-/// names to what it delegates, wherever it runs then. What is done about a name that is known already is the business of whoever
-/// keeps a record of what was done: by its [`key`](Self::key), since lease and what is acknowledged change from one time to the next. `client`
-/// is what the sender says; a record for clients that do not trust each other also keeps who that has proven to be.
+/// It is not the [`CallId`](crate::CallId), which names one incarnation's call and is new each time. It travels beside it. What a
+/// request leads to gets names that follow from its own ([`child`](Self::child)): asked for again, a handler that does the same
+/// gives the same names to what it delegates, wherever it runs then. What is done about a name that is known already is the
+/// business of whoever keeps a record of what was done: by its [`key`](Self::key), since lease and what is acknowledged change from
+/// one time to the next. `client` is what the sender says; a record for clients that do not trust each other also keeps who that
+/// has proven to be.
 ///
 /// ```
 /// use wallaby_proto::DurableId;
@@ -73,8 +74,8 @@ impl DurableId {
         self.derive(CHILD, index)
     }
 
-    /// From which the names follow of what an interceptor hands on or calls for this request: which one of those that are registered,
-    /// so that its names are no others if somebody else has more to say.
+    /// From which the names follow of what an interceptor hands on or calls for this request: which one of those that are
+    /// registered, so that its names are no others if somebody else has more to say.
     #[must_use]
     pub fn interceptor(&self, index: u32) -> Self {
         self.derive(INTERCEPTOR, index)

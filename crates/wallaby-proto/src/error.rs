@@ -184,8 +184,8 @@ pub enum SendError {
         /// Where.
         server: Address,
     },
-    /// More than is kept of what one request sends until it is committed (`wallaby::intercept::Hold`). The request ends with a status,
-    /// and nothing of it leaves.
+    /// More than is kept of what one request sends until it is committed (`wallaby::intercept::Hold`). The request ends with a
+    /// status, and nothing of it leaves.
     #[error(
         "{messages} messages of {bytes} bytes to be committed: at most {most_messages} messages of {most_bytes} bytes are kept"
     )]

@@ -131,8 +131,8 @@ impl ClusterKey {
     }
 }
 
-/// Whether one of these keys has sealed the request of this method for `receiver`; `peer` is the address that its sender's handshake
-/// gave.
+/// Whether one of these keys has sealed the request of this method for `receiver`; `peer` is the address that its sender's
+/// handshake gave.
 ///
 /// # Errors
 ///

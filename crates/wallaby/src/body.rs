@@ -32,8 +32,8 @@ pub(crate) const AHEAD: usize = 4;
 /// As the last argument of a method it is declared in its service. To any other method the initiator attaches one with the call
 /// ([`crate::Client::call_with_body`], [`crate::RawCall::send_with_body`]), a handler with a delegation
 /// ([`crate::Target::with_body`]), and a handler takes that of its request ([`crate::RequestInfo::take_body`]). It is read as a
-/// stream of chunks, or as [`AsyncRead`]; items of one type are a [`crate::Streaming`]. Where chunks end says nothing. A body that a handler has received may go on with a
-/// delegation: what arrives is then passed on, without being kept.
+/// stream of chunks, or as [`AsyncRead`]; items of one type are a [`crate::Streaming`]. Where chunks end says nothing. A body that
+/// a handler has received may go on with a delegation: what arrives is then passed on, without being kept.
 ///
 /// No more of it is under way than the receiver's limit for the answers of a call ([`crate::Builder::limits`]): who reads
 /// slowly slows its sender down, and nobody else. A handler that drops it, or ends its request, stops the sender. The end of

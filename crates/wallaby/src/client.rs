@@ -34,7 +34,8 @@ pub struct Outgoing {
     /// The arguments.
     pub payload: Bytes,
     /// How the call is made; all calls of a client share it ([`Arc::make_mut`] changes it for this one). Of a call that was
-    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata, the continuation and the durable id counts, for this request.
+    /// begun by hand ([`Caller::begin`]) only what is changed of the metadata, the continuation and the durable id counts, for this
+    /// request.
     pub options: Arc<CallOptions>,
     /// Which attempt of a retried or hedged call this is; 0 is the first.
     pub attempt: u32,
@@ -238,8 +239,8 @@ impl Caller {
         self.change_metadata(|metadata| metadata.insert(key, value))
     }
 
-    /// The same with a value that is bytes. A server that is too old for that fails the call ([`Failure::NotUnderstood`]), or its part
-    /// of it ([`wallaby_proto::Code::Mismatch`]).
+    /// The same with a value that is bytes. A server that is too old for that fails the call ([`Failure::NotUnderstood`]), or its
+    /// part of it ([`wallaby_proto::Code::Mismatch`]).
     #[must_use]
     pub fn metadata_bin(self, key: &str, value: impl Into<Bytes>) -> Self {
         self.change_metadata(|metadata| metadata.insert_bin(key, value))
@@ -462,13 +463,13 @@ impl Client {
         self
     }
 
-    /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees it
-    /// ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
+    /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees
+    /// it ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
     /// [retried](Self::retry) call has the same. So a client has one name for one call: it sets it before each.
     ///
-    /// Wallaby itself does nothing about a name that was seen before: that is for a record of what was done. A server that does not know
-    /// such names would do the work twice, so it does not get the request: the call fails ([`Failure::NotUnderstood`]), or its part of it
-    /// ([`wallaby_proto::Code::Mismatch`]).
+    /// Wallaby itself does nothing about a name that was seen before: that is for a record of what was done. A server that does not
+    /// know such names would do the work twice, so it does not get the request: the call fails ([`Failure::NotUnderstood`]), or its
+    /// part of it ([`wallaby_proto::Code::Mismatch`]).
     #[must_use]
     pub fn durable(mut self, id: DurableId) -> Self {
         self.caller = self.caller.durable(id);
@@ -529,8 +530,8 @@ impl Client {
         self
     }
 
-    /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next one,
-    /// and after the last to the first again.
+    /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next
+    /// one, and after the last to the first again.
     #[must_use]
     pub fn alternates(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
         self.change_policy().alternates = servers.into_iter().map(Into::into).collect();

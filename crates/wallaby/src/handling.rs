@@ -251,8 +251,9 @@ impl Handling {
 
     // What handlers send.
 
-    /// Sends a message, perhaps the `last` one, and waits until it is accepted for sending. Before, it waits for earlier messages of
-    /// the same kind: so order is kept, little waits, and a handler that gives up waiting does so before its message has a number.
+    /// Sends a message, perhaps the `last` one, and waits until it is accepted for sending. Before, it waits for earlier messages
+    /// of the same kind: so order is kept, little waits, and a handler that gives up waiting does so before its message has a
+    /// number.
     ///
     /// `message` is empty once it was sent.
     pub(crate) fn poll_send(
@@ -473,8 +474,8 @@ impl Handling {
         self.drop_body();
     }
 
-    /// The endpoint has stopped the request. A handler that waits is dropped here, before the initiator is told of its end; one that
-    /// is being polled, by its task where it waits next.
+    /// The endpoint has stopped the request. A handler that waits is dropped here, before the initiator is told of its end; one
+    /// that is being polled, by its task where it waits next.
     pub(crate) fn handle_stopped(&self, status: &Status) {
         let mut state = self.lock();
         if state.stopped.is_some() {
@@ -688,8 +689,8 @@ impl Handling {
 
     // Who decides about it before it runs.
 
-    /// The next interceptor to be asked, the outermost first, with its place among them, and whether it is still to be asked if this
-    /// method concerns it.
+    /// The next interceptor to be asked, the outermost first, with its place among them, and whether it is still to be asked if
+    /// this method concerns it.
     pub(crate) fn next_interceptor(&self) -> Option<(u32, Arc<dyn Interceptor>, bool)> {
         let mut state = self.lock();
         let job = state.job.as_mut()?;

@@ -10,8 +10,8 @@ pub(crate) fn debugs() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-/// What the endpoint without IO counts and that somebody should know of. It is told once a second at most: what peers can cause must
-/// not fill the log.
+/// What the endpoint without IO counts and that somebody should know of. It is told once a second at most: what peers can cause
+/// must not fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     known: [u64; TROUBLES.len()],

@@ -108,16 +108,16 @@ impl RequestInfo {
     }
 
     /// Bytes that the sender gave along with this request alone: what is to be done with its answer
-    /// ([`Client::continuation`](crate::Client::continuation)). What is delegated does not inherit them. `None` if there are none, or the
-    /// request has ended.
+    /// ([`Client::continuation`](crate::Client::continuation)). What is delegated does not inherit them. `None` if there are none,
+    /// or the request has ended.
     pub fn continuation(&self) -> Option<Bytes> {
         self.handling.continuation()
     }
 
     /// The name under which this work may have been asked for before, by an earlier life of its initiator perhaps
-    /// ([`Client::durable`](crate::Client::durable)). What is delegated or called has a name that follows from it, and from how much its
-    /// handler has delegated and called before: a handler that does the same again gives the same names, whoever is around it, and
-    /// whenever it leaves. `None` if it has none, or the request has ended.
+    /// ([`Client::durable`](crate::Client::durable)). What is delegated or called has a name that follows from it, and from how
+    /// much its handler has delegated and called before: a handler that does the same again gives the same names, whoever is around
+    /// it, and whenever it leaves. `None` if it has none, or the request has ended.
     pub fn durable_id(&self) -> Option<DurableId> {
         self.handling.durable_id()
     }
@@ -145,9 +145,9 @@ impl RequestInfo {
     /// dropped where it waits, at an `.await`: what comes after that is not done. While a shielded section is under way the handler
     /// runs on, to the first `.await` behind it that waits. What it runs beside the section, by a `join!` perhaps, runs on as well.
     ///
-    /// A section that takes longer than the grace period ([`crate::Builder::grace`]) after the stop gives its place in the executor to
-    /// others. It can see that it is late ([`is_cancelled`](Self::is_cancelled)); nothing can be sent then. Whole handlers are shielded
-    /// by [`Service::shielded`](crate::Service::shielded); blocking ones always are, and look at `is_cancelled`.
+    /// A section that takes longer than the grace period ([`crate::Builder::grace`]) after the stop gives its place in the executor
+    /// to others. It can see that it is late ([`is_cancelled`](Self::is_cancelled)); nothing can be sent then. Whole handlers are
+    /// shielded by [`Service::shielded`](crate::Service::shielded); blocking ones always are, and look at `is_cancelled`.
     ///
     /// ```
     /// # use wallaby::{One, Request, Status};
@@ -427,8 +427,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         })
     }
 
-    /// How much time it has from when it is handed on, but never more than its request has left then. A server that does not begin in time, or is not
-    /// done, tells the initiator so with the status `DeadlineExceeded`; the rest of the call goes on.
+    /// How much time it has from when it is handed on, but never more than its request has left then. A server that does not begin
+    /// in time, or is not done, tells the initiator so with the status `DeadlineExceeded`; the rest of the call goes on.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         if let Some(own) = self.own() {
             let before = &mut own.options.deadline;
@@ -437,8 +437,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         self
     }
 
-    /// Each hop that it leads to reports its timings to the initiator, for [`Call::trace`](crate::Call::trace), although the call is
-    /// not traced.
+    /// Each hop that it leads to reports its timings to the initiator, for [`Call::trace`](crate::Call::trace), although the call
+    /// is not traced.
     pub fn traced(mut self) -> Self {
         if let Some(own) = self.own() {
             own.options.traced = true;
@@ -446,7 +446,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         self
     }
 
-    /// Bytes that go along with it alone: see [`RequestInfo::continuation`]. If they exceed 16 KiB, the delegation fails and says so.
+    /// Bytes that go along with it alone: see [`RequestInfo::continuation`]. If they exceed 16 KiB, the delegation fails and says
+    /// so.
     pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
         match Continuation::new(bytes) {
             Ok(continuation) => {

@@ -16,7 +16,8 @@ const MOST: u32 = 64;
 /// the application sees it. That is why the only way to make one says *idempotent*. An attempt follows if the one before
 ///
 /// - was not sent ([`Failure::NotSent`](crate::Failure::NotSent), [`Failure::Refused`](crate::Failure::Refused)),
-/// - was lost ([`Failure::Lost`](crate::Failure::Lost): a request undelivered or silent, a response lost, a handler without progress),
+/// - was lost ([`Failure::Lost`](crate::Failure::Lost): a request undelivered or silent, a response lost, a handler without
+///   progress),
 /// - took longer than an attempt may ([`Self::each`]),
 /// - or was answered with a status that is retried ([`Self::on`]),
 ///

@@ -5,8 +5,8 @@
 //!
 //! While a table is nearly empty, one holder may take nearly all of it. The less is free, the less a holder may have: a
 //! connection at most eight times what is free, and an initiator at most eight times what its connection may have more; and
-//! less yet once less than an eighth is free, in proportion to that. So some places are free for those who have few, nobody has to be counted, and nothing is reserved for those who are
-//! not there. A table of up to eight places can be filled by one initiator.
+//! less yet once less than an eighth is free, in proportion to that. So some places are free for those who have few, nobody has to
+//! be counted, and nothing is reserved for those who are not there. A table of up to eight places can be filled by one initiator.
 
 use std::collections::{BTreeMap, VecDeque};
 

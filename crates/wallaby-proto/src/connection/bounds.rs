@@ -12,8 +12,8 @@ use crate::wire::PingSettings;
 /// While the budget is used up but for its last quarter, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;
 
-/// For how many periods a connection waits for its turn, while the budget is used up. Then it is closed: however many there are that
-/// never finish their messages, each of them holds its part for no longer.
+/// For how many periods a connection waits for its turn, while the budget is used up. Then it is closed: however many there are
+/// that never finish their messages, each of them holds its part for no longer.
 const MOST_WAITS: u32 = 6;
 
 /// The shortest time in which the rate of a message is measured.

@@ -63,8 +63,8 @@
 //! # What it costs
 //!
 //! The first message to a peer waits one round trip for the peer's challenge; then it goes along with the proof, and
-//! its answer comes back in the round trip after. A datagram costs about 25 bytes with its acknowledgement, a message in it 5. Request and
-//! answer need no datagrams besides their own as long as the answer takes less than 10 ms; if it takes longer, or if
+//! its answer comes back in the round trip after. A datagram costs about 25 bytes with its acknowledgement, a message in it 5.
+//! Request and answer need no datagrams besides their own as long as the answer takes less than 10 ms; if it takes longer, or if
 //! there is none, an acknowledgement is one more.
 //!
 //! # What it does not do
@@ -136,8 +136,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Datagrams of 1,200 bytes, which every path carries, to whomever; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds or
-    /// 64 probes until a peer counts as gone; idle after a minute; asked before a request after 5 seconds.
+    /// Datagrams of 1,200 bytes, which every path carries, to whomever; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds
+    /// or 64 probes until a peer counts as gone; idle after a minute; asked before a request after 5 seconds.
     fn default() -> Self {
         Self {
             datagram: packet::ASK_LEN,

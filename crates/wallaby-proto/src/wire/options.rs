@@ -424,7 +424,8 @@ impl Options {
     }
 
     /// What a request inherits that a server delegates: all that is said of the call and of its tree, and not what is of this one
-    /// request: how long the initiator has not heard of it, its seal, its continuation, its body, its trace records, its durable id.
+    /// request: how long the initiator has not heard of it, its seal, its continuation, its body, its trace records, its durable
+    /// id.
     pub fn inherited(&self) -> Self {
         Self {
             ping: self.ping,

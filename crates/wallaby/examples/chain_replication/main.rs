@@ -11,8 +11,8 @@
 //!
 //! When a replica crashes, whoever notices tells the *master*, which makes a new chain of those that live and counts it (its
 //! *epoch*). From head to tail, each replica of the new chain first gets from the one before it what it lacks: updates
-//! that were in flight arrive so, whichever replica took them down. Their clients ask again. Each update carries its client's number, all
-//! replicas remember the last one of each client, and so none is done twice.
+//! that were in flight arrive so, whichever replica took them down. Their clients ask again. Each update carries its client's
+//! number, all replicas remember the last one of each client, and so none is done twice.
 //!
 //! As in the paper, servers fail by stopping: one that the master takes for dead is assumed to answer nobody any more, and the
 //! master itself, here one small service, would be replicated in earnest.

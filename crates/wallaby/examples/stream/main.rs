@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The client starts servers as processes of their own. *Up*: it sends a body, which each server passes on to the next one
-//! while it arrives; the last one says what it got. *Items*: the same with a stream of values of one type. *Down*: it asks the first server, the request is forwarded to the last
-//! one, and that one's answers, in order, are the stream. At the end it prints how fast both were, and the most memory
-//! that any process had; more than 32 MiB is an error.
+//! while it arrives; the last one says what it got. *Items*: the same with a stream of values of one type. *Down*: it asks the
+//! first server, the request is forwarded to the last one, and that one's answers, in order, are the stream. At the end it prints
+//! how fast both were, and the most memory that any process had; more than 32 MiB is an error.
 
 use std::io::{BufRead, BufReader, Write};
 use std::pin::Pin;

@@ -123,8 +123,8 @@ impl Exit {
 
     /// Sends this. A message that is the last one ends the request when it has passed; a status does, too.
     ///
-    /// A delegation of a request with a durable id has got a name from who has said it first. To send another one as well, take that
-    /// away ([`DelegatedRequest::options_mut`]): it gets the next one of this interceptor.
+    /// A delegation of a request with a durable id has got a name from who has said it first. To send another one as well, take
+    /// that away ([`DelegatedRequest::options_mut`]): it gets the next one of this interceptor.
     ///
     /// # Errors
     ///

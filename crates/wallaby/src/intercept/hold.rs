@@ -54,8 +54,9 @@ impl Default for HoldLimits {
 /// let builder = Endpoint::builder().interceptor(record(records));
 /// ```
 ///
-/// What cannot be sent is an error where it is sent. A request that sends more than the limits say ([`SendError::TooMuchHeld`]), or a
-/// body, ends with a status, and nothing of it is committed or leaves. So does one that `commit` refuses. If a request is stopped while
+/// What cannot be sent is an error where it is sent. A request that sends more than the limits say ([`SendError::TooMuchHeld`]), or
+/// a body, ends with a status, and nothing of it is committed or leaves. So does one that `commit` refuses. If a request is stopped
+/// while
 /// `commit` runs, that is finished all the same: what it has recorded holds, but nothing leaves. Until then it keeps the handler's
 /// place in the executor, so that there are no more of them than handlers, and who drains the endpoint waits for them. What holds a
 /// request that its handler has given to somebody else takes a place that is free, if there is one.

@@ -81,8 +81,8 @@ where
     ///
     /// All of them must be answers of one branch of the call: of one server, or of several that forward the rest to each
     /// other. Answers of a second branch, which have no place among the others, break it, and so does a status, or a failure
-    /// of the call ([`BodyError::Call`]). It is broken from the beginning if the call's answers come in any order: make the call with
-    /// [`in_order`](crate::Client::in_order).
+    /// of the call ([`BodyError::Call`]). It is broken from the beginning if the call's answers come in any order: make the call
+    /// with [`in_order`](crate::Client::in_order).
     pub fn into_body(self) -> Body {
         if !self.is_in_order() {
             let why = "the call was not made with `in_order`: its answers may overtake each other";

@@ -133,7 +133,8 @@ async fn who_waits_for_it_learns_that_it_is_gone() {
     .await;
 }
 
-/// The caller is connected with it. Who has handed the request on tells at once that it is gone, so that nobody waits until he asks.
+/// The caller is connected with it. Who has handed the request on tells at once that it is gone, so that nobody waits until he
+/// asks.
 #[tokio::test]
 async fn so_does_who_waits_for_it_further_down() {
     over_each(async |net| {

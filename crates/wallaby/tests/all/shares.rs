@@ -8,6 +8,7 @@ use wallaby::{Builder, Client, Code, Endpoint, ExecutorConfig, One, Request, Sch
 
 over_every_transport!(
     one_client_does_not_shut_others_out,
+    many_clients_together_do_not_shut_a_newcomer_out,
     hanging_requests_of_one_client_leave_room_in_the_table,
     many_short_calls_of_one_client_leave_others_theirs,
     handlers_of_a_client_that_has_died_give_their_places_back,
@@ -80,6 +81,40 @@ async fn one_client_does_not_shut_others_out(net: Net) {
     greedy.close();
     others_are_served(&server).await;
     gate.open(1000);
+    until(|| server.load() == (0, 0)).await;
+}
+
+/// Each of them takes its share of the queue, until next to nothing is left.
+async fn many_clients_together_do_not_shut_a_newcomer_out(net: Net) {
+    const OFFERED: usize = 8 * 60;
+    let gate = Gate::new();
+    let server = bind(&net, &gate, 32, 1 << 16).await;
+    let hang = |client: &Endpoint| {
+        work::at(client, at(&server))
+            .one("hang".into())
+            .into_future()
+    };
+    let crowd: Vec<_> = (0..8).map(|_| client()).collect();
+    let calls: Vec<_> = (0..60)
+        .flat_map(|_| crowd.iter().map(|client| tokio::spawn(hang(client))))
+        .collect();
+    until(|| server.metrics().requests_received == OFFERED as u64).await;
+    let newcomer = client();
+    let few: Vec<_> = (0..2).map(|_| tokio::spawn(hang(&newcomer))).collect();
+    until(|| server.metrics().requests_received == OFFERED as u64 + 2).await;
+    gate.open(OFFERED);
+    for call in few {
+        let answer = call.await.expect("no panic");
+        assert_eq!(answer.expect("an answer"), "hang");
+    }
+    for call in calls {
+        if let Err(error) = call.await.expect("no panic") {
+            assert_eq!(
+                error.status().map(|status| status.code()),
+                Some(Code::ResourceExhausted)
+            );
+        }
+    }
     until(|| server.load() == (0, 0)).await;
 }
 

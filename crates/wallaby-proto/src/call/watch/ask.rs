@@ -373,6 +373,26 @@ mod tests {
         }
     }
 
+    /// Who is at the end of a long chain is asked about when nobody has climbed it for a while.
+    #[test]
+    fn the_end_of_a_long_chain_is_climbed_from_in_several_turns() {
+        const LENGTH: u32 = 16_000;
+        let (mut initiator, paths) = chain(LENGTH);
+        let (now, mut cost) = (Duration::from_secs(1), Cost::default());
+        let mut watch = Watch::new(&mut initiator, settings(), [Location::default()], now);
+        cost.run(&mut initiator, &mut watch, now);
+        let last = paths.last().and_then(|path| initiator.find(path));
+        let later = now + settings().ping.period;
+        watch.begin_turn(later);
+        watch.ask_above(&initiator, last.expect("it is known"), later);
+        cost.add(&mut watch);
+        assert!(cost.most <= MOST_LOOKED_AT + 8, "{cost:?}");
+        assert_eq!(watch.next_timeout(), Some(later), "the rest is due at once");
+        cost.run(&mut initiator, &mut watch, later);
+        assert!(watch.climbs.is_empty());
+        assert!(cost.most <= MOST_LOOKED_AT + 8, "{cost:?}");
+    }
+
     fn pong(initiator: &Initiator, path: Path, attempt: u32, children: u32) -> Pong {
         Pong {
             call: initiator.call(),

@@ -102,6 +102,24 @@ fn facts_of_a_branch_that_nobody_expects_name_nothing_that_is_missing() {
     assert_eq!(initiator.missing().count(), 0);
 }
 
+/// A few bytes are enough to say that thousands of requests came of one. While nobody asks about the call, they take no room
+/// and no budget before their parent is known to exist.
+#[test]
+fn facts_of_a_branch_that_nobody_expects_add_no_branches() {
+    let budgets = Budgets {
+        requests: 5,
+        ..Budgets::default()
+    };
+    let mut initiator = initiator(budgets);
+    for invented in [7, 8] {
+        let facts = end(&[0, invented], 4, 0);
+        assert_eq!(initiator.handle_end(&facts), Ok(()));
+    }
+    assert_eq!(initiator.branches().count(), 3);
+    initiator.handle_response(&last(&[0], 0)).expect("the last");
+    assert!(initiator.is_complete());
+}
+
 #[test]
 fn a_response_beyond_the_facts_is_refused_whichever_comes_first() {
     let unexpected = |index| Violation::UnexpectedResponse {

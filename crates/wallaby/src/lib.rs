@@ -132,6 +132,11 @@ struct StreamsPage;
 #[doc = include_str!("../../../docs/multicast.md")]
 struct MulticastPage;
 
+/// And that of the page about security.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/security.md")]
+struct SecurityPage;
+
 /// And those of the page about extending it.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/extending.md")]

@@ -100,6 +100,18 @@ impl Records {
         }
     }
 
+    /// A session has ended that may concern any record: a pass is to be made, or goes on.
+    pub(super) fn note_lost(
+        &mut self,
+        session: SessionNumber,
+        confirmed: Option<u64>,
+        now: Nanoseconds,
+    ) {
+        self.lost.note(session, confirmed);
+        self.note_due(self.lost.due);
+        self.look_for_lost(now);
+    }
+
     /// The next step, if it is time: whose answers may have been lost is announced, and what came from there or went there.
     pub(super) fn look_for_lost(&mut self, now: Nanoseconds) {
         if self.lost.next_due().is_none_or(|due| due > now) {
@@ -173,6 +185,27 @@ mod tests {
             }
             records
         });
+    }
+
+    /// A client leaves right after a pass for another one has ended.
+    #[test]
+    fn who_leaves_right_after_a_pass_is_looked_for_soon() {
+        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        for client in [1, 2] {
+            records.session_opened(SessionNumber(client), node(client));
+            for sequence in 1..=u64::from(STEP) + 1 {
+                answer(&mut records, client, request(client, sequence), 9);
+            }
+        }
+        let mut now = Duration::ZERO;
+        records.session_ended(SessionNumber(1), now);
+        while records.lost.next_due().is_some() {
+            now += PAUSE;
+            records.handle_timeout(now);
+        }
+        records.take_sooner();
+        records.session_ended(SessionNumber(2), now);
+        assert_eq!(records.take_sooner(), Some(now + PAUSE));
     }
 
     fn step_by_step(answered: impl FnOnce(u64) -> Records) {

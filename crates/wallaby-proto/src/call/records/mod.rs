@@ -453,11 +453,7 @@ impl Records {
         let anywhere = peer
             .is_some_and(|peer| state.foreign || state.brought && self.table.shares_a_line(peer));
         if state.relays || state.handed || anywhere {
-            self.lost.note(session, state.confirmed);
-            if let Some(due) = self.lost.next_due() {
-                self.note_due(due);
-            }
-            return self.look_for_lost(now);
+            return self.note_lost(session, state.confirmed, now);
         }
         let session_index =
             peer.and_then(|peer| Some((peer, self.table.known_session_index(peer, session)?)));
@@ -468,8 +464,7 @@ impl Records {
         let requests = calls.iter().flat_map(|&call| self.table.requests(call));
         let concerned: Vec<u32> = requests.take(MOST_LOOKED_AT + 1).collect();
         if concerned.len() > MOST_LOOKED_AT {
-            self.lost.note(session, state.confirmed);
-            return self.look_for_lost(now);
+            return self.note_lost(session, state.confirmed, now);
         }
         for slot in concerned {
             let record = self.table.records.get(slot);

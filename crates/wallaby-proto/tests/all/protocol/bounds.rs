@@ -99,7 +99,7 @@ fn requests_beyond_the_window_and_one_message_close_the_connection() {
     };
     for payload in [0, 1000, MAX_FRAME, 200 * KIB] {
         let mut hostile = Hostile::new(limits, &Bounds::default(), generous());
-        let mut arrived = 0;
+        let (mut arrived, mut sent) = (0, 0);
         let error = loop {
             hostile
                 .peer
@@ -109,6 +109,8 @@ fn requests_beyond_the_window_and_one_message_close_the_connection() {
                 Ok(events) => arrived += payload_of(&events),
                 Err(error) => break error,
             }
+            sent += 1;
+            assert!(sent < 10_000, "as many requests as one likes");
             hostile.answer();
         };
         let what = "requests";

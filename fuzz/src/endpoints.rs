@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{MethodDefinition, StrangerLimits};
-use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
     RequestKey, Schemes, Seeds,
@@ -17,7 +16,7 @@ use wallaby_proto::wire::{Budgets, PingSettings};
 use wallaby_proto::{Address, CallId, Code, RequestId, Status};
 
 use crate::choices::Choices;
-use crate::things::{hello, limits, method, node};
+use crate::things::{limits, method, node};
 
 /// The last of them cannot be dialled.
 const NODES: usize = 4;
@@ -61,11 +60,11 @@ impl World {
     fn new(choices: &mut Choices<'_>) -> Self {
         let method = Arc::new(method(0));
         let nodes = (0..NODES).map(|host| {
-            let mut hello = hello(node(host as u64 + 1), limits(choices));
-            hello.address = (host + 1 < NODES).then(|| address(host));
+            let stated = limits(choices);
             let mut kept = Limits::default();
-            kept.message = hello.limits.message;
-            kept.call = hello.limits.call;
+            (kept.message, kept.requests, kept.call) =
+                (stated.message, stated.requests, stated.call);
+            (kept.parts, kept.streams) = (stated.parts, stated.streams);
             let config = Config {
                 limits: kept,
                 ping: PingSettings {
@@ -91,7 +90,8 @@ impl World {
                 cookies: seed,
                 tables: seed,
             };
-            let mut endpoint = Endpoint::new(config, Arc::new(hello), Settings::default(), seeds);
+            let told = (host + 1 < NODES).then(|| address(host));
+            let mut endpoint = Endpoint::new(config, node(host as u64 + 1), told, seeds);
             endpoint.serve(Arc::clone(&method), false);
             Host {
                 endpoint,

@@ -1,171 +1,51 @@
-//! How an endpoint is set up.
+//! How an endpoint is set up, whatever its driver.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::Address;
-use wallaby_proto::call::records::RecordLimits;
 use wallaby_proto::call::waiting::WaitingLimits;
-use wallaby_proto::connection::{Bounds, KeepAliveSettings, PartialLimits, StrangerLimits};
-use wallaby_proto::datagram::Settings as SessionSettings;
-use wallaby_proto::endpoint::{self, Schemes};
+use wallaby_proto::connection::{KeepAliveSettings, StrangerLimits};
+use wallaby_proto::dial::DialPolicy;
+use wallaby_proto::endpoint::{Config, Endpoint as Core, Limits, Schemes, Seeds};
+use wallaby_proto::executor::ExecutorConfig;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{Budgets, PingSettings};
+use wallaby_proto::{Address, NodeId};
 
 use crate::client::CallInterceptor;
 use crate::endpoint::Endpoint;
 use crate::error::BindError;
 use crate::intercept::Interceptor;
 use crate::service::Service;
-use crate::timer;
 use crate::transport::{self, Transport, Transports};
-use wallaby_proto::dial::DialPolicy;
-use wallaby_proto::executor::ExecutorConfig;
-use wallaby_proto::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
+use crate::{random, timer};
 
-/// What an endpoint takes and keeps; see each field for what happens beyond it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Longest payload of a message, in bytes, sent or received. Beyond: an error at the sender, and at a receiver
-    /// whose limit is lower the status `ResourceExhausted`. Default 16 MiB.
-    pub message: u64,
-    /// Bytes of requests that wait for their handlers, a connection. Beyond: senders wait. Default 4 MiB.
-    pub requests: u64,
-    /// Bytes of responses that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
-    pub call: u64,
-    /// Longest item of a stream that follows a request ([`crate::Streaming`]), in bytes, received. Beyond: the stream ends
-    /// with an error at its reader, and its sender is stopped. A handler can take others
-    /// ([`crate::Streaming::item_limit`]). Default 1 MiB.
-    pub item: u64,
-    /// Bytes of parts of large messages under way, a connection. Beyond: the sender waits. Default 128 KiB.
-    pub parts: u64,
-    /// Large messages that arrive at a time, a connection. Beyond: they take turns. Default 4.
-    pub streams: u32,
-    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive. Beyond:
-    /// senders wait, and too slow ones lose their connections. Default 256 MiB, and 16 KiB a second over 10 s.
-    pub partials: PartialLimits,
-    /// Bytes that wait to be read by a peer, a connection; at least 128 KiB should. Beyond: nothing is read from it. If for the
-    /// time of [`Builder::keep_alive`] it takes neither all that waits nor 4 KiB a second, the connection is closed. Default 1 MiB.
-    pub output: usize,
-    /// Bytes of requests that wait for a connection or for credit, and as many of answers, each with 64 bytes besides its payload;
-    /// of answers each connection and initiator has a share. Beyond: calls fail with [`Failure::Refused`](crate::Failure::Refused),
-    /// handlers wait with what they send. Default 256 MiB.
-    pub waiting: usize,
-    /// Bytes of answers of other servers that wait to be relayed to their initiators, each with 2 KiB besides its
-    /// payload, all together. Beyond: they are dropped and counted as undeliverable; so are those for a connection that has
-    /// its share of them. Default 64 MiB.
-    pub relayed: u64,
-    /// Open connections, [strangers](Builder::strangers) aside. Beyond: one that nobody needs is closed, first one that was
-    /// never of use, then the one used least recently; if all are needed, new ones are refused. Default 1,024.
-    pub connections: usize,
-    /// Live calls. Beyond: calls fail with [`crate::Failure::TooManyCalls`]. Default 1,000,000.
-    pub calls: usize,
-    /// Requests that calls of this endpoint know of, but for the first 1,024 of each call, all together; about 400 bytes each.
-    /// A call knows at most as many as it leaves free. Beyond: it fails ([`Violation::NoRoom`](crate::Violation::NoRoom)).
-    /// Default 1,048,576.
-    pub branches: u64,
-    /// Bytes of initial requests that are kept to be sent again ([`crate::Client::resend`]), a call, each with 512 bytes
-    /// besides its payload. Beyond: the call is not sent again, and its error says so. Default 1 MiB.
-    pub kept_call: u64,
-    /// The same for all calls together. Default 64 MiB.
-    pub kept: u64,
-    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few
-    /// for each chunk that they came in: large arguments, and all that is stored before it is relayed. All of them
-    /// together. Beyond: the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
-    pub stored: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let wire = wallaby_proto::connection::ConnectionLimits::default();
-        Self {
-            message: wire.message,
-            requests: wire.requests,
-            call: wire.call,
-            item: 1 << 20,
-            parts: wire.parts,
-            streams: wire.streams,
-            partials: PartialLimits::default(),
-            output: Bounds::default().output,
-            waiting: 256 << 20,
-            relayed: 64 << 20,
-            connections: 1024,
-            calls: 1_000_000,
-            branches: 1 << 20,
-            kept_call: 1 << 20,
-            kept: 64 << 20,
-            stored: 64 << 20,
-        }
-    }
-}
-
-/// All settings of an endpoint.
-pub(crate) struct Config {
-    pub(crate) limits: Limits,
-    pub(crate) default_deadline: Duration,
-    pub(crate) dial_timeout: Duration,
-    pub(crate) dial_back_timeout: Duration,
-    pub(crate) dial_policy: DialPolicy,
-    pub(crate) strangers: StrangerLimits,
+/// The driver for tokio, and what only its endpoints have settings for.
+pub struct Tokio {
+    pub(crate) services: Vec<Service>,
     pub(crate) grace: Duration,
-    pub(crate) ping: PingSettings,
-    pub(crate) keep_alive: KeepAliveSettings,
-    pub(crate) confirm_after: Duration,
-    pub(crate) gone_after: Duration,
-    pub(crate) stall_limit: Option<Duration>,
-    pub(crate) remembered: usize,
-    pub(crate) kept_bytes: u64,
-    pub(crate) waiting: WaitingLimits,
-    pub(crate) max_depth: u32,
-    pub(crate) max_budgets: Option<Budgets>,
-    pub(crate) requests_of_call: u32,
-    pub(crate) initiator_timeout: Duration,
-    /// The first seals, all verify.
-    pub(crate) cluster_keys: Vec<ClusterKey>,
-    pub(crate) require_seals: bool,
+    pub(crate) item: u64,
+    pub(crate) stored: u64,
     pub(crate) link_delay: Option<Duration>,
     pub(crate) link_bandwidth: Option<NonZeroU64>,
-    /// Bytes of a ring of shared memory.
-    pub(crate) ring: usize,
     /// Folder in which those of this host offer shared memory.
     pub(crate) same_host: Option<Box<str>>,
-    pub(crate) executor: ExecutorConfig,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
 }
 
-impl Default for Config {
+impl Default for Tokio {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
-            default_deadline: DEFAULT_DEADLINE,
-            dial_timeout: Duration::from_secs(2),
-            dial_back_timeout: Duration::from_millis(250),
-            dial_policy: DialPolicy::default(),
-            strangers: StrangerLimits::default(),
+            services: Vec::new(),
             grace: Duration::from_secs(5),
-            ping: DEFAULT_PING,
-            keep_alive: KeepAliveSettings::default(),
-            confirm_after: SessionSettings::default().confirm_after,
-            gone_after: endpoint::Config::default().gone_after,
-            stall_limit: None,
-            remembered: 1 << 16,
-            kept_bytes: 16 << 20,
-            waiting: WaitingLimits::default(),
-            max_depth: 4096,
-            max_budgets: None,
-            requests_of_call: RecordLimits::default().requests_of_call,
-            initiator_timeout: RecordLimits::default().patience,
-            cluster_keys: Vec::new(),
-            require_seals: false,
+            item: 1 << 20,
+            stored: 64 << 20,
             link_delay: None,
             link_bandwidth: None,
-            ring: transport::DEFAULT_RING,
             same_host: None,
-            executor: ExecutorConfig::default(),
             interceptors: Vec::new(),
             call_interceptors: Vec::new(),
             transports: Transports::default(),
@@ -173,53 +53,8 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// The settings of the endpoint without IO.
-    pub(crate) fn endpoint(&self) -> endpoint::Config {
-        let mut limits = endpoint::Limits::default();
-        limits.message = self.limits.message;
-        limits.requests = self.limits.requests;
-        limits.call = self.limits.call;
-        limits.connections = self.limits.connections;
-        limits.calls = self.limits.calls;
-        limits.branches = self.limits.branches;
-        limits.waiting = self.limits.waiting;
-        limits.relayed = self.limits.relayed;
-        limits.kept_call = self.limits.kept_call;
-        limits.kept = self.limits.kept;
-        limits.partials = self.limits.partials;
-        limits.output = self.limits.output;
-        let others = self.transports.schemes();
-        let schemes = transport::OWN.iter().copied().chain(others);
-        endpoint::Config {
-            limits,
-            default_deadline: self.default_deadline,
-            dial_timeout: self.dial_timeout,
-            dial_back_timeout: self.dial_back_timeout,
-            dial_policy: self.dial_policy.clone(),
-            strangers: self.strangers,
-            ping: self.ping,
-            keep_alive: self.keep_alive,
-            gone_after: self.gone_after,
-            stall_limit: self.stall_limit,
-            remembered: self.remembered,
-            kept_bytes: self.kept_bytes,
-            max_depth: self.max_depth,
-            max_budgets: self.max_budgets,
-            requests_of_call: self.requests_of_call,
-            initiator_timeout: self.initiator_timeout,
-            cluster_keys: self.cluster_keys.clone(),
-            require_seals: self.require_seals,
-            schemes: Schemes::new(schemes),
-            wayless: self.waiting,
-            keep_ended: true,
-            streams_first: self.same_host.is_some(),
-            executor: self.executor.clone(),
-        }
-    }
-}
-
-/// Sets up an [`Endpoint`]. Times that are longer than a year count as a year, unless a setting says otherwise.
+/// Sets up an [`Endpoint`], or one of [the polling driver](crate::polling). Times that are longer than a year count as a year,
+/// unless a setting says otherwise.
 ///
 /// ```
 /// # use wallaby::{Endpoint, ExecutorConfig, Schedule};
@@ -235,16 +70,29 @@ impl Config {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Default)]
 #[must_use = "a builder does nothing until it is bound"]
-pub struct Builder {
+pub struct Builder<D = Tokio> {
     pub(crate) listen: Vec<String>,
     pub(crate) advertise: Option<Address>,
-    pub(crate) services: Vec<Service>,
     pub(crate) config: Config,
+    /// Bytes of a ring of shared memory.
+    pub(crate) ring: usize,
+    pub(crate) driver: D,
 }
 
-impl Builder {
+impl<D: Default> Default for Builder<D> {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            advertise: None,
+            config: Config::default(),
+            ring: transport::DEFAULT_RING,
+            driver: D::default(),
+        }
+    }
+}
+
+impl<D> Builder<D> {
     /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `shm:///PATH`;
     /// `mem://NAME`). Over `shm:`, on Linux, processes of one user share memory that they agree on at the unix socket PATH. Over
     /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it
@@ -262,12 +110,6 @@ impl Builder {
     /// address from which this host sends to other networks.
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
-        self
-    }
-
-    /// Serves these methods.
-    pub fn serve(mut self, service: Service) -> Self {
-        self.services.push(service);
         self
     }
 
@@ -386,7 +228,7 @@ impl Builder {
     /// 16 MiB, for 10 s. Beyond, and beyond the share of the connection that their requests came over, they are dropped and
     /// counted as undeliverable, and their calls fail if their initiators still live.
     pub fn wait_for_routes(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
-        self.config.waiting = WaitingLimits {
+        self.config.wayless = WaitingLimits {
             answers,
             bytes,
             time: timer::bounded(time),
@@ -456,17 +298,73 @@ impl Builder {
         self
     }
 
+    /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`, rounded up to a power of two
+    /// between 4 KiB and 16 MiB. Default 256 KiB. The memory is taken when the connection is opened, twice this and 4 KiB;
+    /// larger messages pass, a piece at a time. Who is dialled takes what its dialler says.
+    pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
+        self.ring = transport::ring_capacity(ring_bytes);
+        self
+    }
+
+    /// The endpoint without IO that is set so, and dials addresses of these schemes.
+    pub(crate) fn core<'a>(
+        &self,
+        address: Option<Address>,
+        schemes: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Core, BindError> {
+        if self.config.require_seals && self.config.cluster_keys.is_empty() {
+            return Err(BindError::NoClusterKey);
+        }
+        let config = Config {
+            schemes: Schemes::new(schemes),
+            ..self.config.clone()
+        };
+        let node = NodeId::new(u64::from_ne_bytes(random::bytes()?).max(1))
+            .ok_or(BindError::Random("zero".into()))?;
+        let seeds = Seeds {
+            tokens: random::bytes()?,
+            records: random::bytes()?,
+            cookies: random::bytes()?,
+            tables: random::bytes()?,
+        };
+        Ok(Core::new(config, node, address, seeds))
+    }
+}
+
+/// Settings of endpoints on tokio alone.
+impl Builder {
+    /// Serves these methods.
+    pub fn serve(mut self, service: Service) -> Self {
+        self.driver.services.push(service);
+        self
+    }
+
     /// How long a handler that is not dropped, a shielded or blocking one, may go on after its request was stopped before it no longer
     /// counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.config.grace = timer::bounded(grace);
+        self.driver.grace = timer::bounded(grace);
+        self
+    }
+
+    /// Longest item of a stream that follows a request ([`crate::Streaming`]), in bytes, received. Beyond: the stream ends with an
+    /// error at its reader, and its sender is stopped. A handler can take others ([`crate::Streaming::item_limit`]). Default 1 MiB.
+    pub fn longest_item(mut self, bytes: u64) -> Self {
+        self.driver.item = bytes;
+        self
+    }
+
+    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few for each
+    /// chunk that they came in: large arguments, and all that is stored before it is relayed. All of them together. Beyond: the
+    /// server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
+    pub fn stored(mut self, bytes: u64) -> Self {
+        self.driver.stored = bytes;
         self
     }
 
     /// Asks this interceptor about requests before they are handled, whatever service they are for; the one added last is asked
     /// first.
     pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
-        self.config.interceptors.push(Arc::new(interceptor));
+        self.driver.interceptors.push(Arc::new(interceptor));
         self
     }
 
@@ -474,7 +372,7 @@ impl Builder {
     /// first.
     pub fn call_interceptor(mut self, interceptor: impl CallInterceptor) -> Self {
         let interceptor = Arc::new(interceptor);
-        self.config.call_interceptors.push(interceptor);
+        self.driver.call_interceptors.push(interceptor);
         self
     }
 
@@ -489,13 +387,13 @@ impl Builder {
     /// # }
     /// ```
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
-        self.config.transports.add(transport);
+        self.driver.transports.add(transport);
         self
     }
 
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
-        self.config.link_delay = (!delay.is_zero()).then_some(timer::bounded(delay));
+        self.driver.link_delay = (!delay.is_zero()).then_some(timer::bounded(delay));
         self
     }
 
@@ -503,15 +401,7 @@ impl Builder {
     /// kept. Bytes handed to transports count, not the headers that a network puts around them. With
     /// [`Builder::link_delay`] they are delayed after that. For tests and benchmarks; see [`crate::link`].
     pub fn link_bandwidth(mut self, bits_per_second: NonZeroU64) -> Self {
-        self.config.link_bandwidth = Some(bits_per_second);
-        self
-    }
-
-    /// How many bytes each direction holds of a connection that this endpoint dials over `shm:`, rounded up to a power of two
-    /// between 4 KiB and 16 MiB. Default 256 KiB. The memory is taken when the connection is opened, twice this and 4 KiB;
-    /// larger messages pass, a piece at a time. Who is dialled takes what its dialler says.
-    pub fn shared_memory(mut self, ring_bytes: usize) -> Self {
-        self.config.ring = transport::ring_capacity(ring_bytes);
+        self.driver.link_bandwidth = Some(bits_per_second);
         self
     }
 
@@ -522,7 +412,7 @@ impl Builder {
     /// of the address that others are told. Whoever is about to dial such an address looks there first; if nobody is found,
     /// or it is another user's, the address itself is dialled. Binding fails if another endpoint of the same address is there.
     pub fn same_host(mut self, folder: &str) -> Self {
-        self.config.same_host = Some(folder.into());
+        self.driver.same_host = Some(folder.into());
         self
     }
 
@@ -536,11 +426,10 @@ impl Builder {
     }
 }
 
-impl std::fmt::Debug for Builder {
+impl<D> std::fmt::Debug for Builder<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
             .field("listen", &self.listen)
-            .field("services", &self.services)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

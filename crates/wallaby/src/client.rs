@@ -324,7 +324,7 @@ impl Caller {
 
     /// Longest payload of a message.
     pub(crate) fn message_limit(&self) -> u64 {
-        self.endpoint.config.limits.message
+        self.endpoint.settings.config.limits.message
     }
 
     /// How the next call is made: on behalf of a request, within its budgets.
@@ -688,7 +688,7 @@ impl Client {
 
     /// How much time a call has.
     pub(crate) fn time(&self) -> Duration {
-        let default = self.endpoint().config.default_deadline;
+        let default = self.endpoint().settings.config.default_deadline;
         self.caller.options.deadline.unwrap_or(default)
     }
 

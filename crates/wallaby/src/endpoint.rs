@@ -9,28 +9,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::connection::{ConnectionLimits as WireLimits, Features, Hello, VERSION};
-use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, Settings};
-use wallaby_proto::endpoint::{Endpoint as Proto, Seeds};
-use wallaby_proto::executor::Schedule;
 use wallaby_proto::{Address, NodeId};
 
-use crate::builder::{Builder, Config};
+use crate::builder::Builder;
 use crate::client::{Caller, Outgoing};
 use crate::driver::shared::{Inner, locked};
 use crate::driver::stream::Delayed;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::metrics::Metrics;
-use crate::random;
 use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
 
 /// How often an endpoint that is shutting down looks whether all is done.
 const DRAIN_CHECK: Duration = Duration::from_millis(2);
-
-/// Sessions that a UDP socket has room for, each way, however few connections an endpoint may have.
-const MIN_SESSIONS: usize = 64;
 
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
 ///
@@ -71,7 +63,7 @@ impl Endpoint {
     }
 
     pub(crate) async fn from_builder(mut builder: Builder) -> Result<Self, BindError> {
-        let transports = &builder.config.transports;
+        let transports = &builder.driver.transports;
         transports.check()?;
         let mut listeners = Vec::new();
         for address in &builder.listen {
@@ -81,7 +73,7 @@ impl Endpoint {
         builder.advertise = builder
             .advertise
             .or_else(|| first.map(transport::advertised));
-        if let (Some(folder), Some(address)) = (&builder.config.same_host, &builder.advertise)
+        if let (Some(folder), Some(address)) = (&builder.driver.same_host, &builder.advertise)
             && let Some(socket) = same_host::socket(folder, address)
         {
             listeners.push(transport::listen(&socket.to_string(), transports).await?);
@@ -89,20 +81,22 @@ impl Endpoint {
         Self::start(builder, listeners)
     }
 
-    fn start(builder: Builder, listeners: Vec<(Entrance, Address)>) -> Result<Self, BindError> {
+    fn start(mut builder: Builder, listeners: Vec<(Entrance, Address)>) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
-        if builder.config.require_seals && builder.config.cluster_keys.is_empty() {
-            return Err(BindError::NoClusterKey);
-        }
-        let config = builder.config;
-        let delay = Delayed::link(config.link_delay, config.link_bandwidth)
+        let tokio = &mut builder.driver;
+        let delay = Delayed::link(tokio.link_delay, tokio.link_bandwidth)
             .map_err(|error| BindError::Random(error.to_string()))?;
-        let mut endpoint = make(&config, builder.advertise)?;
+        let services = std::mem::take(&mut tokio.services);
+        builder.config.keep_ended = true;
+        builder.config.streams_first = tokio.same_host.is_some();
+        let further = builder.driver.transports.schemes();
+        let schemes = transport::OWN.iter().copied().chain(further);
+        let mut endpoint = builder.core(builder.advertise.clone(), schemes)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         endpoint.set_epoch(unix.unwrap_or_default());
-        let inner = Inner::new(endpoint, config, delay, runtime);
+        let inner = Inner::new(endpoint, builder, delay, runtime);
         inner.serve_lines();
-        for service in builder.services {
+        for service in services {
             inner.register(service)?;
         }
         for (entrance, _) in listeners {
@@ -216,49 +210,6 @@ impl Drop for Open {
     }
 }
 
-/// The endpoint without IO that is set so.
-fn make(config: &Config, address: Option<Address>) -> Result<Proto, BindError> {
-    let node = NodeId::new(u64::from_ne_bytes(random::bytes()?).max(1))
-        .ok_or(BindError::Random("zero".into()))?;
-    let limits = &config.limits;
-    let hello = Hello {
-        versions: (VERSION, VERSION),
-        node,
-        expected: None,
-        address,
-        features: match config.executor.schedule {
-            Schedule::OldestCall => Features::AGE.and(Features::TIME),
-            Schedule::Fifo | Schedule::EarliestDeadline => Features::TIME,
-        },
-        limits: WireLimits {
-            message: limits.message,
-            requests: limits.requests.max(1),
-            call: limits.call.max(1),
-            parts: limits.parts.max(WireLimits::default().parts),
-            streams: limits.streams.max(1),
-        },
-    };
-    let sessions = Settings {
-        // Those that are being closed are still sessions for a while.
-        sessions: limits.connections.saturating_mul(2).max(MIN_SESSIONS),
-        confirm_after: config.confirm_after,
-        loopback: LOOPBACK_DATAGRAM,
-        ..Settings::default()
-    };
-    let seeds = Seeds {
-        tokens: random::bytes()?,
-        records: random::bytes()?,
-        cookies: random::bytes()?,
-        tables: random::bytes()?,
-    };
-    Ok(Proto::new(
-        config.endpoint(),
-        Arc::new(hello),
-        sessions,
-        seeds,
-    ))
-}
-
 impl Inner {
     /// Connects to a server.
     pub(crate) async fn connect(self: &Arc<Self>, server: &Address) -> Result<(), ConnectError> {
@@ -295,7 +246,7 @@ impl Inner {
     /// An initial request passes the interceptors of calls.
     #[inline]
     pub(crate) fn intercept(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
-        for interceptor in self.config.call_interceptors.iter().rev() {
+        for interceptor in self.settings.driver.call_interceptors.iter().rev() {
             interceptor
                 .outgoing(outgoing)
                 .map_err(|status| Failure::Intercepted {

@@ -1121,7 +1121,7 @@ impl RunningHandler {
             return;
         }
         let endpoint = Arc::clone(&self.handling.endpoint);
-        let grace = endpoint.config.grace;
+        let grace = endpoint.settings.driver.grace;
         let grace = self
             .grace
             .get_or_insert_with(|| timer::sleep_until(Instant::now() + grace));

@@ -69,7 +69,7 @@ pub use wallaby_proto::{
 
 pub use body::{Body, BodyError};
 pub use budget::RetryBudget;
-pub use builder::{Builder, Limits};
+pub use builder::{Builder, Tokio};
 pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Resend};
 pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use endpoint::Endpoint;
@@ -94,6 +94,7 @@ pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, FailureKind, Location, Loss, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
+pub use wallaby_proto::endpoint::Limits;
 pub use wallaby_proto::executor::{ExecutorConfig, Schedule};
 pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::trace::{Hop, Timing, Trace};

@@ -179,7 +179,9 @@ async fn every_count() {
             bytes,
             depth: count,
         };
-        let builders: [Counted; 6] = [
+        let builders: [Counted; 8] = [
+            |builder, (_, bytes, ..)| builder.longest_item(bytes),
+            |builder, (_, bytes, ..)| builder.stored(bytes),
             |builder, (count, bytes, ..)| builder.remember(count as usize, bytes),
             |builder, (count, bytes, ..)| {
                 builder.wait_for_routes(count as usize, bytes, Duration::from_secs(1))
@@ -217,11 +219,10 @@ fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-const OF_LIMITS: [Limited; 18] = [
+const OF_LIMITS: [Limited; 16] = [
     ("message", |limits, count| limits.message = count),
     ("requests", |limits, count| limits.requests = count),
     ("call", |limits, count| limits.call = count),
-    ("item", |limits, count| limits.item = count),
     ("parts", |limits, count| limits.parts = count),
     ("streams", |limits, count| {
         limits.streams = u32::try_from(count).unwrap_or(u32::MAX);
@@ -247,7 +248,6 @@ const OF_LIMITS: [Limited; 18] = [
     ("branches", |limits, count| limits.branches = count),
     ("kept_call", |limits, count| limits.kept_call = count),
     ("kept", |limits, count| limits.kept = count),
-    ("stored", |limits, count| limits.stored = count),
 ];
 
 /// Whatever a limit is, a small call and a large one end, by an answer or by an error that says why.

@@ -16,6 +16,9 @@ const MAGIC: [u8; 4] = *b"WLBY";
 
 const MAX_EXTENSIONS: usize = 1024;
 
+/// Bytes of parts under way that each side takes at least.
+pub(crate) const LEAST_PARTS: u64 = MAX_FRAME as u64 / 2;
+
 /// What one side says of itself when a connection opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
@@ -48,7 +51,7 @@ impl Features {
     pub const DURABLE: Self = Self(1 << 3);
 
     /// What every [endpoint](crate::endpoint) understands.
-    pub(crate) const OF_ENDPOINTS: Self = Self::BINARY_METADATA.and(Self::DURABLE);
+    pub(crate) const OF_ENDPOINTS: Self = Self::TIME.and(Self::BINARY_METADATA).and(Self::DURABLE);
 
     /// These and those.
     #[must_use]
@@ -160,7 +163,7 @@ impl Hello {
             parts: reader.varint(what)?,
             streams: reader.u32(what)?,
         };
-        if limits.parts < MAX_FRAME as u64 / 2
+        if limits.parts < LEAST_PARTS
             || limits.streams == 0
             || limits.requests == 0
             || limits.call == 0

@@ -33,6 +33,7 @@ pub use self::bounds::{Bounds, PartialLimits, Partials};
 pub use self::credit::MAX_CALLS;
 pub use self::dials::{DialBackoff, DialLimits, Dials, NamedBy};
 pub use self::event::{ConnectionError, Event, Granted, Refusal};
+pub(crate) use self::hello::LEAST_PARTS;
 pub use self::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub(crate) use self::methods::MANY_METHODS;

@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
-use crate::Address;
 use crate::call::records::RecordLimits;
 use crate::call::waiting::WaitingLimits;
 use crate::connection::{
-    Bounds, ConnectionLimits as WireLimits, KeepAliveSettings, PartialLimits, StrangerLimits,
+    Bounds, ConnectionLimits as WireLimits, Features, Hello, KeepAliveSettings, LEAST_PARTS,
+    PartialLimits, StrangerLimits, VERSION,
 };
-use crate::datagram::MAX_MESSAGE;
+use crate::datagram::{LOOPBACK_DATAGRAM, MAX_MESSAGE, Settings};
 use crate::dial::DialPolicy;
-use crate::executor::ExecutorConfig;
+use crate::executor::{ExecutorConfig, Schedule};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_GONE_AFTER, DEFAULT_PING};
 use crate::seal::ClusterKey;
 use crate::wire::{Budgets, PingSettings};
+use crate::{Address, NodeId};
+
+/// Sessions that a socket has room for, each way, however few connections an endpoint may have.
+const MIN_SESSIONS: usize = 64;
 
 /// What an endpoint takes and keeps; see each field for what happens beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,24 +31,31 @@ pub struct Limits {
     /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
     /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 16 MiB.
     pub message: u64,
-    /// Bytes of requests that are under way to this endpoint, a connection. Beyond: senders wait. Default 4 MiB.
+    /// Bytes of requests that are under way to this endpoint or wait for their handlers, a connection. Beyond: senders wait.
+    /// Default 4 MiB.
     pub requests: u64,
     /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
     pub call: u64,
+    /// Bytes of parts of large messages under way to this endpoint, a connection; fewer than 32 KiB count as 32 KiB. Beyond: the sender
+    /// waits. Default 128 KiB.
+    pub parts: u64,
+    /// Large messages that arrive at a time, a connection; none counts as one. Beyond: they take turns. Default 4.
+    pub streams: u32,
     /// Connections, strangers aside. Beyond: one that nobody needs is closed, first one that was never of use, then the one used
     /// least recently; if all are needed, new ones are refused. Default 1,024.
     pub connections: usize,
     /// Live calls, and as many whose outcome was not taken. Beyond: calls fail with
     /// [`Failure::TooManyCalls`](crate::error::Failure::TooManyCalls). Default 1,000,000.
     pub calls: usize,
-    /// Requests that all calls of this endpoint know of together, beyond 1,024 of each. A call that finds no room fails with
+    /// Requests that calls of this endpoint know of, but for the first 1,024 of each call, all together; about 400 bytes each.
+    /// A call knows at most as many as it leaves free. Beyond: it fails with
     /// [`Violation::NoRoom`](crate::call::initiator::Violation::NoRoom). Default 1,048,576.
     pub branches: u64,
     /// Bytes of requests that wait for a connection or for credit, and as many of answers, each with 64 bytes besides its
-    /// payload; of answers each connection and initiator has a share. Beyond, what would
-    /// have to wait is [`SendError::Full`](crate::error::SendError::Full) in handlers; calls fail with
+    /// payload; of answers each connection and initiator has a share. Beyond, handlers wait with what they send (those of the
+    /// polling driver get [`SendError::Full`](crate::error::SendError::Full)), calls fail with
     /// [`Failure::Refused`](crate::error::Failure::Refused), and statuses that nobody waited with are dropped: they are
-    /// asked for again. Default 16 MiB.
+    /// asked for again. Default 256 MiB.
     pub waiting: usize,
     /// Bytes of answers that wait to be relayed to their initiators: their payloads and optional fields, and 2 KiB for each.
     /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.
@@ -54,9 +65,11 @@ pub struct Limits {
     pub kept_call: u64,
     /// The same for all calls together. Default 64 MiB.
     pub kept: u64,
-    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive.
+    /// How much of messages that are not whole is held, all connections together, and how fast these must arrive. Beyond: senders
+    /// wait, and too slow ones lose their connections. Default 256 MiB, and 16 KiB a second over 10 s.
     pub partials: PartialLimits,
-    /// Bytes that wait to be read by a peer, a connection. Beyond, that peer is not read either. Default 1 MiB.
+    /// Bytes that wait to be read by a peer, a connection; at least 128 KiB should. Beyond: nothing is read from it. If for the
+    /// time of [`Config::keep_alive`] it takes neither all that waits nor 4 KiB a second, the connection is closed. Default 1 MiB.
     pub output: usize,
 }
 
@@ -67,10 +80,12 @@ impl Default for Limits {
             message: wire.message,
             requests: wire.requests,
             call: wire.call,
+            parts: wire.parts,
+            streams: wire.streams,
             connections: 1024,
             calls: 1_000_000,
             branches: 1 << 20,
-            waiting: 16 << 20,
+            waiting: 256 << 20,
             relayed: 64 << 20,
             kept_call: 1 << 20,
             kept: 64 << 20,
@@ -81,7 +96,7 @@ impl Default for Limits {
 }
 
 /// All settings of an endpoint.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// What it takes and keeps.
     pub limits: Limits,
@@ -100,6 +115,9 @@ pub struct Config {
     /// How soon others are heard who have work of a server that is gone for certain: this and eight of the longest round trips that
     /// were seen, but no longer than the ping period. Default 100 ms.
     pub gone_after: Duration,
+    /// Over UDP: how long after the latest acknowledgement a peer is asked whether it is there before a request goes to it.
+    /// Default 5 s.
+    pub confirm_after: Duration,
     /// How long the peer of a stream may be silent while something waits for it. Default 3 s and 10 s.
     pub keep_alive: KeepAliveSettings,
     /// How long a handler may make no progress before calls count it as stuck. Not limited by default.
@@ -116,9 +134,7 @@ pub struct Config {
     pub requests_of_call: u32,
     /// How long a handler runs on whose initiator does not ask about it.
     pub initiator_timeout: Duration,
-    /// How many requests are handled at a time, how many wait, and in which order. For
-    /// [`Schedule::OldestCall`](crate::executor::Schedule::OldestCall) the hello that the shell makes must ask for
-    /// [`Features::AGE`](crate::connection::Features::AGE): otherwise nobody tells how old calls are.
+    /// How many requests are handled at a time, how many wait, and in which order.
     pub executor: ExecutorConfig,
     /// Keys that the endpoints of a cluster share: the first seals, all verify.
     pub cluster_keys: Vec<ClusterKey>,
@@ -148,6 +164,7 @@ impl Default for Config {
             strangers: StrangerLimits::default(),
             ping: DEFAULT_PING,
             gone_after: DEFAULT_GONE_AFTER,
+            confirm_after: Settings::default().confirm_after,
             keep_alive: KeepAliveSettings::default(),
             stall_limit: None,
             remembered: records.requests,
@@ -168,6 +185,40 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What an endpoint that is set so says of itself to others.
+    pub(super) fn hello(&self, node: NodeId, address: Option<Address>) -> Hello {
+        let limits = &self.limits;
+        let ages = match self.executor.schedule {
+            Schedule::OldestCall => Features::AGE,
+            Schedule::Fifo | Schedule::EarliestDeadline => Features::default(),
+        };
+        Hello {
+            versions: (VERSION, VERSION),
+            node,
+            expected: None,
+            address,
+            features: Features::OF_ENDPOINTS.and(ages),
+            limits: WireLimits {
+                message: limits.message,
+                requests: limits.requests.max(1),
+                call: limits.call.max(1),
+                parts: limits.parts.max(LEAST_PARTS),
+                streams: limits.streams.max(1),
+            },
+        }
+    }
+
+    /// How its sessions over UDP are set.
+    pub(super) fn sessions(&self) -> Settings {
+        Settings {
+            // Those that are being closed are still sessions for a while.
+            sessions: self.limits.connections.saturating_mul(2).max(MIN_SESSIONS),
+            confirm_after: self.confirm_after,
+            loopback: LOOPBACK_DATAGRAM,
+            ..Settings::default()
+        }
+    }
+
     /// The longest message to an address. Of one that is only dialled as datagrams if no stream leads there this turns out later.
     pub(super) fn longest_to(&self, to: &Address) -> u64 {
         match to {

@@ -40,9 +40,9 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use bytes::BytesMut;
-//! use wallaby_proto::connection::{Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
+//! use wallaby_proto::connection::MethodDefinition;
 //! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds};
-//! use wallaby_proto::{Address, NodeId, Status, datagram::Settings};
+//! use wallaby_proto::{Address, NodeId, Status};
 //!
 //! struct Shell {
 //!     endpoint: Endpoint,
@@ -95,12 +95,11 @@
 //!
 //! # let seed = |node: u64| { let mut seed = [7; 16]; seed[0] = node as u8; seed };
 //! let shell = |node| {
-//!     let (node, limits) = (NodeId::new(node).unwrap(), ConnectionLimits::default());
-//!     let hello = Hello { versions: (VERSION, VERSION), node, expected: None, address: None, features: Features::TIME, limits };
+//!     let node = NodeId::new(node).unwrap();
 //!     let config = Config { schemes: Schemes::new(["mem"]), ..Config::default() };
 //!     let seed = seed(node.get()); // in earnest: random, and another one for each
 //!     let seeds = Seeds { tokens: seed, records: seed, cookies: seed, tables: seed };
-//!     let endpoint = Endpoint::new(config, Arc::new(hello), Settings::default(), seeds);
+//!     let endpoint = Endpoint::new(config, node, None, seeds);
 //!     Shell { endpoint, streams: BTreeMap::new(), heard: Vec::new() }
 //! };
 //! let (mut client, mut server) = (shell(1), shell(2));
@@ -185,10 +184,10 @@ use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::WaitingAnswers;
 use crate::connection::{
-    Bounds, ConnectionSlots, Counters as Carried, Dials, Event as News, Features, Hello,
-    MethodDefinition, Partials,
+    Bounds, ConnectionSlots, Counters as Carried, Dials, Event as News, Hello, MethodDefinition,
+    Partials,
 };
-use crate::datagram::{SessionEvent, Settings};
+use crate::datagram::SessionEvent;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
@@ -445,9 +444,9 @@ pub struct Endpoint<P = ()> {
 }
 
 impl Endpoint {
-    /// An endpoint that says this of itself to others, and whose sessions over UDP are set so.
-    pub fn new(config: Config, hello: Arc<Hello>, sessions: Settings, seeds: Seeds) -> Self {
-        Self::with_probe(config, hello, sessions, seeds, ())
+    /// An endpoint of this incarnation, which tells others that it is reached at this address.
+    pub fn new(config: Config, node: NodeId, address: Option<Address>, seeds: Seeds) -> Self {
+        Self::with_probe(config, node, address, seeds, ())
     }
 }
 
@@ -455,14 +454,13 @@ impl<P: Probe> Endpoint<P> {
     /// The same, with somebody who looks on.
     pub fn with_probe(
         config: Config,
-        hello: Arc<Hello>,
-        sessions: Settings,
+        node: NodeId,
+        address: Option<Address>,
         seeds: Seeds,
         probe: P,
     ) -> Self {
-        let mut hello = hello;
-        let features = hello.features.and(Features::OF_ENDPOINTS);
-        Arc::make_mut(&mut hello).features = features;
+        let hello = Arc::new(config.hello(node, address.clone()));
+        let sessions = config.sessions();
         let limits = RecordLimits {
             requests: config.remembered,
             kept_bytes: config.kept_bytes,
@@ -488,8 +486,8 @@ impl<P: Probe> Endpoint<P> {
         Self {
             probe,
             config,
-            node: hello.node,
-            address: hello.address.clone(),
+            node,
+            address,
             secret: seeds.tokens,
             sockets: Sockets::new(
                 Arc::clone(&hello),
@@ -593,6 +591,11 @@ impl<P: Probe> Endpoint<P> {
     /// Where others reach it: what it tells them.
     pub fn address(&self) -> Option<&Address> {
         self.address.as_ref()
+    }
+
+    /// What it says of itself to those that it is connected to.
+    pub fn hello(&self) -> &Arc<Hello> {
+        &self.hello
     }
 
     /// What it has counted.

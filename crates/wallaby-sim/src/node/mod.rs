@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
-use wallaby_proto::datagram::Settings;
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, SocketId,
 };
@@ -123,8 +122,6 @@ impl Node {
         let Some(id) = NodeId::new(number) else {
             unreachable!("it is not 0")
         };
-        let hello = Arc::new(hello(context.plan, (index, id)));
-        let said = Arc::clone(&hello);
         let secret = random_secret(context);
         let seeds = Seeds {
             tokens: secret,
@@ -134,15 +131,12 @@ impl Node {
         };
         let random = context.random.fork(0x6579);
         let eyes = Eyes::new(id, context.broken, (context.plan.links.echoes, random));
-        let sessions = Settings {
-            confirm_after: match context.is(Broken::NoQuestion) {
-                true => eyes::FOR_EVER.timeout,
-                false => Settings::default().confirm_after,
-            },
-            ..Settings::default()
-        };
-        let config = config(plan, &context.plan.links, hello.limits);
-        let mut endpoint = Endpoint::with_probe(config, hello, sessions, seeds, eyes);
+        let mut config = config(plan, &context.plan.links);
+        if context.is(Broken::NoQuestion) {
+            config.confirm_after = eyes::FOR_EVER.timeout;
+        }
+        let told = (plan.reach != Reach::Silent).then(|| address(context.plan, index));
+        let mut endpoint = Endpoint::with_probe(config, id, told, seeds, eyes);
         let udp = (plan.udp).then(|| endpoint.add_socket(socket_address(index), true));
         let Some(method) = MethodDefinition::new("sim.Tree/run", "raw", 0, 0) else {
             unreachable!("the name is neither empty nor long")
@@ -151,6 +145,7 @@ impl Node {
         endpoint.serve(Arc::clone(&method), false);
         note!(context, index, "life {life} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
+        let ghosts = Ghosts::new(Arc::clone(endpoint.hello()));
         Self {
             index,
             plan,
@@ -167,7 +162,7 @@ impl Node {
             sight: Sight::default(),
             raw: Duration::ZERO,
             due: None,
-            ghosts: Ghosts::new(said),
+            ghosts,
         }
     }
 
@@ -338,37 +333,17 @@ impl Node {
     }
 }
 
-/// What a node says of itself.
-fn hello(plan: &Plan, (index, node): (u32, NodeId)) -> Hello {
-    let planned = plan.nodes[index as usize];
-    let limits = match planned.narrow {
-        true => ConnectionLimits {
-            message: 250_000,
-            requests: 2048,
-            call: 1024,
-            parts: 32 << 10,
-            streams: 1,
-        },
-        false => ConnectionLimits::default(),
-    };
-    Hello {
-        versions: (VERSION, VERSION),
-        node,
-        expected: None,
-        address: (planned.reach != Reach::Silent).then(|| address(plan, index)),
-        features: Features::TIME,
-        limits,
-    }
-}
-
 /// Times on the way within which others are heard of whom a server that is gone has asked something: it has reached them, they have
 /// dialled the initiator, and told it.
 const SOON: u32 = 8;
 
 /// What users have, but for what a plan wants small.
-fn config(plan: NodePlan, links: &LinkPlan, wire: ConnectionLimits) -> Config {
+fn config(plan: NodePlan, links: &LinkPlan) -> Config {
     let mut limits = endpoint::Limits::default();
-    (limits.message, limits.requests, limits.call) = (wire.message, wire.requests, wire.call);
+    if plan.narrow {
+        (limits.message, limits.requests, limits.call) = (250_000, 2048, 1024);
+        (limits.parts, limits.streams) = (32 << 10, 1);
+    }
     let mut config = Config {
         limits,
         remembered: plan.requests,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
-use wallaby::{Address, Code, Endpoint, Limits, Method, One, Request, Service, Status};
+use wallaby::{Address, Code, Endpoint, Method, One, Request, Service, Status};
 
 use crate::{Failed, add};
 
@@ -73,11 +73,9 @@ pub(crate) async fn serve(stored: u64) -> Result<(), Failed> {
         whole: AtomicBool::new(false),
         gate: Semaphore::new(0),
     };
-    let mut limits = Limits::default();
-    limits.stored = stored;
     let endpoint = Endpoint::builder()
         .listen("tcp://127.0.0.1:0")
-        .limits(limits)
+        .stored(stored)
         .serve(Arc::new(shelf).service())
         .bind()
         .await?;

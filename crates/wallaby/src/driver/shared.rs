@@ -21,7 +21,7 @@ use super::port::Port;
 use super::stream::{Delayed, Stream};
 use super::streams::Listening;
 use super::waiters::{Wait, Waiters};
-use crate::builder::Config;
+use crate::builder::Builder;
 use crate::call::Outcome;
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job, WaitingHandler, Work};
@@ -47,7 +47,8 @@ pub(crate) struct Inner {
     pub(crate) node: NodeId,
     /// Where others reach this endpoint.
     pub(crate) address: Option<Address>,
-    pub(crate) config: Config,
+    /// As it was bound.
+    pub(crate) settings: Builder,
     pub(crate) meters: Meters,
     pub(crate) runtime: Handle,
     pub(super) me: Weak<Self>,
@@ -114,7 +115,7 @@ impl<K: Copy + PartialEq, V> SlotMap<K, V> {
 impl Inner {
     pub(crate) fn new(
         endpoint: Proto,
-        config: Config,
+        settings: Builder,
         delay: Option<Arc<DelayLine<Delayed>>>,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -122,7 +123,7 @@ impl Inner {
         Arc::new_cyclic(|me| Self {
             node,
             address,
-            config,
+            settings,
             meters: Meters::default(),
             runtime,
             me: me.clone(),
@@ -235,7 +236,7 @@ impl Inner {
     /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead, and have closed their connections
     /// without its having noticed.
     pub(crate) fn was_away(&self) -> bool {
-        let silence = self.config.keep_alive.timeout.min(AWAY) / 4;
+        let silence = self.settings.config.keep_alive.timeout.min(AWAY) / 4;
         let listened = Duration::from_micros(self.listened.load(Ordering::Acquire));
         self.epoch.elapsed().saturating_sub(listened) > silence
     }

@@ -62,7 +62,8 @@ impl Inner {
             self.enter(|core| core.endpoint.dial_datagrams(conn));
             return Ok(None);
         }
-        let stream = transport::dial(to, self.config.ring, &self.config.transports).await;
+        let stream =
+            transport::dial(to, self.settings.ring, &self.settings.driver.transports).await;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: to.clone() })?;
         stream.map(Some).map_err(|error| dial_failed(to, &error))
     }

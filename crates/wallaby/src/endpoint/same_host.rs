@@ -30,13 +30,17 @@ pub(super) fn socket(folder: &str, address: &Address) -> Option<Address> {
 impl Inner {
     /// A stream to a server of this host that offers shared memory; `None` if it does not, or not as it should.
     pub(crate) async fn dial_same_host(&self, server: &Address) -> Option<Opened> {
-        let socket = socket(self.config.same_host.as_deref()?, server)?;
+        let socket = socket(self.settings.driver.same_host.as_deref()?, server)?;
         if let Address::Shm(path) = &socket
             && !Path::new(&**path).exists()
         {
             return None; // of another host, most likely
         }
-        let dialled = transport::dial(&socket, self.config.ring, &self.config.transports);
+        let dialled = transport::dial(
+            &socket,
+            self.settings.ring,
+            &self.settings.driver.transports,
+        );
         match timer::timeout_at(Instant::now() + LIMIT, dialled).await?? {
             Ok(stream) => Some(stream),
             Err(error) => {

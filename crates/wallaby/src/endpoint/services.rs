@@ -49,7 +49,7 @@ impl Inner {
         }
         let methods: Vec<Registered> = (service.methods.into_iter())
             .map(|method| {
-                let all = (service.interceptors.iter()).chain(&self.config.interceptors);
+                let all = (service.interceptors.iter()).chain(&self.settings.driver.interceptors);
                 // Of the rest it is not known yet which methods these are.
                 let asked = all
                     .filter(|interceptor| method.rest || interceptor.concerns(&method.definition));

@@ -50,7 +50,7 @@ fn served(endpoint: &Inner, head: &Head) -> Result<(usize, Arc<Registered>), Sta
             "this server is shutting down",
         ));
     }
-    let limit = endpoint.config.limits.message;
+    let limit = endpoint.settings.config.limits.message;
     let size = head.following;
     if size > limit {
         let what = format!("arguments of {size} bytes: at most {limit} are taken");
@@ -75,7 +75,7 @@ impl Stage {
     fn cut_through(self, body: Option<Body>) -> Admission {
         let (onward, own) = match body {
             Some(body) if !self.head.rest.is_empty() => {
-                let window = self.handling.endpoint.config.limits.call;
+                let window = self.handling.endpoint.settings.config.limits.call;
                 let (onward, own) = tee::split(body, window);
                 (Some(onward), Some(own))
             }
@@ -212,7 +212,7 @@ impl StoredBytes {
     }
 
     fn keep(&mut self, bytes: u64) -> Result<(), Status> {
-        let limit = self.endpoint.config.limits.stored;
+        let limit = self.endpoint.settings.driver.stored;
         let stored = &self.endpoint.stored.0;
         let more = |stored: u64| stored.checked_add(bytes).filter(|all| *all <= limit);
         let kept = stored.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);

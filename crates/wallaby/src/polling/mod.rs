@@ -67,7 +67,7 @@ pub use wallaby_proto::endpoint::{
     Answer, CallKey, CallOptions, Counters, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
-pub use self::builder::Builder;
+pub use self::builder::{Builder, Polling};
 pub use self::datagrams::{Datagrams, Udp};
 pub use self::event::{Call, Event};
 pub use self::request::{RawRequest, Request};

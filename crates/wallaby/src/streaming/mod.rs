@@ -136,7 +136,7 @@ impl<T, C> Streaming<T, C> {
         Self::of(Source::Received(Box::new(IncomingItems {
             body,
             chunk: Bytes::new(),
-            items: ItemReader::new(handling.endpoint.config.limits.item),
+            items: ItemReader::new(handling.endpoint.settings.driver.item),
             origin: Arc::new(StreamOrigin::of(handling)),
         })))
     }

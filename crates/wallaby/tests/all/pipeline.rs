@@ -273,13 +273,11 @@ async fn a_message_that_is_stored_is_passed_on_when_it_is_whole(net: Net) {
     assert_eq!(answers, [Ok("a: x, 2".into()), Ok("b: x, 2".into())]);
 
     // No more than a server keeps, and then nobody behind it has anything.
-    let mut limits = Limits::default();
-    limits.stored = 100_000;
     let handler = |request: Request<One<String>>, (what,): (String,)| async move {
         Ok::<_, Status>(request.respond(what).await?)
     };
     let small = Endpoint::builder()
-        .limits(limits)
+        .stored(100_000)
         .serve(service().method(&work::ONE, handler));
     let small = net.bind(small).await;
     let line = [at(&servers[0]), at(&small), at(&servers[1])];
@@ -444,13 +442,11 @@ async fn a_server_that_may_not_pass_it_on_says_so(net: Net) {
 }
 
 async fn long_arguments_are_kept_within_a_limit(net: Net) {
-    let mut limits = Limits::default();
-    limits.stored = 50_000;
     let handler = |request: Request<One<String>>, (what,): (String,)| async move {
         Ok::<_, Status>(request.respond(what.len().to_string()).await?)
     };
     let small = Endpoint::builder()
-        .limits(limits)
+        .stored(50_000)
         .serve(service().method(&work::ONE, handler));
     let small = net.bind(small).await;
     let last = measuring(&net, "last").await;

@@ -418,11 +418,7 @@ async fn a_lost_connection_ends_the_stream_at_both_ends(net: Net) {
 }
 
 async fn an_item_that_is_too_long_is_refused(net: Net) {
-    let builder = || {
-        let mut limits = Limits::default();
-        limits.item = 1000;
-        Endpoint::builder().limits(limits)
-    };
+    let builder = || Endpoint::builder().longest_item(1000);
     let (server, mut ends) = adding_at(&net, builder()).await;
     let client = client();
     let (send, entries) = piped();

@@ -1,7 +1,7 @@
 //! How an endpoint comes to rest.
 
 use wallaby_proto::Code;
-use wallaby_proto::connection::ConnectionLimits;
+use wallaby_proto::endpoint::Limits;
 use wallaby_proto::error::SendError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
@@ -12,7 +12,7 @@ const WHY: &str = "this server is shutting down";
 #[test]
 fn what_was_begun_is_finished_and_nothing_begins() {
     let mut world = World::new(executor(1, 2, Schedule::Fifo));
-    let next = world.add(ExecutorConfig::default(), ConnectionLimits::default());
+    let next = world.add(ExecutorConfig::default(), Limits::default());
     let [first, second] = ["a", "b"].map(|name| world.call(name));
     let (key, what) = world.take();
     assert!(!world.server().is_draining());

@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{
     Connection, ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };
-use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
     CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Output, Probe,
     RequestKey, Schemes, Seeds,
@@ -84,8 +83,8 @@ impl World {
             schemes: Schemes::new(["mem"]),
             ..Config::default()
         };
-        let (own, probe) = (hello(1, WireLimits::default()), Attempts::default());
-        let mut server = Endpoint::with_probe(config, own, Settings::default(), seeds, probe);
+        let (node, probe) = (hello(1, WireLimits::default()).node, Attempts::default());
+        let mut server = Endpoint::with_probe(config, node, None, seeds, probe);
         server.serve(Arc::new(method()), false);
         let limits = WireLimits {
             call: granted,

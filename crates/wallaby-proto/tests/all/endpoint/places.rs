@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::Code;
-use wallaby_proto::connection::{ConnectionLimits, MethodDefinition};
-use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Output, Placed};
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Limits, Output, Placed};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
 use super::queues::{MS, World, at, executor};
@@ -61,7 +61,7 @@ fn the_oldest_call_is_first() {
         (Schedule::Fifo, ["first", "young", "old"]),
     ] {
         let mut world = World::new(executor(1, 9, schedule));
-        let relay = world.add(ExecutorConfig::default(), ConnectionLimits::default());
+        let relay = world.add(ExecutorConfig::default(), Limits::default());
         world.call_with("old", relay, &CallOptions::default());
         world.pass(10 * MS);
         world.call("first");
@@ -141,13 +141,11 @@ fn what_has_no_time_left_does_not_run() {
 /// Bytes that wait count against the window of their connection.
 #[test]
 fn credit_is_granted_when_a_request_leaves_the_queue() {
-    let limits = ConnectionLimits {
-        requests: 4096,
-        ..ConnectionLimits::default()
-    };
+    let mut limits = Limits::default();
+    limits.requests = 4096;
     let payload = "x".repeat(1000);
     for (concurrency, all) in [(100, true), (1, false)] {
-        let mut world = World::with(executor(concurrency, 100, Schedule::Fifo), limits);
+        let mut world = World::with(executor(concurrency, 100, Schedule::Fifo), limits.clone());
         for _ in 0..20 {
             world.call(&payload);
         }
@@ -162,10 +160,8 @@ fn credit_is_granted_when_a_request_leaves_the_queue() {
 /// The credit of what leaves without having run is granted, too.
 #[test]
 fn credit_of_what_is_aborted_is_granted() {
-    let limits = ConnectionLimits {
-        requests: 4096,
-        ..ConnectionLimits::default()
-    };
+    let mut limits = Limits::default();
+    limits.requests = 4096;
     let mut world = World::with(executor(1, 100, Schedule::Fifo), limits);
     let payload = "x".repeat(1000);
     world.call("runs");
@@ -262,7 +258,7 @@ fn a_body_waits_with_its_request() {
 }
 
 /// A world whose clients call a method of the server whose requests are handed out ahead.
-fn ahead(concurrency: usize, queue: usize, limits: ConnectionLimits) -> World {
+fn ahead(concurrency: usize, queue: usize, limits: Limits) -> World {
     let mut world = World::with(executor(concurrency, queue, Schedule::Fifo), limits);
     let asked = MethodDefinition::new("test.Work/asked", "raw", 0, 0).expect("a name");
     world.method = Arc::new(asked);
@@ -273,7 +269,7 @@ fn ahead(concurrency: usize, queue: usize, limits: ConnectionLimits) -> World {
 
 #[test]
 fn what_is_handed_out_ahead_gets_a_place_when_somebody_says_so() {
-    let mut world = ahead(1, 1, ConnectionLimits::default());
+    let mut world = ahead(1, 1, Limits::default());
     let calls = ["a", "b", "c"].map(|name| world.call(name));
     let taken = [(); 3].map(|()| world.take());
     assert_eq!(taken.clone().map(|(_, what)| what), ["a", "b", "c"]);
@@ -297,7 +293,7 @@ fn what_is_handed_out_ahead_gets_a_place_when_somebody_says_so() {
 /// Whoever decides about a request may refuse it, and an abort and the deadline find what was put aside meanwhile.
 #[test]
 fn what_is_handed_out_ahead_may_end_before_it_has_a_place() {
-    let mut world = ahead(1, 1, ConnectionLimits::default());
+    let mut world = ahead(1, 1, Limits::default());
     let long = CallOptions::default();
     let [refused, aborted] = ["refused", "aborted"].map(|what| world.call_with(what, 1, &long));
     world.call_with("late", 1, &within(1));
@@ -320,7 +316,7 @@ fn what_is_handed_out_ahead_may_end_before_it_has_a_place() {
 /// The less time of the two counts, also where the request is among those that are found.
 #[test]
 fn a_deadline_may_be_shortened() {
-    let mut world = ahead(1, 1, ConnectionLimits::default());
+    let mut world = ahead(1, 1, Limits::default());
     let call = world.call_with("a", 1, &within(5));
     let (key, _) = world.take();
     let before = world.server().remaining(key);
@@ -337,10 +333,8 @@ fn a_deadline_may_be_shortened() {
 /// Requests about which nobody has decided count against the window of their connection.
 #[test]
 fn credit_is_granted_when_a_request_was_decided_about() {
-    let limits = ConnectionLimits {
-        requests: 4096,
-        ..ConnectionLimits::default()
-    };
+    let mut limits = Limits::default();
+    limits.requests = 4096;
     let mut world = ahead(100, 100, limits);
     let payload = "x".repeat(1000);
     for _ in 0..20 {

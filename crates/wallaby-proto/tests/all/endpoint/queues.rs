@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
-use wallaby_proto::datagram::Settings;
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output,
+    CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
     RequestKey, Schemes, Seeds,
 };
 use wallaby_proto::error::CallError;
@@ -57,11 +56,11 @@ pub(crate) fn executor(concurrency: usize, queue: usize, schedule: Schedule) -> 
 impl World {
     /// A client, which is endpoint 0, and a server with this executor, which is endpoint 1.
     pub(crate) fn new(executor: ExecutorConfig) -> Self {
-        Self::with(executor, ConnectionLimits::default())
+        Self::with(executor, Limits::default())
     }
 
     /// The same, and the server states these limits.
-    pub(crate) fn with(executor: ExecutorConfig, limits: ConnectionLimits) -> Self {
+    pub(crate) fn with(executor: ExecutorConfig, limits: Limits) -> Self {
         let mut world = Self {
             now: Duration::ZERO,
             endpoints: Vec::new(),
@@ -73,27 +72,18 @@ impl World {
             others: BTreeMap::new(),
             input: BTreeMap::new(),
         };
-        world.add(ExecutorConfig::default(), ConnectionLimits::default());
+        world.add(ExecutorConfig::default(), Limits::default());
         world.add(executor, limits);
         world
     }
 
     /// Another endpoint: its number.
-    pub(crate) fn add(&mut self, executor: ExecutorConfig, limits: ConnectionLimits) -> usize {
+    pub(crate) fn add(&mut self, executor: ExecutorConfig, limits: Limits) -> usize {
         let number = self.endpoints.len();
         let seed = [number as u8 + 1; 16];
-        let hello = Hello {
-            versions: (VERSION, VERSION),
-            node: NodeId::new(number as u64 + 1).expect("not zero"),
-            expected: None,
-            address: Some(at(number)),
-            features: match executor.schedule {
-                Schedule::OldestCall => Features::AGE.and(Features::TIME),
-                Schedule::Fifo | Schedule::EarliestDeadline => Features::TIME,
-            },
-            limits,
-        };
+        let node = NodeId::new(number as u64 + 1).expect("not zero");
         let config = Config {
+            limits,
             executor,
             schemes: Schemes::new(["mem"]),
             ..Config::default()
@@ -104,7 +94,7 @@ impl World {
             cookies: seed,
             tables: seed,
         };
-        let mut endpoint = Endpoint::new(config, Arc::new(hello), Settings::default(), seeds);
+        let mut endpoint = Endpoint::new(config, node, Some(at(number)), seeds);
         endpoint.serve(Arc::clone(&self.method), false);
         endpoint.set_time(self.now);
         self.endpoints.push(endpoint);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
-use wallaby_proto::datagram::{Cause, Settings};
+use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::datagram::Cause;
 use wallaby_proto::endpoint::{
     Config, ConnId, Endpoint, Next, Outcome, Output, Probe, Schemes, Seeds, SocketId, reaches,
 };
@@ -56,14 +56,7 @@ fn echo() -> Arc<MethodDefinition> {
 
 impl Host {
     fn new(number: u8, sockets: &[(&str, bool)]) -> Self {
-        let hello = Hello {
-            versions: (VERSION, VERSION),
-            node: NodeId::new(number.into()).expect("not 0"),
-            expected: None,
-            address: None,
-            features: Features::TIME,
-            limits: ConnectionLimits::default(),
-        };
+        let node = NodeId::new(number.into()).expect("not 0");
         let config = Config {
             schemes: Schemes::new(["udp"]),
             ..Config::default()
@@ -75,8 +68,7 @@ impl Host {
             cookies: seed,
             tables: seed,
         };
-        let (hello, sessions) = (Arc::new(hello), Settings::default());
-        let mut endpoint = Endpoint::with_probe(config, hello, sessions, seeds, Ends::default());
+        let mut endpoint = Endpoint::with_probe(config, node, None, seeds, Ends::default());
         endpoint.serve(echo(), true);
         let add = |(local, listens): &(&str, bool)| {
             let local = at(local);

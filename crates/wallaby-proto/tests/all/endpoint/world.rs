@@ -9,7 +9,6 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{
     ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };
-use wallaby_proto::datagram::Settings;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
     Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, SocketId,
@@ -53,6 +52,11 @@ pub(crate) fn udp(host: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 1000 + host as u16))
 }
 
+fn node(host: usize) -> NodeId {
+    NodeId::new(host as u64 + 1).expect("not zero")
+}
+
+/// What a peer says that is none of the world's endpoints.
 pub(crate) fn hello(host: usize) -> Hello {
     let limits = WireLimits {
         call: WINDOW as u64,
@@ -60,7 +64,7 @@ pub(crate) fn hello(host: usize) -> Hello {
     };
     Hello {
         versions: (VERSION, VERSION),
-        node: NodeId::new(host as u64 + 1).expect("not zero"),
+        node: node(host),
         expected: None,
         address: Some(at(host)),
         features: Features::TIME,
@@ -93,8 +97,7 @@ impl World {
                 cookies: seed,
                 tables: seed,
             };
-            let hello = Arc::new(hello(host));
-            let mut endpoint = Endpoint::new(config, hello, Settings::default(), seeds);
+            let mut endpoint = Endpoint::new(config, node(host), Some(at(host)), seeds);
             endpoint.serve(Arc::clone(&method), false);
             Host {
                 socket: endpoint.add_socket(udp(host), true),

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATH=$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin
-published=(-p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby -p wallaby-onc -p wallaby-tls)
+published=(-p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls)
 targets=(aarch64-apple-darwin x86_64-pc-windows-gnu)
 
 command -v rustup >/dev/null || {

@@ -109,7 +109,7 @@ pub(crate) async fn attend_reports(
 pub(crate) fn health(endpoint: &Endpoint) -> Health {
     let metrics = endpoint.metrics();
     let remembered = endpoint.remembered();
-    let (running, waiting) = endpoint.load();
+    let wallaby::Load { running, waiting } = endpoint.load();
     let over = metrics.calls_completed + metrics.calls_failed + metrics.calls_aborted;
     let counted = [
         ("requests", metrics.requests_received),

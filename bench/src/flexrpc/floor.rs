@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
-use wallaby::link::DelayLine;
+use wallaby_link::DelayLine;
 
 /// Runs a server until its client has gone.
 pub(super) fn serve(config: &ServerConfig) -> Result<()> {

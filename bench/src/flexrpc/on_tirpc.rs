@@ -10,7 +10,7 @@ use std::net::SocketAddrV4;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use wallaby::link::{Pacer, sleep_until};
+use wallaby_link::{Pacer, sleep_until};
 
 /// For a message: the paper's largest over UDP does not fit into libtirpc's own choice there.
 pub(super) const BUFFER: u32 = 32 * 1_024;

@@ -27,7 +27,7 @@ use message::Frames;
 use socket::{Listener, Stream};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use wallaby::link::sleep_until;
+use wallaby_link::sleep_until;
 
 /// On which sockets the loops are, or how they wait for shared memory.
 #[derive(Clone, Copy, Debug)]

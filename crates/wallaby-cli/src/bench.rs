@@ -164,7 +164,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     /// Delay every message on its way, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// Rounds; in each, every system has one turn
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]

@@ -30,7 +30,7 @@ pub(crate) struct Thesis {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     /// Delay every message on its way, as a link would: 250us, 1ms; not under load
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// Rounds; in each, every system has one turn. Under load there are a sixth as many, of a second each
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -48,7 +48,7 @@ pub(crate) struct Thesis {
     #[arg(long, value_name = "NUMBER", requires = "between_sites")]
     sites: Option<usize>,
     /// Simulated: how long a bit is on its way from site to site
-    #[arg(long, value_name = "DELAY", requires = "sites", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", requires = "sites", value_parser = wallaby_link::parse_delay)]
     between_sites: Option<Duration>,
     /// Print a line of JSON for each result
     #[arg(long)]

@@ -52,6 +52,13 @@ pub struct Load {
     pub waiting: usize,
 }
 
+impl Load {
+    /// Nothing runs, and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The connection that a request came over, and its initiator.
 pub type Owner = (SessionNumber, NodeId);
 

@@ -399,7 +399,7 @@ impl Builder {
 
     /// Emulates a link of limited bandwidth: all that this endpoint sends, to whomever, shares so many bits a second, order
     /// kept. Bytes handed to transports count, not the headers that a network puts around them. With
-    /// [`Builder::link_delay`] they are delayed after that. For tests and benchmarks; see [`crate::link`].
+    /// [`Builder::link_delay`] they are delayed after that. For tests and benchmarks; see [`wallaby_link`].
     pub fn link_bandwidth(mut self, bits_per_second: NonZeroU64) -> Self {
         self.driver.link_bandwidth = Some(bits_per_second);
         self

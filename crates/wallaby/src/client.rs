@@ -171,19 +171,6 @@ impl Caller {
         Multicast::new(servers.into_iter().map(Into::into).map(call))
     }
 
-    /// How much time a call has; on behalf of a request, not more than that has left.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        let inherited = self
-            .parent
-            .is_some()
-            .then_some(self.options.deadline)
-            .flatten();
-        self.change().deadline =
-            Some(inherited.map_or(deadline, |inherited| deadline.min(inherited)));
-        self
-    }
-
     /// A call with any number of initial requests and with payloads as bytes.
     ///
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
@@ -197,104 +184,10 @@ impl Caller {
         call
     }
 
-    /// Each hop reports its timings for [`Call::trace`].
-    #[must_use]
-    pub fn traced(mut self) -> Self {
-        self.change().traced = true;
-        self
-    }
-
-    /// Lets calls go on without what is lost of them, as when a server dies: a status says so in place of that branch's answers
-    /// ([`Status::loss`](crate::Status::loss) has the facts), and the others' answers come. The call is complete, with statuses,
-    /// when nothing else is missing. Without, a call fails as soon as something is lost, as its answers can't be whole any more.
-    ///
-    /// Who hangs is not lost, and takes the call to its deadline: against that give each delegation one of its own
-    /// ([`Delegation::deadline`](crate::Delegation::deadline)).
-    ///
-    /// Nothing of such a call is sent again ([`Client::resend`]), and with [`fail_fast`](Self::fail_fast) the first loss ends
-    /// it all the same.
-    #[must_use]
-    pub fn tolerant(mut self) -> Self {
-        self.change().tolerant = true;
-        self
-    }
-
-    /// The first status ends a call and aborts the rest of its tree.
-    #[must_use]
-    pub fn fail_fast(mut self) -> Self {
-        self.change().fail_fast = true;
-        self
-    }
-
-    /// The answers of each branch of a call are delivered in the order in which they were sent; see [`Client::in_order`].
-    #[must_use]
-    pub fn in_order(mut self) -> Self {
-        self.change().in_order = true;
-        self
-    }
-
-    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
-    #[must_use]
-    pub fn metadata(self, key: &str, value: &str) -> Self {
-        self.change_metadata(|metadata| metadata.insert(key, value))
-    }
-
-    /// The same with a value that is bytes. A server that is too old for that fails the call ([`Failure::NotUnderstood`]), or its
-    /// part of it ([`wallaby_proto::Code::Mismatch`]).
-    #[must_use]
-    pub fn metadata_bin(self, key: &str, value: impl Into<Bytes>) -> Self {
-        self.change_metadata(|metadata| metadata.insert_bin(key, value))
-    }
-
-    fn change_metadata(
-        mut self,
-        change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>,
-    ) -> Self {
+    fn change_metadata(&mut self, change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>) {
         if let Err(error) = change(&mut self.change().metadata) {
             self.refused = Some(CodecError::new("metadata", error.to_string()));
         }
-        self
-    }
-
-    /// Bytes that go along with each initial request of a call, and with nothing that comes of them: what who handles it is to do
-    /// with its answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
-    #[must_use]
-    pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
-        match Continuation::new(bytes) {
-            Ok(continuation) => self.change().continuation = Some(continuation),
-            Err(error) => self.refused = Some(CodecError::new("continuation", error.to_string())),
-        }
-        self
-    }
-
-    /// The name under which a call may be asked for again, see [`Client::durable`]. Of one with several initial requests each has a
-    /// name of its own, by its number.
-    #[must_use]
-    pub fn durable(mut self, id: DurableId) -> Self {
-        self.change().durable = Some(id);
-        self
-    }
-
-    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
-    /// [`crate::Builder::ping`].
-    #[must_use]
-    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.change().ping = Some(PingSettings { period, timeout }.bounded());
-        self
-    }
-
-    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
-    #[must_use]
-    pub fn stall_limit(mut self, limit: Duration) -> Self {
-        self.change().stall_limit = Some(limit);
-        self
-    }
-
-    /// What the tree of each call may use up; see [`Client::budgets`].
-    #[must_use]
-    pub fn budgets(mut self, budgets: Budgets) -> Self {
-        self.change().budgets = Some(budgets);
-        self
     }
 
     /// A call that has failed before it began.
@@ -399,107 +292,6 @@ impl Client {
     /// The server.
     pub fn server(&self) -> &Address {
         &self.server
-    }
-
-    /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.caller = self.caller.deadline(deadline);
-        self
-    }
-
-    /// Each hop reports its timings for [`Call::trace`].
-    #[must_use]
-    pub fn traced(mut self) -> Self {
-        self.caller = self.caller.traced();
-        self
-    }
-
-    /// As [`Caller::tolerant`].
-    #[must_use]
-    pub fn tolerant(mut self) -> Self {
-        self.caller = self.caller.tolerant();
-        self
-    }
-
-    /// The first status ends a call and aborts the rest of its tree.
-    #[must_use]
-    pub fn fail_fast(mut self) -> Self {
-        self.caller = self.caller.fail_fast();
-        self
-    }
-
-    /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
-    /// delegated to it alone. Without it large answers are overtaken by small ones, over `udp:` any by any, and those that other
-    /// servers pass on by those that come directly, once there is a connection.
-    ///
-    /// So answers may be the chunks of something long: they come no faster than they are taken, and [`Call::into_body`] reads
-    /// them like a file.
-    #[must_use]
-    pub fn in_order(mut self) -> Self {
-        self.caller = self.caller.in_order();
-        self
-    }
-
-    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
-    #[must_use]
-    pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        self.caller = self.caller.metadata(key, value);
-        self
-    }
-
-    /// The same with a value that is bytes: see [`Caller::metadata_bin`].
-    #[must_use]
-    pub fn metadata_bin(mut self, key: &str, value: impl Into<Bytes>) -> Self {
-        self.caller = self.caller.metadata_bin(key, value);
-        self
-    }
-
-    /// Bytes that go along with the request of each call, and with nothing that comes of it: what who handles it is to do with its
-    /// answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
-    #[must_use]
-    pub fn continuation(mut self, bytes: impl Into<Bytes>) -> Self {
-        self.caller = self.caller.continuation(bytes);
-        self
-    }
-
-    /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees
-    /// it ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
-    /// [retried](Self::retry) call has the same. So a client has one name for one call: it sets it before each.
-    ///
-    /// Wallaby itself does nothing about a name that was seen before: that is for a record of what was done. A server that does not
-    /// know such names would do the work twice, so it does not get the request: the call fails ([`Failure::NotUnderstood`]), or its
-    /// part of it ([`wallaby_proto::Code::Mismatch`]).
-    #[must_use]
-    pub fn durable(mut self, id: DurableId) -> Self {
-        self.caller = self.caller.durable(id);
-        self
-    }
-
-    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
-    /// [`crate::Builder::ping`].
-    #[must_use]
-    pub fn ping(mut self, period: Duration, timeout: Duration) -> Self {
-        self.caller = self.caller.ping(period, timeout);
-        self
-    }
-
-    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
-    #[must_use]
-    pub fn stall_limit(mut self, limit: Duration) -> Self {
-        self.caller = self.caller.stall_limit(limit);
-        self
-    }
-
-    /// What the tree of each call may use up, 65,536 requests, 1,048,576 responses, 1 TiB and 4,096 hops if nothing is said.
-    ///
-    /// The call fails when more comes. Budgets that are said also travel with the call's requests, and servers split them
-    /// among what they delegate (see [`crate::RequestInfo::share_among`]), so that the tree ends even if nobody stops it; a
-    /// tree that is not announced may find the share of a branch too small before the whole is used up.
-    #[must_use]
-    pub fn budgets(mut self, budgets: Budgets) -> Self {
-        self.caller = self.caller.budgets(budgets);
-        self
     }
 
     /// Makes calls again that have failed, as [`Retry`] says. Only for methods that may run several times.
@@ -663,6 +455,109 @@ impl Client {
         }
         self.caller.endpoint.intercept(outgoing)
     }
+}
+
+/// Options that callers and clients have alike: what each sets at its caller.
+macro_rules! options {
+    ($($(#[$about:meta])* $name:ident($($argument:ident: $of:ty),*) = |$caller:ident| $set:expr;)*) => {
+        /// How calls are made.
+        impl Caller {
+            $(
+                $(#[$about])*
+                #[must_use]
+                pub fn $name(mut self, $($argument: $of),*) -> Self {
+                    let $caller = &mut self;
+                    $set;
+                    self
+                }
+            )*
+        }
+
+        /// How calls are made.
+        impl Client {
+            $(
+                $(#[$about])*
+                #[must_use]
+                pub fn $name(mut self, $($argument: $of),*) -> Self {
+                    self.caller = self.caller.$name($($argument),*);
+                    self
+                }
+            )*
+        }
+    };
+}
+
+options! {
+    /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
+    deadline(after: Duration) = |caller| {
+        let inherited = caller.parent.is_some().then_some(caller.options.deadline).flatten();
+        caller.change().deadline = Some(inherited.map_or(after, |inherited| after.min(inherited)));
+    };
+
+    /// Each hop reports its timings for [`Call::trace`].
+    traced() = |caller| caller.change().traced = true;
+
+    /// Lets calls go on without what is lost of them, as when a server dies: a status says so in place of that branch's answers
+    /// ([`Status::loss`](crate::Status::loss) has the facts), and the others' answers come. The call is complete, with statuses,
+    /// when nothing else is missing. Without, a call fails as soon as something is lost, as its answers can't be whole any more.
+    ///
+    /// Who hangs is not lost, and takes the call to its deadline: against that give each delegation one of its own
+    /// ([`Delegation::deadline`](crate::Delegation::deadline)).
+    ///
+    /// Nothing of such a call is sent again ([`Client::resend`]), and with `fail_fast` the first loss ends it all the same.
+    tolerant() = |caller| caller.change().tolerant = true;
+
+    /// The first status ends a call and aborts the rest of its tree.
+    fail_fast() = |caller| caller.change().fail_fast = true;
+
+    /// The answers of each server are delivered in the order in which it sent them, and after those of the server that
+    /// delegated to it alone. Without it large answers are overtaken by small ones, over `udp:` any by any, and those that other
+    /// servers pass on by those that come directly, once there is a connection.
+    ///
+    /// So answers may be the chunks of something long: they come no faster than they are taken, and [`Call::into_body`] reads
+    /// them like a file.
+    in_order() = |caller| caller.change().in_order = true;
+
+    /// A pair that travels down the tree of each call. If all pairs together exceed 8 KiB, calls fail and say so.
+    metadata(key: &str, value: &str) =
+        |caller| caller.change_metadata(|metadata| metadata.insert(key, value));
+
+    /// The same with a value that is bytes. A server that is too old for that fails the call ([`Failure::NotUnderstood`]), or its
+    /// part of it ([`wallaby_proto::Code::Mismatch`]).
+    metadata_bin(key: &str, value: impl Into<Bytes>) =
+        |caller| caller.change_metadata(|metadata| metadata.insert_bin(key, value));
+
+    /// Bytes that go along with each initial request of a call, and with nothing that comes of them: what who handles it is to do
+    /// with its answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
+    continuation(bytes: impl Into<Bytes>) = |caller| match Continuation::new(bytes) {
+        Ok(continuation) => caller.change().continuation = Some(continuation),
+        Err(error) => caller.refused = Some(CodecError::new("continuation", error.to_string())),
+    };
+
+    /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees
+    /// it ([`crate::RequestInfo::durable_id`]), and what it leads to has names that follow from it. Each attempt of a
+    /// [retried](Client::retry) call has the same. So a client has one name for one call: it sets it before each. Of a call with
+    /// several initial requests each has a name of its own, by its number.
+    ///
+    /// Wallaby itself does nothing about a name that was seen before: that is for a record of what was done. A server that does not
+    /// know such names would do the work twice, so it does not get the request: the call fails ([`Failure::NotUnderstood`]), or its
+    /// part of it ([`wallaby_proto::Code::Mismatch`]).
+    durable(id: DurableId) = |caller| caller.change().durable = Some(id);
+
+    /// How often the servers of a call are asked about it, and for how long silence is no failure; see
+    /// [`crate::Builder::ping`].
+    ping(period: Duration, timeout: Duration) =
+        |caller| caller.change().ping = Some(PingSettings { period, timeout }.bounded());
+
+    /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
+    stall_limit(limit: Duration) = |caller| caller.change().stall_limit = Some(limit);
+
+    /// What the tree of each call may use up, 65,536 requests, 1,048,576 responses, 1 TiB and 4,096 hops if nothing is said.
+    ///
+    /// The call fails when more comes. Budgets that are said also travel with the call's requests, and servers split them
+    /// among what they delegate (see [`crate::RequestInfo::share_among`]), so that the tree ends even if nobody stops it; a
+    /// tree that is not announced may find the share of a branch too small before the whole is used up.
+    budgets(budgets: Budgets) = |caller| caller.change().budgets = Some(budgets);
 }
 
 // What a call of several attempts needs of its client.

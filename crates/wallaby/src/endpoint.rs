@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
+use wallaby_proto::executor::Load;
 use wallaby_proto::{Address, NodeId};
 
 use crate::builder::Builder;
@@ -158,9 +159,8 @@ impl Endpoint {
     }
 
     /// How many handlers run and how many requests wait for one.
-    pub fn load(&self) -> (usize, usize) {
-        let load = self.inner.ask(|core| core.endpoint.load());
-        (load.running, load.waiting)
+    pub fn load(&self) -> Load {
+        self.inner.ask(|core| core.endpoint.load())
     }
 
     /// What is remembered of requests that came here, running ones included.
@@ -180,7 +180,7 @@ impl Endpoint {
         self.inner.enter(|core| core.endpoint.drain());
         while !self.inner.ask(|core| core.endpoint.is_drained()) {
             if Instant::now() >= end {
-                let (running, waiting) = self.load();
+                let Load { running, waiting } = self.load();
                 self.inner.enter(|core| core.endpoint.stop_all());
                 self.close();
                 return Err(Undrained { running, waiting });

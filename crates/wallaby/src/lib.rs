@@ -27,7 +27,6 @@
 
 pub mod codec;
 pub mod intercept;
-pub mod link;
 #[cfg(target_os = "linux")]
 pub mod polling;
 pub mod transport;
@@ -95,7 +94,7 @@ pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Executed, FailureKind, Location, Loss, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::endpoint::Limits;
-pub use wallaby_proto::executor::{ExecutorConfig, Schedule};
+pub use wallaby_proto::executor::{ExecutorConfig, Load, Schedule};
 pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::trace::{Hop, Timing, Trace};
 pub use wallaby_proto::wire::PingSettings;
@@ -111,6 +110,7 @@ pub mod extension {
 pub mod __private {
     pub use crate::blocking::run as blocking;
     pub use crate::service::{IntoAnswer, blocking_with, into_answer};
+    pub use bytes::Bytes;
 }
 
 /// The README's program compiles and runs.

@@ -105,7 +105,14 @@ async fn requests_wait() {
         raw.send_request(sent, heap::MANY.definition()).await;
         send_beside(&mut raw).await;
         let seen = sequence as usize;
-        until(|| server.load() == (1, seen - 1)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: seen - 1,
+                }
+        })
+        .await;
         if sequence == 20 {
             before = held();
         }
@@ -113,7 +120,7 @@ async fn requests_wait() {
     let each = (held() - before) / (MESSAGES - 20) as isize;
     assert!(each < EACH, "{each} bytes for each request that waits");
     gate.open(MESSAGES as usize);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn answers_wait() {

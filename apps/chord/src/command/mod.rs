@@ -73,7 +73,7 @@ struct Size {
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// Where the nodes are on the ring, and what is chosen by chance: the same number chooses the same
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -81,7 +81,7 @@ struct Servers {
     #[arg(long = "servers", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     count: u32,
     /// Emulate a network: every message takes so long, as in 250us or 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
 }
 

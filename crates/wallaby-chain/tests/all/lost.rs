@@ -80,7 +80,7 @@ async fn an_abort_reaches_the_link_that_runs() {
         hanging.acquire().await.expect("it is open").forget();
         call.stop().await;
         hanging.acquire().await.expect("it is open").forget();
-        until(|| b.load() == (0, 0)).await;
+        until(|| b.load().is_idle()).await;
     })
     .await;
 }
@@ -103,7 +103,7 @@ async fn the_deadline_of_the_call_holds_for_all_links() {
             .expect_err("late");
         assert_eq!(error.code(), wallaby::Code::DeadlineExceeded);
         // The handler has heard of it, if it had begun.
-        until(|| b.load() == (0, 0) && hanging.available_permits() != 1).await;
+        until(|| b.load().is_idle() && hanging.available_permits() != 1).await;
     })
     .await;
 }

@@ -155,7 +155,7 @@ async fn an_exception_of_a_branch_is_the_callers() {
             "{status}"
         );
         assert_eq!(hosts(&status), texts([&at(&three.first), &at(&three.next)]));
-        until(|| three.next.load() == (0, 0) && three.merge.load() == (0, 0)).await;
+        until(|| three.next.load().is_idle() && three.merge.load().is_idle()).await;
     })
     .await;
 }

@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     /// Delay every message on its way, as a link would: 250us, 1ms, 20ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// What the processes talk over
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]

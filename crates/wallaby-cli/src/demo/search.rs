@@ -38,7 +38,7 @@ pub(crate) struct Search {
     #[arg(long)]
     trace: bool,
     /// Delay everything that this client sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// Talk over mutual TLS, by roots.pem, certificate.pem and key.pem in this folder
     #[arg(long, value_name = "DIR")]

@@ -51,7 +51,7 @@ pub(crate) struct Listening {
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:0")]
     listen: Address,
     /// Delay everything that this server sends, as a link would: 250us, 1ms
-    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby::link::parse_delay)]
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     link: Duration,
     /// Talk over mutual TLS, by roots.pem, certificate.pem and key.pem in this folder
     #[arg(long, value_name = "DIR")]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{quote, quote_spanned};
+use quote::{format_ident, quote, quote_spanned};
 
 use super::{answer_type, at, handling, local, of_method, stream_type};
 use crate::names;
@@ -298,63 +298,59 @@ impl Module<'_> {
 
     /// The options of a client, without those whose name a method has.
     fn client_options(&self) -> impl Iterator<Item = TokenStream> {
-        let visibility = &self.visibility;
+        let (visibility, wallaby) = (&self.visibility, quote!(::wallaby));
+        let (time, text) = (
+            quote!(::core::time::Duration),
+            quote!(&::core::primitive::str),
+        );
+        let servers = quote! {
+            impl ::core::iter::IntoIterator<Item = impl ::core::convert::Into<#wallaby::Address>>
+        };
+        let bytes = quote!(impl ::core::convert::Into<#wallaby::__private::Bytes>);
         let options = [
-            (
-                "deadline",
-                quote! {
-                    /// Ends calls that are not complete after this time.
-                    #visibility fn deadline(self, after: ::core::time::Duration) -> Self {
-                        within(self.client.deadline(after))
-                    }
-                },
-            ),
-            (
-                "traced",
-                quote! {
-                    /// Has every hop of a call report where and when it ran.
-                    #visibility fn traced(self) -> Self {
-                        within(self.client.traced())
-                    }
-                },
-            ),
+            ("deadline", vec![("after", time.clone())]),
+            ("traced", vec![]),
             (
                 "metadata",
-                quote! {
-                    /// Sends this entry of metadata with every call, to all of its hops.
-                    #visibility fn metadata(self, key: &::core::primitive::str, value: &::core::primitive::str) -> Self {
-                        within(self.client.metadata(key, value))
-                    }
-                },
+                vec![("key", text.clone()), ("value", text.clone())],
             ),
             (
-                "fail_fast",
-                quote! {
-                    /// Ends a call at its first status.
-                    #visibility fn fail_fast(self) -> Self {
-                        within(self.client.fail_fast())
-                    }
-                },
+                "metadata_bin",
+                vec![("key", text), ("value", bytes.clone())],
             ),
+            ("continuation", vec![("bytes", bytes)]),
+            ("durable", vec![("id", quote!(#wallaby::DurableId))]),
+            ("fail_fast", vec![]),
+            ("tolerant", vec![]),
+            ("in_order", vec![]),
+            ("budgets", vec![("budgets", quote!(#wallaby::Budgets))]),
             (
-                "tolerant",
-                quote! {
-                    /// Goes on without what is lost: a status says so in place of that branch's answers.
-                    #visibility fn tolerant(self) -> Self {
-                        within(self.client.tolerant())
-                    }
-                },
+                "ping",
+                vec![("period", time.clone()), ("timeout", time.clone())],
             ),
+            ("stall_limit", vec![("limit", time)]),
+            ("retry", vec![("retry", quote!(#wallaby::Retry))]),
             (
-                "in_order",
-                quote! {
-                    /// Delivers the answers of each server in the order in which it sent them.
-                    #visibility fn in_order(self) -> Self {
-                        within(self.client.in_order())
-                    }
-                },
+                "retry_budget",
+                vec![("budget", quote!(#wallaby::RetryBudget))],
             ),
+            ("hedge", vec![("hedge", quote!(#wallaby::Hedge))]),
+            ("alternates", vec![("servers", servers)]),
+            ("resend", vec![("resend", quote!(#wallaby::Resend))]),
         ];
+        let code = move |name: &str, arguments: Vec<(&str, TokenStream)>| {
+            let doc = format!("As [`Client::{name}`](::wallaby::Client::{name}).");
+            let name = format_ident!("{name}");
+            let (names, types): (Vec<_>, Vec<_>) = (arguments.into_iter())
+                .map(|(name, of)| (format_ident!("{name}"), of))
+                .unzip();
+            quote! {
+                #[doc = #doc]
+                #visibility fn #name(self, #(#names: #types),*) -> Self {
+                    within(self.client.#name(#(#names),*))
+                }
+            }
+        };
         let is_taken = |option: &str| {
             self.methods
                 .iter()
@@ -363,7 +359,7 @@ impl Module<'_> {
         options
             .into_iter()
             .filter(move |(name, _)| !is_taken(name))
-            .map(|(_, code)| code)
+            .map(move |(name, arguments)| code(name, arguments))
     }
 
     fn target(&self, method: &ModuleMethod<'_>) -> TokenStream {

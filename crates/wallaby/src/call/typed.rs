@@ -151,7 +151,7 @@ impl<T: Send + 'static, C: Codec<T>> Call<One<T>, C> {
     /// # Errors
     ///
     /// As [`answer`](Self::answer), and on a thread of an async runtime.
-    pub fn wait(mut self) -> Result<T, CallError> {
+    pub fn blocking_answer(mut self) -> Result<T, CallError> {
         blocking::wait(self.answer()).unwrap_or_else(|_| Err(Failure::WouldBlock.into()))
     }
 }

@@ -14,8 +14,8 @@ use wallaby_proto::endpoint::SocketId;
 use super::effects::Inside;
 use super::shared::Inner;
 use super::stream::Delayed;
-use crate::link::DelayLine;
 use crate::transport::udp::{Inbox, Outbox, Socket};
+use wallaby_link::DelayLine;
 
 /// Datagrams that are read in a row before their messages are handled, and as many more as the system had joined.
 const BATCH: usize = 64;

@@ -25,13 +25,13 @@ use crate::builder::Builder;
 use crate::call::Outcome;
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job, WaitingHandler, Work};
-use crate::link::DelayLine;
 use crate::log::{self, Watcher};
 use crate::metrics::Meters;
 use crate::pipeline::Store;
 use crate::service::Registered;
 use crate::timer::{self, Epoch, Instant};
 use crate::transport::Identity;
+use wallaby_link::DelayLine;
 
 /// After so long without a sign of life peers close their connections, unless they are set otherwise.
 const AWAY: Duration = Duration::from_secs(10);

@@ -16,9 +16,9 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
-use crate::link::DelayLine;
 use crate::transport::udp::Socket;
 use crate::transport::{Identity, StreamReader, StreamWriter};
+use wallaby_link::DelayLine;
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
 const READ: (usize, usize) = (2 * 1024, 64 * 1024);

@@ -72,7 +72,7 @@ async fn a_handler_that_waits_is_dropped_with_its_request(net: Net) {
             _ => while let Some(Ok(_)) = call.next().await {},
         }
         assert_eq!(dropped.recv().await.as_deref(), Some(how));
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     }
     assert_eq!(server.metrics().panics, 0);
 }
@@ -115,11 +115,18 @@ async fn what_is_shielded_is_finished(net: Net) {
     let server = net.serve(server).await;
     let client = client();
     let call = work::at(&client, at(&server)).many("done".into());
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     drop(call);
     assert_eq!(dropped.recv().await.as_deref(), Some("done"));
     assert_eq!(dropped.recv().await.as_deref(), Some("gone"));
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 /// A service can say that all its handlers finish.
@@ -141,7 +148,14 @@ async fn handlers_of_a_shielded_service_finish() {
         let server = Net::mem().serve(server).await;
         let client = client();
         let call = work::at(&client, at(&server)).many("all".into());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         drop(call);
         let what: Option<String> = finished.recv().await;
         assert_eq!(what.as_deref(), Some("all"));
@@ -168,9 +182,16 @@ async fn a_panic_of_a_handler_that_is_dropped_is_caught() {
         let server = net.serve(server).await;
         let client = client();
         let call = work::at(&client, at(&server)).one(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         drop(call);
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
         assert_eq!(server.metrics().panics, 1);
     })
     .await;
@@ -208,7 +229,14 @@ async fn dropping_a_call_stops_its_handler(net: Net) {
     let work = work::at(&client, at(&server));
     for how in ["drop", "abort", "task"] {
         let (mut one, many) = (work.one(how.into()), work.many(how.into()));
-        until(|| server.load() == (2, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 2,
+                    waiting: 0,
+                }
+        })
+        .await;
         match how {
             "drop" => drop((one, many)),
             "abort" => {
@@ -225,7 +253,7 @@ async fn dropping_a_call_stops_its_handler(net: Net) {
         for _ in 0..2 {
             assert_eq!(stops.recv().await.as_deref(), Some(how));
         }
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     }
     assert_eq!(client.metrics().calls_aborted, 6);
 }
@@ -271,7 +299,14 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
     let root = net.serve(root.shielded()).await;
     let client = client();
     let call = work::at(&client, at(&root)).one(String::new());
-    until(|| leaf.load() == (1, 0)).await;
+    until(|| {
+        leaf.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     drop(call);
     let mut both = [
         stops.recv().await.expect("two"),
@@ -279,7 +314,7 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
     ];
     both.sort();
     assert_eq!(both, ["leaf", "root"]);
-    until(|| leaf.load() == (0, 0) && root.load() == (0, 0)).await;
+    until(|| leaf.load().is_idle() && root.load().is_idle()).await;
 }
 
 /// A handler waits for an application that takes nothing, and that then gives the call up.
@@ -302,7 +337,7 @@ async fn a_reply_that_waits_ends_with_the_call(net: Net) {
     // Until the window is full.
     until(|| client.metrics().responses_received >= 10).await;
     drop(call);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     // Nor does what waited: only the test and the service know the payload still.
     until(|| Arc::strong_count(&payload.0) == 2).await;
 }
@@ -336,7 +371,14 @@ async fn a_call_of_a_caller_ends_with_its_request_too() {
         let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).one(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         drop(call);
         let error = ends.recv().await.expect("it ends");
         assert!(matches!(error.failure(), Some(Failure::Aborted { .. })));
@@ -374,7 +416,7 @@ async fn a_request_in_a_task_is_aborted_like_any_other() {
         for what in ["at once", "later"] {
             let call = work::at(&client, at(&server)).many(what.into());
             gate.pass().await;
-            until(|| server.load() == (0, 0)).await;
+            until(|| server.load().is_idle()).await;
             drop(call);
             assert_eq!(stops.recv().await.as_deref(), Some(what));
         }
@@ -413,9 +455,23 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
         let client = client();
         let heap = heap::at(&client, at(&server));
         let first = heap.one(Bytes::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let second = heap.one(Bytes::from(vec![0; 60_000]));
-        until(|| server.load() == (1, 1)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 1,
+                }
+        })
+        .await;
 
         let payload = Watched(Arc::new(vec![0; 1000]));
         let waiting = heap.one(Bytes::from_owner(payload.clone()));
@@ -450,9 +506,16 @@ async fn an_error_that_comes_of_the_abort_is_no_late_error() {
         let client = client();
         for (what, late) in [("reply", 0), ("other", 1)] {
             let call = work::at(&client, at(&server)).many(what.into());
-            until(|| server.load() == (1, 0)).await;
+            until(|| {
+                server.load()
+                    == wallaby::Load {
+                        running: 1,
+                        waiting: 0,
+                    }
+            })
+            .await;
             drop(call);
-            until(|| server.load() == (0, 0)).await;
+            until(|| server.load().is_idle()).await;
             assert_eq!(server.metrics().late_errors, late, "{what}");
         }
     })

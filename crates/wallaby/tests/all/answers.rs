@@ -308,7 +308,7 @@ async fn a_request_may_move_into_a_task(net: Net) {
         assert_eq!(answer, expected);
         assert_eq!(call.outcome(), None, "the request has not ended");
     }
-    assert_eq!(root.load(), (0, 0), "the handler is done");
+    assert!(root.load().is_idle(), "the handler is done");
     gate.open(1);
     assert!(call.next().await.is_none());
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
@@ -502,7 +502,14 @@ async fn a_request_that_has_ended_takes_nothing() {
         let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).many(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         drop(call);
         for _ in 0..3 {
             let result = results.recv().await.expect("three results");
@@ -579,7 +586,14 @@ async fn calls_of_a_closed_endpoint_fail() {
         let server = net.serve(server).await;
         let client = client();
         let mut call = work::at(&client, at(&server)).one(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         client.close();
         assert_eq!(failure(call.answer().await), Failure::Closed);
         let late = work::at(&client, at(&server)).one(String::new());
@@ -710,11 +724,18 @@ async fn a_client_keeps_its_endpoint_open_and_a_call_does_not() {
             .await;
         let endpoint = client();
         let mut call = work::at(&endpoint, at(&silent)).one("x".into());
-        until(|| silent.load() == (1, 0)).await;
+        until(|| {
+            silent.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         drop(endpoint);
         assert_eq!(failure(call.answer().await), Failure::Closed);
         // Its server learns of it.
-        until(|| silent.load() == (0, 0)).await;
+        until(|| silent.load().is_idle()).await;
     })
     .await;
 }

@@ -63,7 +63,9 @@ impl Slow for Thread {
             "nested" => {
                 // A handler on a thread may wait for calls of its own.
                 let next = self.next.clone().expect("there is one");
-                let doubled = slow::within(request.call().at(next)).double(21).wait();
+                let doubled = slow::within(request.call().at(next))
+                    .double(21)
+                    .blocking_answer();
                 let doubled =
                     doubled.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
                 Ok(request.blocking_respond(doubled)?)
@@ -112,7 +114,7 @@ async fn blocking_handlers_do_all_that_others_do(net: Net) {
             "{how}: {error}"
         );
     }
-    until(|| root.load() == (0, 0)).await;
+    until(|| root.load().is_idle()).await;
     assert_eq!(root.metrics().panics, 1);
     assert_eq!(root.metrics().late_errors, 0);
 }
@@ -150,8 +152,11 @@ async fn threads_call_without_a_runtime(net: Net) {
     let client = client();
     let work = work::at(&client, at(&server));
     elsewhere(move || {
-        assert_eq!(work.one("hop".into()).wait(), Ok("hop".into()));
-        let error = work.one("fail".into()).wait().expect_err("a status");
+        assert_eq!(work.one("hop".into()).blocking_answer(), Ok("hop".into()));
+        let error = work
+            .one("fail".into())
+            .blocking_answer()
+            .expect_err("a status");
         assert_eq!(error.status().expect("a status").code(), Code::NotFound);
         assert_eq!(
             work.many("abc".into()).blocking_collect(),
@@ -173,7 +178,7 @@ async fn threads_call_without_a_runtime(net: Net) {
             tokio::spawn(elsewhere(move || {
                 for call in 0..50 {
                     let what = format!("{number} {call}");
-                    assert_eq!(work.one(what.clone()).wait(), Ok(what));
+                    assert_eq!(work.one(what.clone()).blocking_answer(), Ok(what));
                 }
             }))
         })
@@ -238,7 +243,11 @@ async fn waiting_inside_the_runtime_is_an_error() {
         let work = work::at(&client, at(&server));
         let would_block =
             |error: CallError| assert_eq!(error.failure(), Some(&Failure::WouldBlock));
-        would_block(work.one("x".into()).wait().expect_err("it would block"));
+        would_block(
+            work.one("x".into())
+                .blocking_answer()
+                .expect_err("it would block"),
+        );
         would_block(
             work.many("x".into())
                 .blocking_collect()
@@ -297,7 +306,7 @@ async fn a_blocking_reply_waits_for_credit() {
         let call = work::at(&client, at(&server)).many(String::new());
         until(|| client.metrics().responses_received >= 55).await;
         drop(call);
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     })
     .await;
 }
@@ -318,7 +327,7 @@ fn an_endpoint_needs_a_runtime() {
     // The runtime goes on in its own threads.
     let error = work::within(Client::new(&client, at(&server)))
         .one("x".into())
-        .wait()
+        .blocking_answer()
         .expect_err("nobody serves it");
     assert_eq!(
         error.status().expect("a status").code(),

@@ -237,7 +237,7 @@ async fn a_body_breaks_with_its_call(net: Net) {
     send.send(Ok(Bytes::from_static(&[0])))
         .expect("it is there");
     let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
-    until(|| server.load().0 == 1).await;
+    until(|| server.load().running == 1).await;
     drop(call);
     send.closed().await;
     let end = ends.recv().await.expect("an end");
@@ -258,7 +258,7 @@ async fn a_body_breaks_with_its_connection(net: Net) {
     let client = client();
     let (send, body) = piped();
     let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
-    until(|| server.load().0 == 1).await;
+    until(|| server.load().running == 1).await;
     client.close();
     send.closed().await;
     drop(call);
@@ -339,7 +339,7 @@ async fn a_connection_whose_body_is_passed_on_is_not_closed_for_another(net: Net
     let client = client();
     let (send, body) = piped();
     let upload = to(&client, &middle).call_with_body(&work::ONE, ("x".into(),), body);
-    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    until(|| last.load().running == 1 && middle.load().running == 0).await;
     let other = crate::common::client();
     let refused = work::at(&other, at(&middle)).one("y".into()).await;
     assert!(refused.is_err(), "all connections are in use");
@@ -380,7 +380,7 @@ async fn a_body_of_a_delegation_breaks_with_the_call(net: Net) {
     let middle = net.serve(sending(at(&last), body)).await;
     let client = client();
     let call = work::at(&client, at(&middle)).one("x".into());
-    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    until(|| last.load().running == 1 && middle.load().running == 0).await;
     drop(call);
     let end = ends.recv().await.expect("an end");
     assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
@@ -411,12 +411,19 @@ async fn a_body_that_waits_in_the_queue_is_stopped_with_its_call(net: Net) {
     let middle = net.serve(sending(at(&last), body)).await;
     let client = client();
     let first = work::at(&client, at(&last)).one("first".into());
-    until(|| last.load().0 == 1).await;
+    until(|| last.load().running == 1).await;
     let second = work::at(&client, at(&middle)).one("second".into());
-    until(|| last.load().1 == 1).await;
+    until(|| last.load().waiting == 1).await;
     drop(second);
     send.closed().await;
-    assert_eq!(last.load(), (1, 0), "the first still runs");
+    assert_eq!(
+        last.load(),
+        wallaby::Load {
+            running: 1,
+            waiting: 0
+        },
+        "the first still runs"
+    );
     gate.open(1);
     assert_eq!(first.await, Ok("first".into()));
 }
@@ -441,7 +448,7 @@ async fn a_body_that_is_taken_after_the_end_of_its_call_is_broken(net: Net) {
     let middle = net.serve(sending(at(&last), body)).await;
     let client = client();
     let call = work::at(&client, at(&middle)).one("x".into());
-    until(|| last.load().0 == 1 && middle.load().0 == 0).await;
+    until(|| last.load().running == 1 && middle.load().running == 0).await;
     drop(call);
     let end = ends.recv().await.expect("an end");
     assert_eq!(end, Err(BodyError::Broken("its call has ended".into())));
@@ -591,7 +598,14 @@ async fn a_body_that_has_arrived_outlives_a_failed_write() {
         let mut waits = request(call(1), b"\x01x");
         connection.send_request(&mut waits, method).expect("room");
         write(&stream, &mut connection);
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         // All at once, before the server can read any of it: another request, its whole body, the end of the connection,
         // and the answer to the first request, which cannot be written any more.
         let mut followed = request(call(2), b"\x01x");

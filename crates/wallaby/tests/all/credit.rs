@@ -94,7 +94,7 @@ async fn replies_wait_for_a_slow_application(net: Net) {
     let server = net.serve(eager(accepted)).await;
     let client = narrow().bind().await.expect("there is a runtime");
     is_bounded(heap::at(&client, at(&server)).many(Bytes::new()), counts).await;
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 /// To an initiator that is dialled, and to one that is not.
@@ -293,10 +293,24 @@ async fn requests_wait_for_a_slow_server(net: Net) {
     let (client, other) = (client(), client());
     let heap = heap::at(&client, at(&server));
     let mut calls = vec![heap.many(Bytes::new())];
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     for queued in 1..=2 {
         calls.push(heap.many(Watched::new(60_000).bytes()));
-        until(|| server.load() == (1, queued)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: queued,
+                }
+        })
+        .await;
     }
     // There is no more room for requests of this connection.
     let third = Watched::new(60_000);
@@ -307,7 +321,14 @@ async fn requests_wait_for_a_slow_server(net: Net) {
     }
     // Others have room of their own.
     let also = heap::at(&other, at(&server)).many(Watched::new(60_000).bytes());
-    until(|| server.load() == (1, 3)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 3,
+            }
+    })
+    .await;
     calls.push(also);
 
     gate.open(2);
@@ -317,7 +338,7 @@ async fn requests_wait_for_a_slow_server(net: Net) {
         assert_eq!(all(call).await, [Ok(Bytes::new())]);
     }
     assert_eq!(server.metrics().requests_received, 5);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn delegations_wait_for_a_slow_server(net: Net) {
@@ -414,7 +435,7 @@ async fn nothing_is_left_when_a_slow_call_is_given_up() {
             let call = heap::at(&client, at(&server)).many(Bytes::new());
             counts.recv().await.expect("a count");
             drop(call);
-            until(|| server.load() == (0, 0)).await;
+            until(|| server.load().is_idle()).await;
         }
         // The connection is as good as new.
         let mut call = heap::at(&client, at(&server)).many(Bytes::new());
@@ -440,7 +461,14 @@ async fn an_initial_request_that_is_given_up_does_not_break_the_call() {
                 .await
                 .expect("there is room");
         }
-        until(|| server.load() == (1, 2)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 2,
+                }
+        })
+        .await;
         assert!(
             poll_once(call.send(at(&server), method, large())).is_pending(),
             "there is none"

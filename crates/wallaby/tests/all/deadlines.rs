@@ -59,7 +59,7 @@ async fn a_call_without_an_end_fails_at_its_deadline(net: Net) {
     let (cancelled, late) = stops.recv().await.expect("the handler goes on");
     assert!(cancelled);
     assert!(late.is_err(), "{late:?}");
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn a_deep_request_without_an_end_is_named(net: Net) {
@@ -101,7 +101,7 @@ async fn a_deep_request_without_an_end_is_named(net: Net) {
     assert_eq!(missing.branches.len(), 1);
     assert_eq!(missing.branches[0].request.to_string(), "0.0");
     // The handler goes on, but does not keep others from running.
-    until(|| leaf.load() == (0, 0)).await;
+    until(|| leaf.load().is_idle()).await;
     assert_eq!(leaf.metrics().stuck, 1);
 }
 
@@ -410,14 +410,21 @@ async fn a_request_whose_deadline_passes_in_the_queue_is_not_run() {
         let first = work.one("first".into());
         let late = work.clone().deadline(SHORT).one("late".into());
         let third = work.one("third".into());
-        until(|| server.load() == (1, 2)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 2,
+                }
+        })
+        .await;
         late.await.expect_err("its deadline passes");
         // The server learns of it at once.
         until(|| server.metrics().statuses_sent == 1).await;
         gate.open(3);
         assert_eq!(first.await.expect("an answer"), "first");
         assert_eq!(third.await.expect("an answer"), "third");
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
         assert_eq!(runs.recv().await.as_deref(), Some("first"));
         assert_eq!(runs.recv().await.as_deref(), Some("third"));
     })
@@ -448,7 +455,7 @@ async fn late_answers_are_dropped_and_counted() {
         until(|| client.metrics().late_dropped >= 1).await;
         assert!(call.next().await.is_none(), "after {error}");
         let outcome = call.outcome().expect("it has ended");
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
         assert_eq!(call.outcome(), Some(outcome), "the end is final");
     })
     .await;

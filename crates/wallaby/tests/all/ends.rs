@@ -71,7 +71,14 @@ fn no_handler_begins_because_the_runtime_ends() {
         let client = Endpoint::client().expect("there is a runtime");
         let work = work::at(&client, at(&server));
         let _calls: Vec<_> = (0..20).map(|number| work.one(number.to_string())).collect();
-        until(|| server.load() == (1, 19)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 19,
+                }
+        })
+        .await;
         let ending = thread::spawn(move || servers.shutdown_timeout(Duration::from_secs(10)));
         ending.join().expect("it ends");
         assert_eq!(begun.load(Ordering::SeqCst), 1);

@@ -84,7 +84,14 @@ async fn those_that_wait_do_not_run_all_in_a_row() {
         let client = client();
         let calls = (0..CALLS).map(|call| work::at(&client, at(&server)).one(call.to_string()));
         let calls: Vec<_> = calls.collect();
-        until(|| server.load() == (1, CALLS - 1)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: CALLS - 1,
+                }
+        })
+        .await;
         let (mut most, mut before) = (0, 1);
         let observer = tokio::spawn(poll_fn(move |cx| {
             let now = ran.load(Ordering::Relaxed);
@@ -121,7 +128,7 @@ async fn first_come_first_served(net: Net) {
     for call in calls {
         call.await.expect("an answer");
     }
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn the_earliest_deadline_runs_first(net: Net) {
@@ -178,14 +185,28 @@ async fn the_oldest_call_runs_first(net: Net) {
     arrived(1).await;
     // An old call whose request comes late, and two young ones that were there before.
     let old = over.one("old".into());
-    until(|| relay.load() == (1, 0)).await;
+    until(|| {
+        relay.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     // Time on the network does not count: the calls must be further apart than a hop takes.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let young = direct.one("young".into());
     arrived(2).await;
     // Begun after it, but travelling for longer: still younger.
     let younger = over.one("younger".into());
-    until(|| relay.load() == (2, 0)).await;
+    until(|| {
+        relay.load()
+            == wallaby::Load {
+                running: 2,
+                waiting: 0,
+            }
+    })
+    .await;
     held.open(2);
     arrived(4).await;
 
@@ -238,7 +259,7 @@ async fn no_more_handlers_run_than_allowed(net: Net) {
         assert_eq!(call.await.expect("an answer"), number.to_string());
     }
     assert_eq!(most.load(Ordering::SeqCst), 3);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn whatever_ends_a_handler_frees_its_place(net: Net) {
@@ -288,11 +309,11 @@ async fn whatever_ends_a_handler_frees_its_place(net: Net) {
     ] {
         let _ = work.one(what.into()).await;
         let _ = work.many(what.into()).collect().await;
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     }
     // Nobody reads what this handler answers.
     drop(work.one("answer".into()));
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     assert_eq!(
         work.one("fine".into()).await.expect("there is a place"),
         "fine"
@@ -310,7 +331,14 @@ async fn an_aborted_request_leaves_the_queue(net: Net) {
     let first = work.one("first".into());
     let aborted = work.one("aborted".into());
     let last = work.one("last".into());
-    until(|| server.load() == (1, 2)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 2,
+            }
+    })
+    .await;
     drop(aborted);
     // Its status shows that the server knows: the next request comes after the abort.
     until(|| server.metrics().statuses_sent == 1).await;
@@ -318,7 +346,7 @@ async fn an_aborted_request_leaves_the_queue(net: Net) {
     assert_eq!(first.await.expect("an answer"), "first");
     assert_eq!(last.await.expect("an answer"), "last");
     assert_eq!(order(&mut begins, 2).await, ["first", "last"]);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     assert!(begins.try_recv().is_err());
     assert_eq!(client.metrics().late_dropped, 1);
 }
@@ -361,14 +389,21 @@ async fn a_handler_that_ignores_its_end_loses_its_place() {
         let client = client();
         let work = work::at(&client, at(&server));
         let stubborn = work.one("stubborn".into());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let next = work.one("next".into());
         drop(stubborn);
         assert_eq!(next.await.expect("it has the place"), "next");
         assert_eq!(server.metrics().stuck, 1);
         gate.open(1);
         ends.recv().await.expect("it ends").expect_err("too late");
-        assert_eq!(server.load(), (0, 0));
+        assert!(server.load().is_idle());
     })
     .await;
 }

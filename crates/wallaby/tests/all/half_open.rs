@@ -152,7 +152,14 @@ async fn a_slow_handler_is_not_a_silent_peer(net: Net) {
         .await
         .expect("there is a runtime");
     let mut call = work::at(&client, at(&server)).one("late".into());
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     let before = client.metrics().bytes_received;
     // Probes come back: many periods pass, more than the timeout.
     until(|| client.metrics().bytes_received >= before + 10 * 6).await;
@@ -240,7 +247,14 @@ fn who_was_away_for_long_listens_before_it_sends() {
         let client = impatient().await;
         let work = work::at(&client, at(&server));
         let slow = work.one("slow".into());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         for _ in 0..10_000 {
             if server.metrics().connections_ended > 0 {
                 break; // its end is on the way to the client

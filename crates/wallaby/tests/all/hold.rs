@@ -81,7 +81,14 @@ async fn what_is_held_leaves_when_it_was_committed(net: Net) {
     let mut call = work.many("x".into());
     until(|| !seen.lock().expect("no panic").is_empty()).await;
     assert_eq!(lines(&seen), ["commits 3"]);
-    assert_eq!(server.load(), (1, 0), "it keeps its place");
+    assert_eq!(
+        server.load(),
+        wallaby::Load {
+            running: 1,
+            waiting: 0
+        },
+        "it keeps its place"
+    );
     assert_eq!(server.metrics().messages_sent, 0);
     assert_eq!(leaf.metrics().requests_received, 0);
     gate.open(1);
@@ -90,7 +97,7 @@ async fn what_is_held_leaves_when_it_was_committed(net: Net) {
         (answers, statuses),
         (vec!["first".into(), "last".into(), "second".into()], vec![])
     );
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     // So does the status of a handler that fails.
     gate.open(1);
     let (answers, statuses) = sorted(&mut work.many("fail".into())).await;
@@ -121,7 +128,7 @@ async fn what_is_not_committed_does_not_leave(net: Net) {
         assert_eq!(codes, [code], "{what}");
     }
     assert_eq!(leaf.metrics().requests_received, 0);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 /// What a commit records holds, whether anybody still waits for the answer.
@@ -160,7 +167,13 @@ async fn a_commit_is_finished_though_its_call_is_aborted() {
         drop(call);
         until(|| has("outer goes")).await;
         // It keeps its place, and who drains the server waits for it.
-        assert_eq!(server.load(), (1, 0));
+        assert_eq!(
+            server.load(),
+            wallaby::Load {
+                running: 1,
+                waiting: 0
+            }
+        );
         let draining = tokio::spawn({
             let server = server.clone();
             async move { server.drain(Duration::from_secs(3600)).await }

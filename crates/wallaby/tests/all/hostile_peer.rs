@@ -198,7 +198,7 @@ async fn a_message_before_an_error_counts() {
         peer.send_bytes(&[good, frame(0x77, &[])].concat()).await;
         until(|| server.metrics().requests_received == 1).await;
         until(|| server.metrics().connections_ended == 1).await;
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     })
     .await;
 }
@@ -240,7 +240,14 @@ async fn forged_answers_are_dropped_and_counted() {
         let server = echo(&net).await;
         let initiator = net.endpoint().await;
         let call = work::at(&initiator, at(&server)).many(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
 
         let mut forger = Raw::dial(&at(&initiator), hello(13)).await;
         let id = call.id();
@@ -277,7 +284,13 @@ async fn forged_answers_are_dropped_and_counted() {
         assert_eq!(server.metrics().unknown_pings, 1);
         still_serves(&server).await;
         assert_eq!(call.outcome(), None);
-        assert_eq!(server.load(), (1, 0));
+        assert_eq!(
+            server.load(),
+            wallaby::Load {
+                running: 1,
+                waiting: 0
+            }
+        );
 
         // Calls that are over or never were.
         let unknown = CallId {
@@ -389,7 +402,14 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         let server = echo(&net).await;
         let initiator = net.endpoint().await;
         let call = work::at(&initiator, at(&server)).many(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let id = call.id();
         let to_come = CallId {
             sequence: id.sequence + 1,
@@ -420,7 +440,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         until(|| initiator.metrics().forged_dropped == 4).await;
         assert_eq!(call.outcome(), None);
         drop(call);
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
         until(|| initiator.metrics().calls_aborted == 1).await;
         // The next call gets the sequence that was asked for. Only now that is over is its server told to stop.
         let answer = work::at(&initiator, at(&server)).one("x".into()).await;
@@ -466,7 +486,14 @@ async fn a_stolen_node_id_stops_no_call() {
         let server = echo(&net).await;
         let victim = net.endpoint().await;
         let running = work::at(&victim, at(&server)).many(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let initiator = running.id().initiator;
         let stolen = CallId {
             initiator,
@@ -484,7 +511,13 @@ async fn a_stolen_node_id_stops_no_call() {
             assert_eq!(answer.expect("it is answered"), "mine");
         }
         assert_eq!(running.outcome(), None);
-        assert_eq!(server.load(), (1, 0));
+        assert_eq!(
+            server.load(),
+            wallaby::Load {
+                running: 1,
+                waiting: 0
+            }
+        );
         // Over its own session a call that it called over is refused, and not in silence.
         let late = request(running.id(), &[1, b'x']);
         let late = wallaby_proto::wire::Request { oldest: 0, ..late };
@@ -845,7 +878,7 @@ async fn a_request_above_the_limit_is_a_status() {
         let refused = wallaby::Status::from_payload(&refused.payload).expect("a status");
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("at most 1000"), "{refused}");
-        assert_eq!(server.load(), (0, 0));
+        assert!(server.load().is_idle());
     })
     .await;
 }
@@ -1157,7 +1190,14 @@ async fn strangers_that_claim_a_node_first_do_not_keep_it_from_being_asked() {
             front
                 .send_request(passed_on(1), work::ONE.definition())
                 .await;
-            until(|| server.load() == (1, 0)).await;
+            until(|| {
+                server.load()
+                    == wallaby::Load {
+                        running: 1,
+                        waiting: 0,
+                    }
+            })
+            .await;
             let ended = server.metrics().connections_ended;
             drop(front);
             until(|| server.metrics().connections_ended > ended).await;

@@ -213,13 +213,13 @@ async fn an_interceptor_may_wait_before_it_decides(net: Net) {
     let mut calls = [slow("yes"), slow("no"), slow("twice")];
     assert_eq!(work.one("quick".into()).await, Ok("quick".into()));
     until(|| server.metrics().requests_received == 4).await;
-    assert_eq!(server.load(), (0, 0));
+    assert!(server.load().is_idle());
     gate.open(4);
     let [yes, no, twice] = &mut calls;
     assert_eq!(yes.answer().await, Ok("slow".into()));
     assert_eq!(status(no.answer().await).code(), Code::Unauthenticated);
     assert_eq!(twice.answer().await, Ok("slow".into()));
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn an_interceptor_that_panics_refuses(net: Net) {
@@ -484,7 +484,7 @@ async fn who_is_around_a_request_sees_all_that_is_sent_for_it(net: Net) {
         assert_eq!(lines.collect::<Vec<_>>(), expected, "{what}");
         assert!(seen.contains(&"outer closes".into()), "{what}: {seen:?}");
     }
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     assert_eq!(server.metrics().late_errors, 0);
 }
 
@@ -702,7 +702,15 @@ async fn what_has_no_time_left_when_its_turn_comes_is_told() {
         };
         until(|| has("runs first")).await;
         let mut call = work.metadata("late", "yes").one("late".into());
-        until(|| server.load() == (1, 1) || has("told")).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 1,
+                }
+                || has("told")
+        })
+        .await;
         gate.open(2);
         assert_eq!(before.answer().await, Ok("first".into()));
         assert_eq!(status(call.answer().await).code(), Code::DeadlineExceeded);
@@ -874,7 +882,7 @@ async fn hostile_interceptors_break_nothing_but_their_own_requests(net: Net) {
         assert!(call.outcome().is_some(), "{hostile:?}");
         let good = work::at(&client, at(&server)).metadata("good", "yes");
         assert_eq!(good.one("y".into()).await, Ok("y".into()), "{hostile:?}");
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     }
     let exit: Option<Exit> = kept.lock().expect("no panic").take();
     let late = exit

@@ -173,7 +173,14 @@ async fn what_it_has_handed_on_goes_on() {
         let work = work::at(&caller, &server.address);
         let lost = work.one(String::new());
         let call = work.one(at(&last).to_string());
-        until(|| last.load() == (1, 0)).await;
+        until(|| {
+            last.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         server.kill();
         is_missed(lost, &server.address).await;
         gate.open(1);

@@ -120,7 +120,7 @@ async fn aborts_work_over_slow_links(net: Net) {
     let call = work::at(&client, at(&server)).one(String::new());
     gate.pass().await;
     drop(call);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     client.close();
     until(|| server.metrics().connections_ended == 1).await;
 }

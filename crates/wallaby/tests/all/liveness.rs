@@ -71,7 +71,14 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let mut call = work::at(&initiator, at(&first)).one(String::new());
-    until(|| last.load() == (1, 0)).await;
+    until(|| {
+        last.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     let (address, node) = (at(&last), last.node());
     last.close();
     let failed = failure(call.answer().await);
@@ -88,7 +95,7 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
         "{failed}"
     );
     assert_eq!(call.outcome(), Some(Outcome::Failed(failed)));
-    assert_eq!(first.load(), (0, 0));
+    assert!(first.load().is_idle());
 }
 
 async fn a_server_that_dies_after_forwarding_does_not_fail_the_call(net: Net) {
@@ -97,7 +104,14 @@ async fn a_server_that_dies_after_forwarding_does_not_fail_the_call(net: Net) {
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let mut call = work::at(&initiator, at(&first)).one("late".into());
-    until(|| last.load() == (1, 0)).await;
+    until(|| {
+        last.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     first.close();
     until(|| initiator.metrics().connections_ended >= 1).await;
     // It tells that it lives, unasked at first, for longer than silence may last.
@@ -137,7 +151,14 @@ async fn a_server_that_dies_after_finishing_does_not_fail_the_call(net: Net) {
             .expect("no status"),
         "both"
     );
-    until(|| slow.load() == (1, 0)).await;
+    until(|| {
+        slow.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     quick.close();
     let heard = initiator.metrics().messages_received;
     until(|| initiator.metrics().messages_received >= heard + 15).await;
@@ -173,7 +194,7 @@ async fn a_handler_without_progress_is_a_failure_where_that_is_limited(net: Net)
     assert_eq!(loss.server.node, Some(server.node()));
     assert_eq!(loss.method.as_deref(), Some("test.Work/one"), "{failed}");
     // It is told to stop.
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn stopping_a_call_waits_for_all_of_it(net: Net) {
@@ -200,9 +221,21 @@ async fn stopping_a_call_waits_for_all_of_it(net: Net) {
         .await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).many("stop".into());
-    until(|| last.load() == (3, 0) && first.load() == (1, 0)).await;
+    until(|| {
+        last.load()
+            == wallaby::Load {
+                running: 3,
+                waiting: 0,
+            }
+            && first.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+    })
+    .await;
     call.stop().await;
-    until(|| last.load() == (0, 0) && first.load() == (0, 0)).await;
+    until(|| last.load().is_idle() && first.load().is_idle()).await;
     assert_eq!(initiator.metrics().calls_aborted, 1);
 }
 
@@ -226,10 +259,17 @@ async fn requests_of_a_dead_initiator_are_stopped(net: Net) {
     let forwarder = net.serve(forwarding(at(&server))).await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&forwarder)).one(String::new());
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     // Without a word: what is closed tells nobody of its calls.
     initiator.close();
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     drop(call);
 }
 
@@ -252,7 +292,13 @@ async fn a_request_that_comes_twice_is_handled_once() {
             .await;
         peer.send_request(twice, work::ONE.definition()).await;
         until(|| server.metrics().requests_dropped == 1).await;
-        assert_eq!(server.load(), (1, 0));
+        assert_eq!(
+            server.load(),
+            wallaby::Load {
+                running: 1,
+                waiting: 0
+            }
+        );
     })
     .await;
 }
@@ -288,7 +334,7 @@ async fn an_abort_that_overtakes_its_request_stops_it_before_it_starts() {
         assert!(response.status);
         let status = wallaby::Status::from_payload(&response.payload).expect("a status");
         assert_eq!(status.code(), Code::Cancelled, "{status}");
-        assert_eq!(server.load(), (0, 0));
+        assert!(server.load().is_idle());
     })
     .await;
 }
@@ -328,7 +374,14 @@ async fn what_is_refused_for_want_of_memory_says_so() {
         let initiator = initiator(&net).await;
         let client = work::at(&initiator, at(&server));
         let (mut first, mut second) = (client.one("1".into()), client.one("2".into()));
-        until(|| server.load() == (2, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 2,
+                    waiting: 0,
+                }
+        })
+        .await;
         let refused = status(client.one("3".into()).await);
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
         gate.open(2);
@@ -375,7 +428,14 @@ async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
         let initiator = initiator(&net).await;
         let client = work::at(&initiator, at(&server));
         let mut running = client.one("runs".into());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let draining = {
             let server = server.clone();
             tokio::spawn(async move { server.drain(Duration::from_secs(20)).await })
@@ -406,7 +466,14 @@ async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
         let first = net.serve(forwarding(next)).await;
         let initiator = initiator(&net).await;
         let mut stuck = work::at(&initiator, at(&server)).one(String::new());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let left = server.drain(Duration::from_millis(20)).await;
         assert_eq!(left.expect_err("it never ends").running, 1);
         let ended = status(stuck.answer().await);

@@ -189,7 +189,7 @@ async fn how_many_answers_there_are_is_the_initiators_business() {
         let mut call = wallaby::Client::new(&client, at(&server)).call(&ONE_AS_MANY, ("x".into(),));
         let (answers, _) = sorted(&mut call).await;
         assert_eq!(answers, ["x"]);
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     })
     .await;
 }

@@ -97,12 +97,12 @@ async fn a_quorum_aborts_the_rest(net: Net) {
     let votes = client
         .caller()
         .multicast(servers.iter().map(at), work::one("vote".into()));
-    until(|| servers[0].load().0 == 1).await;
+    until(|| servers[0].load().running == 1).await;
     let mut votes = votes.quorum(2).await.expect("two of three answer");
     votes.sort();
     assert_eq!(votes, [(1, "b: vote".into()), (2, "c: vote".into())]);
     stops.recv().await.expect("the third was stopped");
-    until(|| servers[0].load() == (0, 0)).await;
+    until(|| servers[0].load().is_idle()).await;
 }
 
 async fn a_quorum_that_cannot_be_reached_fails_at_once(net: Net) {
@@ -118,7 +118,7 @@ async fn a_quorum_that_cannot_be_reached_fails_at_once(net: Net) {
     let votes = client
         .caller()
         .multicast(addresses.clone(), work::one("vote".into()));
-    until(|| servers[0].load().0 == 1).await;
+    until(|| servers[0].load().running == 1).await;
     let error = votes.quorum(3).await.expect_err("two cannot answer");
     assert_eq!((error.needed, error.targets), (3, 4));
     let mut failed: Vec<_> = error.failed.iter().map(|(server, _)| server).collect();
@@ -179,7 +179,7 @@ async fn a_multicast_ends_with_the_request_it_was_made_for(net: Net) {
         .await;
     let client = client();
     let call = work::at(&client, at(&front)).one("x".into());
-    until(|| leaves.iter().all(|leaf| leaf.load().0 == 1)).await;
+    until(|| leaves.iter().all(|leaf| leaf.load().running == 1)).await;
     drop(call);
     for _ in 0..2 {
         stops.recv().await.expect("both were stopped");

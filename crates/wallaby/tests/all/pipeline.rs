@@ -230,7 +230,7 @@ async fn a_slow_handler_slows_the_line_and_one_that_reads_nothing_does_not(net: 
     let (count, body) = counted(total);
     let target = work::one("slow".into()).with_body(body);
     let call = client.caller().pipeline(line.clone(), target);
-    until(|| first.load().0 == 1 && count.load(Ordering::Relaxed) > LIMIT).await;
+    until(|| first.load().running == 1 && count.load(Ordering::Relaxed) > LIMIT).await;
     // A short call behind it shows that nothing more has come meanwhile.
     for round in 0..50 {
         let answer = work::at(&client, at(&last)).one(round.to_string()).await;
@@ -326,7 +326,7 @@ async fn servers_that_cannot_handle_it_pass_it_on(net: Net) {
     let leaving = net.serve(waiting(&gate)).await;
     let client = client();
     let held = [&busy, &leaving].map(|server| work::at(&client, at(server)).one("wait".into()));
-    until(|| busy.load().0 == 1 && leaving.load().0 == 1).await;
+    until(|| busy.load().running == 1 && leaving.load().running == 1).await;
     let drained = {
         let leaving = leaving.clone();
         tokio::spawn(async move { leaving.drain(Duration::from_secs(30)).await })
@@ -483,7 +483,7 @@ async fn a_server_that_shuts_down_passes_on_what_it_has_begun(net: Net) {
     let (count, body) = counted(total);
     let target = work::one("x".into()).with_body(body);
     let call = client.caller().pipeline([&first, &last].map(at), target);
-    until(|| count.load(Ordering::Relaxed) == total && last.load().0 == 1).await;
+    until(|| count.load(Ordering::Relaxed) == total && last.load().running == 1).await;
     let draining = tokio::spawn(async move { first.drain(Duration::from_secs(25)).await });
     // It would be done by now if it did not wait for what it passes on.
     for _ in 0..100 {
@@ -686,7 +686,7 @@ async fn a_call_that_is_dropped_stops_the_line(net: Net) {
     send.closed().await;
     for server in &mut servers {
         assert_eq!(server.read.recv().await, Some(Step::Broken));
-        until(|| server.endpoint.load() == (0, 0)).await;
+        until(|| server.endpoint.load().is_idle()).await;
     }
 
     // The same when all of it has arrived.

@@ -112,7 +112,7 @@ async fn what_a_service_holds_is_free_when_its_endpoint_is_closed(net: Net) {
     let client = client();
     let answer = work::at(&client, at(&endpoint)).one("once".into()).await;
     assert_eq!(answer.expect("it serves"), "once");
-    until(|| endpoint.load() == (0, 0)).await;
+    until(|| endpoint.load().is_idle()).await;
     endpoint.close();
     until(|| Arc::strong_count(&held) == 1).await;
     assert_eq!(endpoint.serve(echo()), Err(ServeError::Closed));
@@ -123,7 +123,14 @@ async fn a_server_may_come_back_as_another_life(net: Net) {
     let address = at(&first);
     let client = client();
     let mut old = work::at(&client, &address).one("old".into());
-    until(|| first.load() == (1, 0)).await;
+    until(|| {
+        first.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     first.close();
     let second = again(&address, echo()).await;
     // Over UDP it may have asked the dying one once more, and more than one have ended.
@@ -154,7 +161,14 @@ async fn a_call_whose_server_is_gone_fails(net: Net) {
     let server = net.serve(mute()).await;
     let client = client();
     let mut call = work::at(&client, at(&server)).one(String::new());
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     server.close();
     let lost = failure(call.answer().await);
     assert!(matches!(lost, Failure::Lost(_)), "{lost}");
@@ -292,7 +306,13 @@ async fn the_limit_holds_for_dials_at_the_same_time(net: Net) {
     until(|| {
         servers
             .iter()
-            .filter(|server| server.load() == (1, 0))
+            .filter(|server| {
+                server.load()
+                    == wallaby::Load {
+                        running: 1,
+                        waiting: 0,
+                    }
+            })
             .count()
             == 2
     })
@@ -392,12 +412,19 @@ async fn answers_for_a_former_life_never_reach_the_next(net: Net) {
         work::at(&former, at(&last)).one("direct".into()),
         work::at(&former, at(&first)).one("delegated".into()),
     ];
-    until(|| last.load() == (2, 0)).await;
+    until(|| {
+        last.load()
+            == wallaby::Load {
+                running: 2,
+                waiting: 0,
+            }
+    })
+    .await;
     former.close();
     drop((calls, former));
     let later = again(&address, echo()).await;
     gate.open(2);
-    until(|| last.load() == (0, 0)).await;
+    until(|| last.load().is_idle()).await;
     // The later life makes calls with the same numbers, along the same ways: theirs are the only answers it gets.
     for server in [&last, &first] {
         gate.open(1);

@@ -119,7 +119,8 @@ async fn another_server_takes_over(net: Net) {
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     assert_eq!(caller.metrics().retries, 1);
     // A call with its policy is made from threads, too.
-    let blocking = std::thread::spawn(move || work::within(client).one(String::new()).wait());
+    let blocking =
+        std::thread::spawn(move || work::within(client).one(String::new()).blocking_answer());
     until(|| blocking.is_finished()).await;
     let answer = blocking.join().expect("no panic");
     assert_eq!(answer.expect("the second lives"), "second");
@@ -305,7 +306,7 @@ async fn an_attempt_may_have_a_deadline_of_its_own(net: Net) {
     let mut call = work::within(client).one(String::new());
     assert_eq!(call.answer().await.expect("the other answers"), "other");
     assert_eq!((call.attempts(), runs.count()), (2, 1));
-    until(|| stuck.load() == (0, 0)).await;
+    until(|| stuck.load().is_idle()).await;
 }
 
 async fn a_slow_call_is_hedged_and_the_loser_is_stopped(net: Net) {
@@ -323,7 +324,7 @@ async fn a_slow_call_is_hedged_and_the_loser_is_stopped(net: Net) {
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     // If it has begun at all, that is: the second may be quicker than the first request's way.
     call.stop().await;
-    until(|| first.load() == (0, 0) && slow.count() == slow.stopped()).await;
+    until(|| first.load().is_idle() && slow.count() == slow.stopped()).await;
     let metrics = caller.metrics();
     assert_eq!((metrics.hedges, metrics.hedges_won), (1, 1));
     // A budget may forbid it.

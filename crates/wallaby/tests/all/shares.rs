@@ -69,7 +69,7 @@ async fn one_client_does_not_shut_others_out(net: Net) {
         .map(|_| work::at(&greedy, at(&server)).one("hang".into()))
         .collect();
     until(|| server.metrics().requests_received == 500).await;
-    let (running, waiting) = server.load();
+    let wallaby::Load { running, waiting } = server.load();
     assert!((27..32).contains(&running), "{running}");
     assert!((27..32).contains(&waiting), "{waiting}");
     others_are_served(&server).await;
@@ -81,7 +81,7 @@ async fn one_client_does_not_shut_others_out(net: Net) {
     greedy.close();
     others_are_served(&server).await;
     gate.open(1000);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 /// Each of them takes its share of the queue, until next to nothing is left.
@@ -115,7 +115,7 @@ async fn many_clients_together_do_not_shut_a_newcomer_out(net: Net) {
             );
         }
     }
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn hanging_requests_of_one_client_leave_room_in_the_table(net: Net) {
@@ -127,7 +127,7 @@ async fn hanging_requests_of_one_client_leave_room_in_the_table(net: Net) {
         .map(|_| work::at(&greedy, at(&server)).one("hang".into()))
         .collect();
     until(|| server.metrics().requests_received == 300).await;
-    let (running, _) = server.load();
+    let running = server.load().running;
     assert!((80..95).contains(&running), "{running}");
     others_are_served(&server).await;
     gate.open(1000);
@@ -157,11 +157,32 @@ async fn handlers_of_a_client_that_has_died_give_their_places_back(net: Net) {
     let (dies, lives) = (client(), client());
     // Five periods are the least that anybody is given.
     let call = tokio::spawn(hang(&lives, 500).into_future());
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     let calls: Vec<_> = (0..20).map(|_| hang(&dies, 20)).collect();
-    until(|| server.load() == (21, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 21,
+                waiting: 0,
+            }
+    })
+    .await;
     dies.close();
-    until(|| server.load() == (1, 0)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     gate.open(1);
     let answer = call.await.expect("it does not panic");
     assert_eq!(answer.expect("an answer"), "hang");

@@ -75,7 +75,7 @@ async fn a_panic_is_a_status_and_the_server_goes_on(net: Net) {
         "fine"
     );
     assert_eq!(server.metrics().panics, 4);
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
 }
 
 async fn one_that_is_not_answered_is_a_status(net: Net) {
@@ -262,7 +262,7 @@ async fn fail_fast_ends_with_the_first_status_and_stops_the_rest() {
         assert_eq!(outcome, Some(Outcome::Failed(Failure::FailedFast)));
         assert_eq!(endpoint.metrics().calls_aborted, 1);
         // The handler at the root has seen that it was cancelled.
-        until(|| root.load() == (0, 0)).await;
+        until(|| root.load().is_idle()).await;
     })
     .await;
 }

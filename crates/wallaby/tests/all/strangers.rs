@@ -356,7 +356,14 @@ async fn connections_that_are_needed_hide_none_that_is_not() {
             if node <= NEEDED {
                 let request = request(call, b"x");
                 raw.send_request(request, work::MANY.definition()).await;
-                until(|| server.load() == (node as usize, 0)).await;
+                until(|| {
+                    server.load()
+                        == wallaby::Load {
+                            running: node as usize,
+                            waiting: 0,
+                        }
+                })
+                .await;
             } else {
                 // Each takes the place of the one before, which nobody needs.
                 let request = request(call, b"x");
@@ -374,13 +381,27 @@ async fn connections_that_are_needed_hide_none_that_is_not() {
         let raw = open.last_mut().expect("there are some");
         raw.send_request(request(last, b"x"), work::MANY.definition())
             .await;
-        until(|| server.load() == (NEEDED as usize + 1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: NEEDED as usize + 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         assert!(
             client().connect(at(&server)).await.is_err(),
             "all are needed"
         );
         gate.open(1);
-        until(|| server.load() == (NEEDED as usize, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: NEEDED as usize,
+                    waiting: 0,
+                }
+        })
+        .await;
         let newcomer = [client()];
         asks(&newcomer, &server).await;
         assert_eq!(server.metrics().connections_evicted, 3);
@@ -406,7 +427,14 @@ async fn a_request_for_which_no_connection_is_left_gets_a_status() {
         let server = net.bind(builder).await;
         let (busy, other) = (client(), client());
         let first = work::at(&busy, at(&server)).one("first".into());
-        until(|| server.load() == (1, 0)).await;
+        until(|| {
+            server.load()
+                == wallaby::Load {
+                    running: 1,
+                    waiting: 0,
+                }
+        })
+        .await;
         let refused = status(work::at(&other, at(&server)).one("other".into()).await);
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.message().contains("all 1 connections"), "{refused}");

@@ -364,19 +364,19 @@ async fn an_abort_ends_the_stream_at_both_ends(net: Net) {
     let (send, entries) = piped();
     send.send(entry(0)).expect("it is there");
     let call = ledger::at(&client, at(&server)).add(0, entries);
-    until(|| server.load().0 == 1).await;
+    until(|| server.load().running == 1).await;
     drop(call);
     send.closed().await;
     let error = ends.recv().await.expect("an end").expect_err("an error");
     let ended = BodyError::Broken("its call has ended".into());
     assert_eq!(error.kind(), &StreamErrorKind::Body(ended));
-    until(|| server.load() == (0, 0)).await;
+    until(|| server.load().is_idle()).await;
     // Through a server that has handed it on, and is done.
     let first = net.serve(passing(at(&server), 0)).await;
     let (send, entries) = piped();
     send.send(entry(0)).expect("it is there");
     let call = ledger::at(&client, at(&first)).add(0, entries);
-    until(|| server.load().0 == 1 && first.load().0 == 0).await;
+    until(|| server.load().running == 1 && first.load().running == 0).await;
     drop(call);
     send.closed().await;
     let error = ends.recv().await.expect("an end").expect_err("an error");
@@ -409,7 +409,7 @@ async fn a_lost_connection_ends_the_stream_at_both_ends(net: Net) {
     let (send, entries) = piped();
     send.send(entry(0)).expect("it is there");
     let call = ledger::at(&client, at(&server)).add(0, entries);
-    until(|| server.load().0 == 1).await;
+    until(|| server.load().running == 1).await;
     client.close();
     send.closed().await;
     drop(call);
@@ -825,11 +825,18 @@ async fn a_stream_of_a_request_that_waits_ends_with_its_call() {
     let client = client();
     let ledger = ledger::at(&client, at(&server));
     let first = ledger.add(0, items((0..3).map(entry)));
-    until(|| server.load().0 == 1).await;
+    until(|| server.load().running == 1).await;
     let (send, entries) = piped();
     send.send(entry(1)).expect("it is there");
     let second = ledger.add(0, entries);
-    until(|| server.load() == (1, 1)).await;
+    until(|| {
+        server.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 1,
+            }
+    })
+    .await;
     drop(second);
     send.closed().await;
     gate.open(1);

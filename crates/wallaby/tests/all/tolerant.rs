@@ -115,7 +115,7 @@ async fn what_a_pong_says_is_lost_is_told_before_the_end() {
         let complete = Some(Outcome::Complete { statuses: 1 });
         assert_eq!(call.outcome(), complete);
         // It is told to stop.
-        until(|| server.load() == (0, 0)).await;
+        until(|| server.load().is_idle()).await;
     })
     .await;
 }
@@ -200,7 +200,14 @@ async fn a_loss_is_made_again() {
         let caller = Client::new(&client, at(&front)).tolerant();
         let call = work::within(caller.retry(Retry::idempotent(2))).one("x".into());
         let dies = async {
-            until(|| dead.load() == (1, 0)).await;
+            until(|| {
+                dead.load()
+                    == wallaby::Load {
+                        running: 1,
+                        waiting: 0,
+                    }
+            })
+            .await;
             dead.close();
             gate.open(2); // the handler of who has gone may take one
         };

@@ -77,7 +77,14 @@ impl Line {
 
     /// The relay is gone, and so many handlers want to answer.
     async fn break_off(&self, answers: usize) {
-        until(|| self.leaf.load() == (answers, 0)).await;
+        until(|| {
+            self.leaf.load()
+                == wallaby::Load {
+                    running: answers,
+                    waiting: 0,
+                }
+        })
+        .await;
         self.relay.close();
         until(|| self.leaf.metrics().connections_ended == 1).await;
         self.gate.open(answers);
@@ -128,7 +135,14 @@ async fn a_relay_keeps_them_too(net: Net) {
     let far = net.serve(relay(at(&near))).await;
     let client = client();
     let call = work::at(&client, at(&far)).one("late".into());
-    until(|| leaf.load() == (1, 0)).await;
+    until(|| {
+        leaf.load()
+            == wallaby::Load {
+                running: 1,
+                waiting: 0,
+            }
+    })
+    .await;
     far.close();
     until(|| near.metrics().connections_ended == 1).await;
     gate.open(1);
@@ -167,5 +181,5 @@ async fn nor_for_longer(net: Net) {
     line.break_off(1).await;
     until(|| line.leaf.metrics().undeliverable == 1).await;
     assert_eq!(line.leaf.metrics().waited_for_routes, 1);
-    until(|| line.leaf.load() == (0, 0)).await; // its handler goes on, and is done
+    until(|| line.leaf.load().is_idle()).await; // its handler goes on, and is done
 }

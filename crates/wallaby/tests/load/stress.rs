@@ -322,7 +322,7 @@ async fn storm(executor: ExecutorConfig, calls: u32, seed: u64) {
         total.panics += part.panics;
     }
 
-    until(|| endpoints.iter().all(|endpoint| endpoint.load() == (0, 0))).await;
+    until(|| endpoints.iter().all(|endpoint| endpoint.load().is_idle())).await;
     until(|| {
         sum(&endpoints, |metrics| metrics.messages_sent)
             == sum(&endpoints, |metrics| metrics.messages_received)
@@ -449,7 +449,7 @@ async fn calls_that_are_given_up_leave_nothing() {
         aborted += task.await.expect("no panic");
     }
     assert!(aborted > 100, "{aborted} were given up");
-    until(|| endpoints.iter().all(|endpoint| endpoint.load() == (0, 0))).await;
+    until(|| endpoints.iter().all(|endpoint| endpoint.load().is_idle())).await;
     let count = |field: fn(Metrics) -> u64| sum(&endpoints, field);
     assert_eq!(count(|metrics| metrics.calls_started), 960);
     let ended = count(|metrics| metrics.calls_completed) + count(|metrics| metrics.calls_aborted);

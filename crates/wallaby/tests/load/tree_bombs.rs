@@ -68,7 +68,7 @@ impl Pair {
     }
 
     async fn is_at_rest(&self) {
-        until(|| self.servers.iter().all(|server| server.load() == (0, 0))).await;
+        until(|| self.servers.iter().all(|server| server.load().is_idle())).await;
     }
 }
 
@@ -169,7 +169,7 @@ async fn a_bomb_does_not_outlive_its_deadline_in_sockets() {
             let last = Duration::from_nanos(pair.last.load(Ordering::Relaxed));
             (pair.since + last).saturating_duration_since(begun)
         };
-        let is_at_rest = || pair.servers.iter().all(|server| server.load() == (0, 0));
+        let is_at_rest = || pair.servers.iter().all(|server| server.load().is_idle());
         while begun.elapsed() < last().max(TIME) + QUIET || !is_at_rest() {
             tokio::time::sleep(QUIET / 100).await;
             let last = last();

@@ -19,6 +19,7 @@ const LAYERS: &[&str] = &[
     "wallaby-model",
     "wallaby-idl",
     "wallaby-macros",
+    "wallaby-link",
     "wallaby",
     "wallaby-onc",
     "wallaby-tls",

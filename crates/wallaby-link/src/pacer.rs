@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// ```
 /// use std::num::NonZeroU64;
 /// use std::time::{Duration, Instant};
-/// use wallaby::link::Pacer;
+/// use wallaby_link::Pacer;
 ///
 /// let mut pacer = Pacer::new(NonZeroU64::new(8_000_000).unwrap()); // a byte a microsecond
 /// let now = Instant::now();

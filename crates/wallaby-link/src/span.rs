@@ -22,16 +22,16 @@ pub enum SpanError {
     },
 }
 
-/// Reads the delay of an emulated link, for [`Builder::link_delay`](crate::Builder::link_delay): a span such as `250us`,
+/// Reads the delay of an emulated link, for `Builder::link_delay` of Wallaby: a span such as `250us`,
 /// of [`LONGEST_DELAY`] at most.
 ///
 /// ```
 /// use std::time::Duration;
-/// use wallaby::link::parse_delay;
+/// use wallaby_link::parse_delay;
 ///
 /// assert_eq!(parse_delay("250us")?, Duration::from_micros(250));
 /// assert!(parse_delay("1h").is_err());
-/// # Ok::<(), wallaby::link::SpanError>(())
+/// # Ok::<(), wallaby_link::SpanError>(())
 /// ```
 ///
 /// # Errors

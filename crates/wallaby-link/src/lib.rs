@@ -64,7 +64,7 @@ pub fn sleep_until(deadline: Instant) {
 /// ```
 /// use std::sync::mpsc;
 /// use std::time::Duration;
-/// use wallaby::link::DelayLine;
+/// use wallaby_link::DelayLine;
 ///
 /// let (arrivals, inbox) = mpsc::channel();
 /// let line = DelayLine::new(Duration::from_millis(1), move |item| {

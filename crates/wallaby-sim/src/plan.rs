@@ -40,6 +40,8 @@ pub struct NodePlan {
     pub(crate) narrow: bool,
     /// Whether its handlers go on for a moment after they were told to stop.
     pub(crate) tardy: bool,
+    /// Whether it is set as the tokio driver sets its endpoints, else as the polling driver does.
+    pub(crate) tokio: bool,
 }
 
 /// How a node can be reached.
@@ -622,6 +624,7 @@ fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
     let skewed = random.one_in(2);
     // Connections only, both, datagrams only.
     let datagrams = random.below(3);
+    let mut drivers = random.fork(0x746f_6b69);
     (0..servers + clients)
         .map(|node| NodePlan {
             reach: match node < servers {
@@ -644,6 +647,7 @@ fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
             keeps: random.one_in(2),
             narrow: random.one_in(4),
             tardy: random.one_in(4),
+            tokio: drivers.one_in(2),
         })
         .collect()
 }
@@ -879,6 +883,7 @@ impl fmt::Display for Plan {
             let udp = if node.udp { "udp" } else { "tcp" };
             let narrow = if node.narrow { ", small windows" } else { "" };
             let tardy = if node.tardy { ", stops late" } else { "" };
+            let tokio = if node.tokio { ", set as on tokio" } else { "" };
             let (drift, requests) = (node.drift, node.requests);
             let places = match node.places {
                 Some(places) => format!(", {places} handlers at a time"),
@@ -886,7 +891,7 @@ impl fmt::Display for Plan {
             };
             writeln!(
                 f,
-                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests remembered{places}{narrow}{tardy}"
+                "node n{index}: {udp}, {reach}, clock {drift:+} ppm, {requests} requests remembered{places}{narrow}{tardy}{tokio}"
             )?;
         }
         for (index, call) in self.calls.iter().enumerate() {

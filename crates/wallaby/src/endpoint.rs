@@ -4,7 +4,9 @@ mod same_host;
 mod services;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
@@ -16,14 +18,12 @@ use crate::builder::Builder;
 use crate::client::{Caller, Outgoing};
 use crate::driver::shared::{Inner, locked};
 use crate::driver::stream::Delayed;
+use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
-
-/// How often an endpoint that is shutting down looks whether all is done.
-const DRAIN_CHECK: Duration = Duration::from_millis(2);
 
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
 ///
@@ -178,17 +178,15 @@ impl Endpoint {
     pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
         let end = Instant::now() + timer::bounded(within);
         self.inner.enter(|core| core.endpoint.drain());
-        while !self.inner.ask(|core| core.endpoint.is_drained()) {
-            if Instant::now() >= end {
-                let Load { running, waiting } = self.load();
-                self.inner.enter(|core| core.endpoint.stop_all());
-                self.close();
-                return Err(Undrained { running, waiting });
-            }
-            timer::sleep_until(end.min(Instant::now() + DRAIN_CHECK)).await;
+        let drained = poll_fn(|cx| self.inner.poll_drained(cx));
+        if timer::timeout_at(end, drained).await.is_some() {
+            self.close();
+            return Ok(());
         }
+        let Load { running, waiting } = self.load();
+        self.inner.enter(|core| core.endpoint.stop_all());
         self.close();
-        Ok(())
+        Err(Undrained { running, waiting })
     }
 
     /// Closes the endpoint: its calls fail, its connections end, it listens no more, and it gives up its services.
@@ -220,6 +218,16 @@ impl Inner {
             let reason = "this endpoint was closed".into();
             let server = server.clone();
             Err(ConnectError::Unreachable { server, reason })
+        })
+    }
+
+    fn poll_drained(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.enter(|core| {
+            if core.endpoint.is_drained() {
+                return Poll::Ready(());
+            }
+            core.wait(Wait::Drained, cx.waker());
+            Poll::Pending
         })
     }
 

@@ -737,15 +737,11 @@ impl Handling {
         let Some(served) = served else {
             return; // it was stopped
         };
-        let refused = self.endpoint.enter(|core| {
-            let refused = !core.endpoint.run_as(self.key, served);
-            if refused {
-                core.forget_request(self.key);
-            }
-            refused
+        let placed = self.endpoint.enter(|core| {
+            let placed = core.endpoint.run_as(self.key, served);
+            placed.inspect_err(|_| core.forget_request(self.key))
         });
-        if refused {
-            let why = Status::new(Code::ResourceExhausted, "too many requests wait");
+        if let Err(why) = placed {
             self.handle_stopped(&why);
         }
     }

@@ -31,6 +31,11 @@ pub struct MethodDefinition {
     key: u64,
 }
 
+/// Whether methods of this name are Wallaby's own: nobody else serves or catches them.
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with("wallaby.")
+}
+
 impl MethodDefinition {
     /// A method by name (`package.Service/method`), the codec of its payloads, and the fingerprints of its arguments
     /// and its answer; fingerprint 0 fits any. `None` if a name is empty or longer than [`MAX_METHOD_NAME`].

@@ -37,7 +37,7 @@ pub(crate) use self::hello::LEAST_PARTS;
 pub use self::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub(crate) use self::methods::MANY_METHODS;
-pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition};
+pub use self::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, is_reserved};
 
 pub use self::slots::{ConnectionSlots, Search, StrangerLimits, Usefulness};
 

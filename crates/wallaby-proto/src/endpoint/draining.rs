@@ -2,16 +2,15 @@
 
 use super::Endpoint;
 use super::conn::ConnId;
-use super::event::RequestKey;
+use super::event::{Output, RequestKey};
 use super::probe::Probe;
 use super::requests::Stage;
-use crate::executor::Load;
 use crate::{Code, Status};
 
 impl<P: Probe> Endpoint<P> {
     /// Finishes what runs, and begins nothing: what came before is still handled, new requests get the status `Unavailable`,
     /// handlers cannot delegate any more ([`SendError::Draining`](crate::error::SendError::Draining)), and peers are told to send
-    /// their next requests elsewhere. [`is_drained`](Self::is_drained) says when that is done.
+    /// their next requests elsewhere. [`Output::Drained`] says when that is done.
     pub fn drain(&mut self) {
         if std::mem::replace(&mut self.draining, true) {
             return;
@@ -35,9 +34,21 @@ impl<P: Probe> Endpoint<P> {
         self.draining
     }
 
+    /// What is to be done next while it comes to rest, if nothing else is.
+    #[cold]
+    pub(super) fn poll_draining(&mut self) -> Option<Output> {
+        let datagrams = self.sockets.tell().map(Output::Datagrams);
+        if datagrams.is_some() {
+            return datagrams;
+        }
+        let drained = self.is_drained();
+        let before = std::mem::replace(&mut self.drained, drained);
+        (drained && !before).then_some(Output::Drained)
+    }
+
     /// Whether no handler runs, no request waits, no call lives, and all that was sent has left. It looks at all connections.
     pub fn is_drained(&self) -> bool {
-        let is_idle = self.load() == Load::default() && self.calls.len() == 0;
+        let is_idle = self.load().is_idle() && self.calls.len() == 0;
         is_idle && self.conns.iter().all(|(id, _)| self.is_idle(id))
     }
 

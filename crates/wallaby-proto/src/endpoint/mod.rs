@@ -185,7 +185,7 @@ use crate::call::shares::Shares;
 use crate::call::waiting::WaitingAnswers;
 use crate::connection::{
     Bounds, ConnectionSlots, Counters as Carried, Dials, Event as News, Hello, MethodDefinition,
-    Partials,
+    Partials, is_reserved,
 };
 use crate::datagram::SessionEvent;
 use crate::executor::Executor;
@@ -313,9 +313,6 @@ enum Alarm {
 /// What all methods are called together that are not served by their names.
 const REST: &str = "*";
 
-/// How the names of methods begin that are Wallaby's own.
-const RESERVED: &str = "wallaby.";
-
 /// A method that is served.
 #[derive(Debug)]
 struct Served {
@@ -441,6 +438,8 @@ pub struct Endpoint<P = ()> {
     closed: bool,
     /// It finishes what it has begun, and begins nothing.
     draining: bool,
+    /// That was done when it was looked last, and was told.
+    drained: bool,
 }
 
 impl Endpoint {
@@ -547,6 +546,7 @@ impl<P: Probe> Endpoint<P> {
             connecting: BTreeSet::new(),
             closed: false,
             draining: false,
+            drained: false,
         }
     }
 
@@ -635,6 +635,7 @@ impl<P: Probe> Endpoint<P> {
             self.settle();
         }
         match self.outputs.pop_front() {
+            None if self.draining => self.poll_draining(),
             None => self.sockets.tell().map(Output::Datagrams),
             output => output,
         }
@@ -932,7 +933,7 @@ impl<P: Probe> Endpoint<P> {
         let position = self.names.get(name).copied();
         let served = position.and_then(|position| Some((position, self.served.get(position)?)));
         let Some((position, served)) = served else {
-            if let Some(rest) = self.rest.filter(|_| !name.starts_with(RESERVED)) {
+            if let Some(rest) = self.rest.filter(|_| !is_reserved(name)) {
                 return Ok(Meant {
                     served: rest,
                     named: Some(Arc::new(caller.clone())),

@@ -82,16 +82,18 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request that was handed out [ahead](Self::serve_ahead), or came down a [line](Self::serve_line), is to have a place, as
-    /// one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn. `false` if it has ended,
-    /// or is refused now since as many wait as may.
-    pub fn run_as(&mut self, key: RequestKey, served: usize) -> bool {
+    /// one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended, or is refused now since as many wait as may: with this status.
+    pub fn run_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
         let one = self.served.get(served).is_some_and(|served| served.one);
-        let Some(mut handler) = self.handlers.take(key) else {
-            return false;
-        };
+        let over = || Status::new(Code::Aborted, "the request has ended");
+        let mut handler = self.handlers.take(key).ok_or_else(over)?;
         if handler.server.has_ended() {
             self.finish(handler);
-            return false;
+            return Err(over());
         }
         handler.expect(served, one);
         let (owner, is_listed) = (handler.owner(), handler.is_listed());
@@ -103,13 +105,14 @@ impl<P: Probe> Endpoint<P> {
             self.grant_owed(&mut handler);
             self.handlers.put(key, handler);
             self.outputs.push_back(Output::Run(key));
-            return true;
+            return Ok(());
         }
         if !self.makes_room(owner) {
             self.counters.requests_refused += 1;
             let why = self.executor.why_refused(owner);
-            self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
-            return false;
+            let status = Status::new(Code::ResourceExhausted, why);
+            self.end_with(handler, &status);
+            return Err(status);
         }
         let urgency = (self.executor).urgency(|| age(&handler), handler.deadline, self.raw);
         handler.stage = Stage::Queued(self.executor.queue(key, owner, urgency));
@@ -117,7 +120,7 @@ impl<P: Probe> Endpoint<P> {
             self.list(key, &handler);
         }
         self.handlers.put(key, handler);
-        true
+        Ok(())
     }
 
     /// A place is free: whose turn it is runs.

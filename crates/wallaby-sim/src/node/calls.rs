@@ -229,6 +229,9 @@ impl Node {
             return;
         };
         call.taking = false;
+        if self.plan.tokio && call.outcome.is_some() {
+            return; // it is forgotten
+        }
         let id = call.id;
         loop {
             match self.endpoint.next_answer(key) {
@@ -238,6 +241,9 @@ impl Node {
                 Next::Ended(outcome) => {
                     let outcome = self.judge(key, outcome, context);
                     self.settle(key, outcome, context);
+                    if self.plan.tokio {
+                        return self.endpoint.forget(key);
+                    }
                 }
             }
         }

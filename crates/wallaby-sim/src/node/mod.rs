@@ -351,6 +351,8 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         schemes: Schemes::new(["tcp", "udp"]),
         // As little as may be, so that all who have to tell something must.
         gone_after: links.longest() * SOON,
+        keep_ended: plan.tokio,
+        streams_first: plan.tokio,
         ..Config::default()
     };
     if let Some(places) = plan.places {

@@ -289,6 +289,7 @@ impl Core {
     fn follow(&mut self, shell: &Arc<Inner>, output: Output) {
         match output {
             Output::Settled(key) => self.wake(Wait::Settled(key)),
+            Output::Drained => self.wake(Wait::Drained),
             Output::Sent(key) => self.wake(Wait::Sent(key)),
             Output::Stopped(key, status) => {
                 self.wake(Wait::Room(key, Lane::Answers));

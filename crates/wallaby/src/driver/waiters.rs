@@ -15,6 +15,8 @@ pub(crate) enum Wait {
     Sent(CallKey),
     /// That nothing of a call runs any more.
     Settled(CallKey),
+    /// That the endpoint is drained.
+    Drained,
     /// That no message of a request waits in this direction.
     Room(RequestKey, Lane),
     /// That a message of a request may be taken which was refused for want of room.

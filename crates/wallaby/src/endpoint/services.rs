@@ -4,7 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use wallaby_proto::Code;
-use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::connection::{MethodDefinition, is_reserved};
 
 use crate::driver::shared::Inner;
 use crate::error::ServeError;
@@ -40,7 +40,7 @@ impl Inner {
         for (index, name) in names().enumerate() {
             let name = name.to_string();
             let granted = || service.reserved.iter().any(|service| service.has(&name));
-            if name.starts_with("wallaby.") && !granted() {
+            if is_reserved(&name) && !granted() {
                 return Err(ServeError::Reserved { name });
             }
             if names().take(index).any(|other| **other == *name) {

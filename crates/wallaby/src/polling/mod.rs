@@ -57,7 +57,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
-use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::connection::{MethodDefinition, is_reserved};
 use wallaby_proto::endpoint::{
     ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, SocketId,
 };
@@ -312,7 +312,7 @@ impl<D: Datagrams> Endpoint<D> {
         handler: Handler,
     ) -> Result<(), ServeError> {
         let name = method.name().to_string();
-        if name.starts_with("wallaby.") {
+        if is_reserved(&name) {
             return Err(ServeError::Reserved { name });
         }
         if self.core.serve(method, one).is_none() {
@@ -595,6 +595,7 @@ impl<D: Datagrams> Endpoint<D> {
                 | Output::Room(..)
                 | Output::Placed(..)
                 | Output::Space
+                | Output::Drained
                 | Output::Connected(..) => {}
             }
         }

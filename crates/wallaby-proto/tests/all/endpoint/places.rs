@@ -275,9 +275,11 @@ fn what_is_handed_out_ahead_gets_a_place_when_somebody_says_so() {
     assert_eq!(taken.clone().map(|(_, what)| what), ["a", "b", "c"]);
     assert_eq!(world.load(), (0, 0), "nobody has said that they are to run");
     let [a, b, c] = taken.map(|(key, _)| key);
-    assert!(world.server().run_as(a, 1) && world.server().run_as(b, 1));
+    world.server().run_as(a, 1).expect("there is a place");
+    world.server().run_as(b, 1).expect("it may wait");
     assert_eq!(world.load(), (1, 1));
-    assert!(!world.server().run_as(c, 1));
+    let refused = world.server().run_as(c, 1).expect_err("too many wait");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
     world.settle();
     assert_eq!(world.status(calls[2]).code(), Code::ResourceExhausted);
     for (key, what, load) in [(a, "a", (1, 0)), (b, "b", (0, 0))] {
@@ -309,7 +311,7 @@ fn what_is_handed_out_ahead_may_end_before_it_has_a_place() {
     assert_eq!(world.status(refused).code(), Code::PermissionDenied);
     let stopped: Vec<_> = world.stopped.iter().map(|(key, _)| *key).collect();
     assert_eq!(stopped, [second, third]);
-    assert!(!world.server().run_as(second, 1));
+    assert!(world.server().run_as(second, 1).is_err());
     assert_eq!(world.server().sizes().requests, 0);
 }
 
@@ -347,7 +349,7 @@ fn credit_is_granted_when_a_request_was_decided_about() {
         world.server().take_request(key).expect("it lives");
         match decided % 2 {
             0 => {
-                assert!(world.server().run_as(key, 1));
+                world.server().run_as(key, 1).expect("a place");
                 world.settle();
                 let runs = world.runs.entry(1).or_default();
                 let runs = runs.extract_if(.., |run| *run == key).count();

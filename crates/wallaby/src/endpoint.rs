@@ -25,6 +25,9 @@ use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
 
+/// Timers of sessions over UDP wait so long: each alarm of the timer's thread costs a task switch.
+const TIMERS_WAIT: Duration = Duration::from_millis(5);
+
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
 ///
 /// An endpoint lives in the tokio runtime in which it was made.
@@ -89,6 +92,7 @@ impl Endpoint {
             .map_err(|error| BindError::Random(error.to_string()))?;
         let services = std::mem::take(&mut tokio.services);
         builder.config.keep_ended = true;
+        builder.config.timers_wait = TIMERS_WAIT;
         builder.config.streams_first = tokio.same_host.is_some();
         let further = builder.driver.transports.schemes();
         let schemes = transport::OWN.iter().copied().chain(further);

@@ -144,6 +144,9 @@ pub struct Config {
     pub schemes: Schemes,
     /// How many answers wait to which no route leads, and for how long.
     pub wayless: WaitingLimits,
+    /// Timers of sessions over UDP that are due before so much time has passed may wait until then: most are for what comes meanwhile,
+    /// and some shells cannot wait for less. Default 0.
+    pub timers_wait: Duration,
     /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a better
     /// way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).
     pub streams_first: bool,
@@ -178,6 +181,7 @@ impl Default for Config {
             require_seals: false,
             schemes: Schemes::default(),
             wayless: WaitingLimits::default(),
+            timers_wait: Duration::ZERO,
             streams_first: false,
             keep_ended: false,
         }

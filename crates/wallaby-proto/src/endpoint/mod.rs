@@ -700,6 +700,10 @@ impl<P: Probe> Endpoint<P> {
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
         let alarm = self.alarms.first().map(|first| first.0);
+        if !self.config.timers_wait.is_zero() {
+            let until = self.raw.saturating_add(self.config.timers_wait);
+            self.sockets.put_off_timers(until);
+        }
         earliest(earliest(machines, self.sockets.next_timeout()), alarm)
     }
 

@@ -184,6 +184,12 @@ impl Sockets {
         counts
     }
 
+    pub(super) fn put_off_timers(&mut self, until: Duration) {
+        for socket in &mut self.all {
+            socket.gate.put_off_timers(until);
+        }
+    }
+
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let due = self.all.iter().map(|socket| socket.gate.next_timeout());
         due.fold(None, earliest)
@@ -308,13 +314,6 @@ impl<P: Probe> Endpoint<P> {
         let transmit = socket.gate.poll_transmit(self.raw, out);
         socket.told &= transmit.is_some();
         transmit
-    }
-
-    /// Timers of sessions that are due before this may wait until then: for shells that cannot wait for less.
-    pub fn put_off_timers(&mut self, until: Duration) {
-        for socket in &mut self.sockets.all {
-            socket.gate.put_off_timers(until);
-        }
     }
 
     /// The socket over which this address is dialled. If none reaches it, the shell is told to open one; what it is to send waits

@@ -34,6 +34,8 @@ use crate::queue::{Event, Timer};
 
 const PORT: u16 = 7000;
 
+const MS: Duration = Duration::from_millis(1);
+
 /// One node, in its present life.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -353,6 +355,7 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         gone_after: links.longest() * SOON,
         keep_ended: plan.tokio,
         streams_first: plan.tokio,
+        timers_wait: MS * if plan.tokio { 5 } else { 1 },
         ..Config::default()
     };
     if let Some(places) = plan.places {

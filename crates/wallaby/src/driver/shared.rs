@@ -39,9 +39,6 @@ const AWAY: Duration = Duration::from_secs(10);
 /// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
 const LISTENING_TURNS: u32 = 4;
 
-/// Timers of sessions that are due before so much time has passed wait until then: most are for what comes meanwhile.
-const SOON: Duration = Duration::from_millis(5);
-
 /// What all parts of an endpoint share.
 pub(crate) struct Inner {
     pub(crate) node: NodeId,
@@ -157,9 +154,6 @@ impl Inner {
         core.endpoint.begin_turn();
         let result = act(&mut core);
         core.drain(self);
-        if core.endpoint.has_sessions() {
-            core.endpoint.put_off_timers(now.saturating_add(SOON));
-        }
         let due = core.endpoint.poll_timeout();
         drop(core);
         if let Some(due) = due {

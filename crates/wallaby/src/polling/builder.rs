@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use wallaby_proto::{Address, AddressError};
 
@@ -10,6 +11,9 @@ use super::datagrams::{Datagrams, Udp};
 use super::streams::Streams;
 use crate::error::BindError;
 use crate::transport;
+
+/// A wait for less is dear where the kernel counts in ticks: timers of sessions wait so long.
+pub(super) const DEAR: Duration = Duration::from_millis(1);
 
 /// What it dials.
 const SCHEMES: [&str; 4] = ["udp", "tcp", "unix", "shm"];
@@ -73,10 +77,11 @@ impl crate::Builder<Polling> {
     }
 
     fn build<D: Datagrams>(
-        self,
+        mut self,
         datagrams: D,
         addresses: &[Address],
     ) -> Result<Endpoint<D>, BindError> {
+        self.config.timers_wait = DEAR;
         let (streams, addresses) = listen(addresses, datagrams.local())?;
         let first = || addresses.first().cloned().map(transport::advertised);
         let core = self.core(self.advertise.clone().or_else(first), SCHEMES)?;

@@ -67,6 +67,7 @@ pub use wallaby_proto::endpoint::{
     Answer, CallKey, CallOptions, Counters, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
+use self::builder::DEAR;
 pub use self::builder::{Builder, Polling};
 pub use self::datagrams::{Datagrams, Udp};
 pub use self::event::{Call, Event};
@@ -84,9 +85,6 @@ const ROOM: usize = 64 * 1024;
 
 /// Full batches of datagrams after which the endpoint looks at what is due, though more may have arrived.
 const BATCHES_UNTIL_TIME: u32 = 16;
-
-/// A wait shorter than this is dear where the kernel counts in ticks.
-const DEAR: Duration = Duration::from_millis(1);
 
 /// How long a turn may wait until something arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -779,12 +777,8 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// How long nothing has to be done.
     fn time_left(&mut self) -> Duration {
-        let mut due = self.due();
-        if due.is_some_and(|due| due < self.now.saturating_add(DEAR)) {
-            self.core.put_off_timers(self.now + DEAR);
-            due = self.due();
-        }
-        due.map_or(Duration::MAX, |due| due.saturating_sub(self.now))
+        self.due()
+            .map_or(Duration::MAX, |due| due.saturating_sub(self.now))
     }
 
     fn due(&mut self) -> Option<Duration> {

@@ -100,7 +100,9 @@ impl Listener for Entrance {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let (socket, from) = ready!(self.listener.poll_accept(cx))?;
         let config = self.credentials.now().server;
-        Poll::Ready(Ok(Box::pin(accept(socket, from, config))))
+        Poll::Ready(Ok(Accepted::Opening(Box::pin(accept(
+            socket, from, config,
+        )))))
     }
 }
 

@@ -17,7 +17,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 use super::effects::Inside;
 use super::shared::Inner;
 use crate::transport::udp::Socket;
-use crate::transport::{Identity, StreamReader, StreamWriter};
+use crate::transport::{Identity, ReadHalf, WriteHalf};
 use wallaby_link::DelayLine;
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
@@ -35,7 +35,7 @@ pub(crate) struct Stream {
     pub(super) id: ConnId,
     /// What its transport has proven of its peer.
     pub(super) identity: Arc<Identity>,
-    writer: StreamWriter,
+    writer: Box<dyn WriteHalf>,
     out: Mutex<Out>,
     /// Several answers came at once: what those who waited for them send next is written together, in the reader's next turn,
     /// which comes after theirs.
@@ -103,7 +103,7 @@ impl Delayed {
 }
 
 impl Stream {
-    pub(super) fn new(id: ConnId, identity: Identity, writer: StreamWriter) -> Arc<Self> {
+    pub(super) fn new(id: ConnId, identity: Identity, writer: Box<dyn WriteHalf>) -> Arc<Self> {
         Arc::new(Self {
             id,
             identity: Arc::new(identity),
@@ -278,7 +278,11 @@ impl Stream {
     // Reading.
 
     /// Reads until the stream ends.
-    pub(super) async fn drive(self: Arc<Self>, mut reader: StreamReader, endpoint: Arc<Inner>) {
+    pub(super) async fn drive(
+        self: Arc<Self>,
+        mut reader: Box<dyn ReadHalf>,
+        endpoint: Arc<Inner>,
+    ) {
         let endpoint = {
             let weak = Arc::downgrade(&endpoint);
             drop(endpoint);
@@ -298,7 +302,7 @@ impl Stream {
             if input.bytes.is_empty() {
                 std::mem::swap(&mut scratch, &mut input.bytes);
             }
-            let end = self.poll(cx, &mut reader, &mut input, &endpoint);
+            let end = self.poll(cx, &mut *reader, &mut input, &endpoint);
             if input.bytes.is_empty() && input.room == READ.0 {
                 std::mem::swap(&mut scratch, &mut input.bytes);
                 input.bytes = BytesMut::new();
@@ -313,7 +317,7 @@ impl Stream {
     fn poll(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        reader: &mut StreamReader,
+        reader: &mut dyn ReadHalf,
         input: &mut InputBuffer,
         endpoint: &Arc<Inner>,
     ) -> Poll<()> {
@@ -464,7 +468,7 @@ struct InputBuffer {
 impl InputBuffer {
     fn poll_read(
         &mut self,
-        reader: &mut StreamReader,
+        reader: &mut dyn ReadHalf,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         if self.bytes.capacity() - self.bytes.len() < self.room {

@@ -13,10 +13,10 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, IncomingStream, Opened, StreamListener};
+use crate::transport::{self, Accepted, Listener, Opening};
 
 /// Where streams come in, until the endpoint is closed.
-pub(crate) type Listening = Mutex<Option<StreamListener>>;
+pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
 
 /// How long nothing is accepted after that has failed: out of file descriptors, most likely, and trying again at once would only
 /// burn the processor.
@@ -54,7 +54,7 @@ impl Inner {
         self: &Arc<Self>,
         conn: ConnId,
         to: &Address,
-    ) -> Result<Option<Opened>, ConnectError> {
+    ) -> Result<Option<transport::Stream>, ConnectError> {
         if let Some(stream) = self.dial_same_host(to).await {
             return Ok(Some(stream));
         }
@@ -69,8 +69,8 @@ impl Inner {
     }
 
     /// A stream is open: from now on it is driven by a task of its own.
-    fn begin(self: &Arc<Self>, conn: ConnId, opened: Opened) {
-        let Opened {
+    fn begin(self: &Arc<Self>, conn: ConnId, opened: transport::Stream) {
+        let transport::Stream {
             reader,
             writer,
             identity,
@@ -102,8 +102,8 @@ impl Inner {
                 return;
             };
             match accepted {
-                Ok(IncomingStream::Open(stream)) => endpoint.let_in(stream),
-                Ok(IncomingStream::Opening(accepted)) => endpoint.open_accepted(accepted),
+                Ok(Accepted::Open(stream)) => endpoint.let_in(stream),
+                Ok(Accepted::Opening(opening)) => endpoint.open_accepted(opening),
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
                     timer::sleep_until(Instant::now() + PAUSE).await;
@@ -112,8 +112,8 @@ impl Inner {
         }
     }
 
-    fn let_in(self: &Arc<Self>, opened: Opened) {
-        let Opened {
+    fn let_in(self: &Arc<Self>, opened: transport::Stream) {
+        let transport::Stream {
             reader,
             writer,
             identity,
@@ -128,7 +128,7 @@ impl Inner {
     }
 
     /// Waits for what the transport of an accepted stream has to do first, as long as it has its place among the strangers.
-    fn open_accepted(self: &Arc<Self>, accepted: Accepted) {
+    fn open_accepted(self: &Arc<Self>, opening: Opening) {
         let conn = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
             core.put_stream(conn, Streaming::Opening(None));
@@ -138,10 +138,10 @@ impl Inner {
         let not_accepted = NotAccepted(Some(Arc::clone(self)));
         self.open(conn, async move {
             let mut not_accepted = not_accepted;
-            match accepted.await {
+            match opening.await {
                 Ok(stream) => {
                     not_accepted.0 = None;
-                    endpoint.begin(conn, stream.into());
+                    endpoint.begin(conn, stream);
                 }
                 Err(error) => {
                     let reason = error.to_string();

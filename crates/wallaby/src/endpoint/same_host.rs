@@ -7,7 +7,7 @@ use wallaby_proto::Address;
 
 use crate::driver::shared::Inner;
 use crate::timer::{self, Instant};
-use crate::transport::{self, Opened};
+use crate::transport;
 
 /// How long who offers shared memory may take, before it is dialled at the address itself.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ pub(super) fn socket(folder: &str, address: &Address) -> Option<Address> {
 
 impl Inner {
     /// A stream to a server of this host that offers shared memory; `None` if it does not, or not as it should.
-    pub(crate) async fn dial_same_host(&self, server: &Address) -> Option<Opened> {
+    pub(crate) async fn dial_same_host(&self, server: &Address) -> Option<transport::Stream> {
         let socket = socket(self.settings.driver.same_host.as_deref()?, server)?;
         if let Address::Shm(path) = &socket
             && !Path::new(&**path).exists()

@@ -1,4 +1,4 @@
-//! Transports from outside: the trait that they implement, and the streams that they open.
+//! What a stream is, where streams come in, and the trait of transports from outside.
 
 use std::fmt;
 use std::future::Future;
@@ -79,7 +79,7 @@ use crate::error::BindError;
 /// impl Listener for Listening {
 ///     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
 ///         let (accepted, _) = ready!(self.0.poll_accept(cx))?;
-///         Poll::Ready(Ok(Box::pin(async { Ok(stream(accepted)) })))
+///         Poll::Ready(Ok(Accepted::Open(stream(accepted))))
 ///     }
 /// }
 ///
@@ -133,10 +133,27 @@ pub type Dialled<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + 
 pub type Listened<'a> =
     Pin<Box<dyn Future<Output = io::Result<(Box<dyn Listener>, OtherAddress)>> + Send + 'a>>;
 
-/// A stream that has come in and is being opened: its handshake, if the transport has one. It is driven in a task of its own
-/// and blocks nobody; it counts among the connections, and is dropped when it takes longer than
-/// [`crate::Builder::dial_timeout`]. An error is logged and counted ([`crate::Metrics::accepts_failed`]).
-pub type Accepted = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+/// A stream that has come in.
+pub enum Accepted {
+    /// It is open.
+    Open(Stream),
+    /// Its transport has to do something first, as a handshake. That is driven in a task of its own and blocks nobody; it has its
+    /// place among the [strangers](crate::Builder::strangers), and is dropped when that is lost. An error is logged and counted
+    /// ([`crate::Metrics::accepts_failed`]).
+    Opening(Opening),
+}
+
+/// What opens a stream that has come in.
+pub type Opening = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open(_) => "Open",
+            Self::Opening(_) => "Opening",
+        })
+    }
+}
 
 /// Where streams come in. Dropped when its endpoint is closed.
 pub trait Listener: Send + fmt::Debug {
@@ -167,21 +184,21 @@ pub trait WriteHalf: Send + Sync + fmt::Debug {
 /// An open stream, and who is at its other end.
 #[derive(Debug)]
 pub struct Stream {
-    pub(super) read: Box<dyn ReadHalf>,
-    pub(super) write: Box<dyn WriteHalf>,
-    pub(super) identity: Identity,
+    pub(crate) reader: Box<dyn ReadHalf>,
+    pub(crate) writer: Box<dyn WriteHalf>,
+    pub(crate) identity: Identity,
 }
 
 impl Stream {
     /// A stream of these halves, whose peer has proven this.
     pub fn new(
-        read: impl ReadHalf + 'static,
-        write: impl WriteHalf + 'static,
+        reader: impl ReadHalf + 'static,
+        writer: impl WriteHalf + 'static,
         identity: Identity,
     ) -> Self {
         Self {
-            read: Box::new(read),
-            write: Box::new(write),
+            reader: Box::new(reader),
+            writer: Box::new(writer),
             identity,
         }
     }

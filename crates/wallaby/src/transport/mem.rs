@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::sync::mpsc;
+
+use super::foreign::{Accepted, Listener, ReadHalf, Stream, WriteHalf};
+use super::identity::{Identity, Proven};
 
 /// Bytes that one direction holds before its writer has to wait.
 const CAPACITY: usize = 256 * 1024;
@@ -30,31 +33,31 @@ struct Pipe {
 }
 
 #[derive(Debug)]
-pub(crate) struct Reader(Arc<Mutex<Pipe>>);
+struct Reader(Arc<Mutex<Pipe>>);
 
 #[derive(Debug)]
-pub(crate) struct Writer(Arc<Mutex<Pipe>>);
+struct Writer(Arc<Mutex<Pipe>>);
 
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(super) struct MemListener {
     name: String,
     streams: mpsc::Receiver<Ends>,
 }
 
-pub(super) fn listen(name: &str) -> io::Result<Listener> {
+pub(super) fn listen(name: &str) -> io::Result<MemListener> {
     let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
     if listeners.contains_key(name) {
         return Err(io::ErrorKind::AddrInUse.into());
     }
     let (sender, streams) = mpsc::channel(BACKLOG);
     listeners.insert(name.to_owned(), sender);
-    Ok(Listener {
+    Ok(MemListener {
         name: name.to_owned(),
         streams,
     })
 }
 
-pub(super) async fn dial(name: &str) -> io::Result<Ends> {
+pub(super) async fn dial(name: &str) -> io::Result<Stream> {
     let listener = LISTENERS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -67,17 +70,21 @@ pub(super) async fn dial(name: &str) -> io::Result<Ends> {
         .send(theirs)
         .await
         .map_err(|_| io::ErrorKind::ConnectionRefused)?;
-    Ok((Reader(here), Writer(there)))
+    Ok(stream((Reader(here), Writer(there))))
 }
 
-impl Listener {
-    pub(super) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ends>> {
-        let stream = self.streams.poll_recv(cx);
-        stream.map(|stream| stream.ok_or_else(|| io::ErrorKind::NotConnected.into()))
+fn stream((reader, writer): Ends) -> Stream {
+    Stream::new(reader, writer, Identity::new(Proven::ThisProcess, false))
+}
+
+impl Listener for MemListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let ends = ready!(self.streams.poll_recv(cx)).ok_or(io::ErrorKind::NotConnected)?;
+        Poll::Ready(Ok(Accepted::Open(stream(ends))))
     }
 }
 
-impl Drop for Listener {
+impl Drop for MemListener {
     fn drop(&mut self) {
         LISTENERS
             .lock()
@@ -86,12 +93,8 @@ impl Drop for Listener {
     }
 }
 
-impl Reader {
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+impl ReadHalf for Reader {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.bytes.is_empty() && !pipe.closed {
             pipe.reader = Some(cx.waker().clone());
@@ -105,8 +108,8 @@ impl Reader {
     }
 }
 
-impl Writer {
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl WriteHalf for Writer {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.closed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -120,7 +123,7 @@ impl Writer {
         Ok(len)
     }
 
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pipe.closed || pipe.bytes.len() < CAPACITY {
             return Poll::Ready(Ok(()));
@@ -128,10 +131,8 @@ impl Writer {
         pipe.writer = Some(cx.waker().clone());
         Poll::Pending
     }
-}
 
-impl Writer {
-    pub(super) fn shutdown(&self) {
+    fn shutdown(&self) {
         close(&self.0);
     }
 }

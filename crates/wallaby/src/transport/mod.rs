@@ -34,7 +34,6 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
@@ -42,7 +41,7 @@ use wallaby_proto::{Address, AddressError};
 
 pub(crate) use self::foreign::Transports;
 pub use self::foreign::{
-    Accepted, Dialled, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf,
+    Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
 #[cfg(target_os = "linux")]
@@ -80,70 +79,10 @@ pub(crate) fn ring_capacity(bytes: usize) -> usize {
     bytes.clamp(least, most).next_power_of_two()
 }
 
-/// The receiving end of a stream; one task owns it.
-#[derive(Debug)]
-pub(crate) enum StreamReader {
-    Socket(socket::Reader),
-    Mem(mem::Reader),
-    #[cfg(target_os = "linux")]
-    Shm(shm::Reader),
-    #[cfg(feature = "turmoil")]
-    Simulated(simulated::Half),
-    Foreign(Box<dyn ReadHalf>),
-}
-
-/// The sending end of a stream; anybody may write to it without waiting.
-#[derive(Debug)]
-pub(crate) enum StreamWriter {
-    Socket(socket::Writer),
-    Mem(mem::Writer),
-    #[cfg(target_os = "linux")]
-    Shm(shm::Writer),
-    #[cfg(feature = "turmoil")]
-    Simulated(simulated::Half),
-    Foreign(Box<dyn WriteHalf>),
-}
-
-/// An open stream, and who is at its other end.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) reader: StreamReader,
-    pub(crate) writer: StreamWriter,
-    pub(crate) identity: Identity,
-}
-
-/// A stream that has come in.
-pub(crate) enum IncomingStream {
-    Open(Opened),
-    /// Its transport has to do something first.
-    Opening(Accepted),
-}
-
-/// Where streams come in.
-#[derive(Debug)]
-pub(crate) enum StreamListener {
-    Tcp(TcpListener),
-    #[cfg(unix)]
-    Unix {
-        // Removed first: once nobody listens, another endpoint may put its own there.
-        _file: SocketFile,
-        listener: UnixListener,
-    },
-    Mem(mem::Listener),
-    #[cfg(target_os = "linux")]
-    Shm {
-        _file: SocketFile,
-        listener: shm::Listener,
-    },
-    #[cfg(feature = "turmoil")]
-    Simulated(simulated::Listener),
-    Foreign(Box<dyn Listener>),
-}
-
 /// Where peers come in.
 #[derive(Debug)]
 pub(crate) enum Entrance {
-    Streams(StreamListener),
+    Streams(Box<dyn Listener>),
     Datagrams(udp::Socket),
 }
 
@@ -167,96 +106,40 @@ impl Drop for SocketFile {
     }
 }
 
-impl From<StreamListener> for Entrance {
-    fn from(listener: StreamListener) -> Self {
-        Self::Streams(listener)
+impl Entrance {
+    fn streams(listener: impl Listener + 'static) -> Self {
+        Self::Streams(Box::new(listener))
     }
 }
 
-impl StreamReader {
-    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that the peer sends nothing
-    /// more.
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Socket(reader) => reader.poll_read(cx, input),
-            Self::Mem(reader) => reader.poll_read(cx, input),
-            #[cfg(target_os = "linux")]
-            Self::Shm(reader) => reader.poll_read(cx, input),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(half) => half.poll_read(cx, input),
-            Self::Foreign(half) => half.poll_read(cx, input),
-        }
+impl Listener for TcpListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let (stream, _) = ready!(Self::poll_accept(self, cx))?;
+        Poll::Ready(tcp(stream).map(Accepted::Open))
     }
 }
 
-impl StreamWriter {
-    /// Writes as much as fits now.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Socket(writer) => writer.try_write(bytes),
-            Self::Mem(writer) => writer.try_write(bytes),
-            #[cfg(target_os = "linux")]
-            Self::Shm(writer) => writer.try_write(bytes),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(half) => half.try_write(bytes),
-            Self::Foreign(half) => half.try_write(bytes),
-        }
-    }
-
-    /// Ready when something may fit again, after a write that did not fit. Only the task that reads may wait.
-    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Socket(writer) => writer.poll_writable(cx),
-            Self::Mem(writer) => writer.poll_writable(cx),
-            #[cfg(target_os = "linux")]
-            Self::Shm(writer) => writer.poll_writable(cx),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(half) => half.poll_writable(cx),
-            Self::Foreign(half) => half.poll_writable(cx),
-        }
-    }
-
-    /// Ends the stream in both directions; what was written still arrives.
-    pub(crate) fn shutdown(&self) {
-        match self {
-            Self::Socket(writer) => writer.shutdown(),
-            Self::Mem(writer) => writer.shutdown(),
-            #[cfg(target_os = "linux")]
-            Self::Shm(writer) => writer.shutdown(),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(half) => half.shutdown(),
-            Self::Foreign(half) => half.shutdown(),
-        }
+#[cfg(unix)]
+impl Listener for UnixListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let (stream, _) = ready!(Self::poll_accept(self, cx))?;
+        Poll::Ready(unix(stream).map(Accepted::Open))
     }
 }
 
-impl StreamListener {
-    /// The next stream.
-    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<IncomingStream>> {
-        let opened = match self {
-            Self::Foreign(listener) => {
-                return listener
-                    .poll_accept(cx)
-                    .map(|accepted| accepted.map(IncomingStream::Opening));
-            }
-            Self::Tcp(listener) => {
-                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| tcp(stream))
-            }
-            #[cfg(unix)]
-            Self::Unix { listener, .. } => {
-                ready!(listener.poll_accept(cx)).and_then(|(stream, _)| unix(stream))
-            }
-            Self::Mem(listener) => ready!(listener.poll_accept(cx)).map(mems),
-            #[cfg(target_os = "linux")]
-            Self::Shm { listener, .. } => ready!(listener.poll_accept(cx)).map(shms),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(listener) => ready!(listener.poll_accept(cx)).map(simulated),
-        };
-        Poll::Ready(opened.map(IncomingStream::Open))
+/// A listener that has a socket file.
+#[cfg(unix)]
+#[derive(Debug)]
+struct AtFile<L> {
+    // Removed first: once nobody listens, another endpoint may put its own there.
+    _file: SocketFile,
+    listener: L,
+}
+
+#[cfg(unix)]
+impl<L: Listener> Listener for AtFile<L> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        self.listener.poll_accept(cx)
     }
 }
 
@@ -270,19 +153,19 @@ pub(crate) async fn dial(
     )]
     ring: usize,
     transports: &Transports,
-) -> Option<io::Result<Opened>> {
+) -> Option<io::Result<Stream>> {
     #[cfg(feature = "turmoil")]
     if let (Address::Tcp(socket), true) = (server, turmoil::in_simulation()) {
-        return Some(simulated::dial(*socket).await.map(simulated));
+        return Some(simulated::dial(*socket).await);
     }
     Some(match server {
         Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
         #[cfg(unix)]
         Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
-        Address::Mem(name) => mem::dial(name).await.map(mems),
+        Address::Mem(name) => mem::dial(name).await,
         #[cfg(target_os = "linux")]
-        Address::Shm(path) => shm::dial(path, ring).await.map(shms),
-        Address::Other(other) => transports.of(other)?.dial(other).await.map(Opened::from),
+        Address::Shm(path) => shm::dial(path, ring).await,
+        Address::Other(other) => transports.of(other)?.dial(other).await,
         _ => return None,
     })
 }
@@ -297,67 +180,46 @@ pub(crate) async fn listen(
         address: address.clone(),
         source,
     };
-    match &address {
+    let (entrance, here) = match &address {
         #[cfg(feature = "turmoil")]
         Address::Tcp(socket) if turmoil::in_simulation() => {
             let (listener, socket) = simulated::listen(*socket).await.map_err(failed)?;
-            Ok((
-                StreamListener::Simulated(listener).into(),
-                Address::Tcp(socket),
-            ))
+            (Entrance::streams(listener), Address::Tcp(socket))
         }
         Address::Tcp(socket) => {
             let listener = TcpListener::bind(socket).await.map_err(failed)?;
             let socket = listener.local_addr().map_err(failed)?;
-            Ok((StreamListener::Tcp(listener).into(), Address::Tcp(socket)))
+            (Entrance::streams(listener), Address::Tcp(socket))
         }
         Address::Udp(socket) => {
             let socket = udp::Socket::bind(*socket).map_err(failed)?;
-            let address = Address::Udp(socket.local());
-            Ok((Entrance::Datagrams(socket), address))
+            let here = Address::Udp(socket.local());
+            (Entrance::Datagrams(socket), here)
         }
         #[cfg(unix)]
         Address::Unix(path) => {
-            let path = Path::new(&**path);
-            let listener = listen_unix(path, UnixListener::bind);
-            Ok((
-                StreamListener::Unix {
-                    listener: listener.map_err(failed)?,
-                    _file: SocketFile::new(path),
-                }
-                .into(),
-                address.clone(),
-            ))
+            let listener = at_file(path, UnixListener::bind).map_err(failed)?;
+            (Entrance::streams(listener), address.clone())
         }
         #[cfg(target_os = "linux")]
         Address::Shm(path) => {
-            let path = Path::new(&**path);
-            let listener = listen_unix(path, shm::Listener::bind);
-            Ok((
-                StreamListener::Shm {
-                    listener: listener.map_err(failed)?,
-                    _file: SocketFile::new(path),
-                }
-                .into(),
-                address.clone(),
-            ))
+            let listener = at_file(path, shm::ShmListener::bind).map_err(failed)?;
+            (Entrance::streams(listener), address.clone())
         }
         Address::Mem(name) => {
             let listener = mem::listen(name).map_err(failed)?;
-            Ok((StreamListener::Mem(listener).into(), address.clone()))
+            (Entrance::streams(listener), address.clone())
         }
         Address::Other(other) => {
             let Some(transport) = transports.of(other) else {
                 return Err(BindError::NoTransport { address });
             };
             let (listener, here) = transport.listen(other).await.map_err(failed)?;
-            Ok((
-                StreamListener::Foreign(listener).into(),
-                Address::Other(here),
-            ))
+            (Entrance::Streams(listener), Address::Other(here))
         }
-        _ => Err(BindError::NoTransport { address }),
-    }
+        _ => return Err(BindError::NoTransport { address }),
+    };
+    Ok((entrance, here))
 }
 
 /// What others are told of an address that was listened at. Nobody else can dial `0.0.0.0` or `::`; in their place comes the
@@ -428,6 +290,18 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
     }
 }
 
+/// Listens at a path, whose file goes with the listener.
+#[cfg(unix)]
+fn at_file<'a, L>(
+    path: &'a str,
+    bind: impl Fn(&'a Path) -> io::Result<L>,
+) -> io::Result<AtFile<L>> {
+    let path = Path::new(path);
+    let listener = listen_unix(path, bind)?;
+    let _file = SocketFile::new(path);
+    Ok(AtFile { _file, listener })
+}
+
 /// Listens at a path; a socket file that nobody listens on any more is replaced.
 #[cfg(unix)]
 pub(crate) fn listen_unix<'a, L>(
@@ -462,57 +336,12 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-fn tcp(stream: TcpStream) -> io::Result<Opened> {
-    socket::tcp(stream).map(|ends| sockets(ends, Identity::default()))
+fn tcp(stream: TcpStream) -> io::Result<Stream> {
+    socket::tcp(stream).map(|(reader, writer)| Stream::new(reader, writer, Identity::default()))
 }
 
 #[cfg(unix)]
-fn unix(stream: UnixStream) -> io::Result<Opened> {
+fn unix(stream: UnixStream) -> io::Result<Stream> {
     let identity = Identity::of_local(&stream);
-    socket::unix(stream).map(|ends| sockets(ends, identity))
-}
-
-fn sockets((reader, writer): (socket::Reader, socket::Writer), identity: Identity) -> Opened {
-    Opened {
-        reader: StreamReader::Socket(reader),
-        writer: StreamWriter::Socket(writer),
-        identity,
-    }
-}
-
-#[cfg(feature = "turmoil")]
-fn simulated((reader, writer): (simulated::Half, simulated::Half)) -> Opened {
-    Opened {
-        reader: StreamReader::Simulated(reader),
-        writer: StreamWriter::Simulated(writer),
-        identity: Identity::default(),
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn shms((reader, writer): (shm::Reader, shm::Writer)) -> Opened {
-    let identity = reader.identity();
-    Opened {
-        reader: StreamReader::Shm(reader),
-        writer: StreamWriter::Shm(writer),
-        identity,
-    }
-}
-
-fn mems((reader, writer): (mem::Reader, mem::Writer)) -> Opened {
-    Opened {
-        reader: StreamReader::Mem(reader),
-        writer: StreamWriter::Mem(writer),
-        identity: Identity::new(Proven::ThisProcess, false),
-    }
-}
-
-impl From<Stream> for Opened {
-    fn from(stream: Stream) -> Self {
-        Self {
-            reader: StreamReader::Foreign(stream.read),
-            writer: StreamWriter::Foreign(stream.write),
-            identity: stream.identity,
-        }
-    }
+    socket::unix(stream).map(|(reader, writer)| Stream::new(reader, writer, identity))
 }

@@ -12,9 +12,13 @@ use bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream, UdpSocket};
 
+use super::foreign::{Accepted, Listener, ReadHalf, WriteHalf};
+use super::identity::Identity;
+use crate::transport;
+
 /// One end of a connection: its reader and its writer share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Half(Arc<Mutex<Stream>>);
+struct Half(Arc<Mutex<Stream>>);
 
 #[derive(Debug)]
 struct Stream {
@@ -26,22 +30,22 @@ struct Stream {
 type Accepting = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
 /// Where connections come in.
-pub(crate) struct Listener {
+pub(super) struct SimulatedListener {
     listener: Arc<TcpListener>,
     /// The wait for the next one.
     accepting: Option<Accepting>,
 }
 
 /// Opens a connection.
-pub(super) async fn dial(to: SocketAddr) -> io::Result<(Half, Half)> {
+pub(super) async fn dial(to: SocketAddr) -> io::Result<transport::Stream> {
     TcpStream::connect(to).await.map(halves)
 }
 
 /// Listens at an address of the simulated host; returns it with its port.
-pub(super) async fn listen(at: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
+pub(super) async fn listen(at: SocketAddr) -> io::Result<(SimulatedListener, SocketAddr)> {
     let listener = TcpListener::bind(anywhere(at)).await?;
     let port = listener.local_addr()?.port();
-    let listener = Listener {
+    let listener = SimulatedListener {
         listener: Arc::new(listener),
         accepting: None,
     };
@@ -62,25 +66,23 @@ fn is_alive() -> bool {
     turmoil::in_simulation() && tokio::runtime::Handle::try_current().is_ok()
 }
 
-fn halves(stream: TcpStream) -> (Half, Half) {
+fn halves(stream: TcpStream) -> transport::Stream {
     let half = Half(Arc::new(Mutex::new(Stream {
         stream,
         shut: false,
         reader: None,
     })));
-    (half.clone(), half)
+    transport::Stream::new(half.clone(), half, Identity::default())
 }
 
 impl Half {
     fn lock(&self) -> MutexGuard<'_, Stream> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+impl ReadHalf for Half {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         let mut this = self.lock();
         if this.shut {
             return Poll::Ready(Ok(0));
@@ -94,8 +96,10 @@ impl Half {
         input.put_slice(buffer.filled());
         Poll::Ready(read.map(|()| buffer.filled().len()))
     }
+}
 
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl WriteHalf for Half {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let this = self.lock();
         if this.shut || !is_alive() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -103,12 +107,12 @@ impl Half {
         this.stream.try_write(bytes)
     }
 
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.lock();
         pin!(this.stream.writable()).poll(cx)
     }
 
-    pub(super) fn shutdown(&self) {
+    fn shutdown(&self) {
         let mut this = self.lock();
         this.shut = true;
         if !is_alive() {
@@ -121,8 +125,8 @@ impl Half {
     }
 }
 
-impl Listener {
-    pub(super) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Half, Half)>> {
+impl Listener for SimulatedListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let listener = &self.listener;
         let accepting = self.accepting.get_or_insert_with(|| {
             let listener = Arc::clone(listener);
@@ -130,11 +134,11 @@ impl Listener {
         });
         let accepted = ready!(accepting.as_mut().poll(cx));
         self.accepting = None;
-        Poll::Ready(accepted.map(halves))
+        Poll::Ready(accepted.map(|stream| Accepted::Open(halves(stream))))
     }
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for SimulatedListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Listener")
     }

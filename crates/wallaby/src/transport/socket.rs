@@ -15,6 +15,8 @@ use bytes::{BufMut, BytesMut};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::foreign::{ReadHalf, WriteHalf};
+
 /// A connected, nonblocking stream socket.
 #[derive(Debug)]
 enum Socket {
@@ -67,13 +69,8 @@ fn register(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
-impl Reader {
-    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+impl ReadHalf for Reader {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.0.poll_read_ready(cx))?;
             let room = input.spare_capacity_mut().len();
@@ -104,17 +101,15 @@ pub(crate) fn receive(socket: RawFd, input: &mut BytesMut) -> io::Result<usize> 
     Ok(read)
 }
 
-impl Writer {
-    /// Writes as much as fits now.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl WriteHalf for Writer {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.socket.get_ref() {
             Socket::Tcp(stream) => (&*stream).write(bytes),
             Socket::Unix(stream) => (&*stream).write(bytes),
         }
     }
 
-    /// Ready when something may fit again; only after a write that did not fit.
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         if full.is_none() {
             let again = self.socket.get_ref().try_clone()?;
@@ -127,8 +122,7 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the connection in both directions; what was written still arrives.
-    pub(super) fn shutdown(&self) {
+    fn shutdown(&self) {
         // An error means that the peer was faster.
         let _ = match self.socket.get_ref() {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),

@@ -9,6 +9,8 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::net::TcpStream;
 
+use super::foreign::{ReadHalf, WriteHalf};
+
 /// The receiving end.
 #[derive(Debug)]
 pub(crate) struct Reader(Arc<TcpStream>);
@@ -24,13 +26,8 @@ pub(super) fn tcp(stream: TcpStream) -> io::Result<(Reader, Writer)> {
     Ok((Reader(Arc::clone(&stream)), Writer(stream)))
 }
 
-impl Reader {
-    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+impl ReadHalf for Reader {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
             match self.0.try_read_buf(input) {
@@ -41,19 +38,16 @@ impl Reader {
     }
 }
 
-impl Writer {
-    /// Writes as much as fits now.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl WriteHalf for Writer {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }
 
-    /// Ready when something may fit again; only after a write that did not fit.
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_write_ready(cx)
     }
 
-    /// Ends the connection in both directions; what was written still arrives.
-    pub(super) fn shutdown(&self) {
+    fn shutdown(&self) {
         let socket = self.0.as_socket().try_clone_to_owned();
         // An error means that the peer was faster.
         let _ = socket.map(|socket| std::net::TcpStream::from(socket).shutdown(Shutdown::Both));

@@ -150,7 +150,7 @@ async fn open(mut stream: UnixStream, key: u8) -> io::Result<Stream> {
 impl Listener for Entrance {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let (stream, _) = ready!(self.listener.poll_accept(cx))?;
-        Poll::Ready(Ok(Box::pin(open(stream, self.key))))
+        Poll::Ready(Ok(Accepted::Opening(Box::pin(open(stream, self.key)))))
     }
 }
 

@@ -34,7 +34,8 @@ use tokio::task::JoinSet;
 
 use self::ring::{Consumer, Producer};
 use self::setup::{Agreed, Offer, SetupError};
-use super::Identity;
+use super::foreign::{Accepted, Listener, ReadHalf, Stream, WriteHalf};
+use super::identity::Identity;
 use crate::timer::{self, Instant};
 
 /// How long a stranger may take to say what it has to say at once.
@@ -59,27 +60,27 @@ struct PeerLink {
 }
 
 #[derive(Debug)]
-pub(crate) struct Reader {
+struct Reader {
     link: Arc<PeerLink>,
     consumer: Consumer,
 }
 
 #[derive(Debug)]
-pub(crate) struct Writer {
+struct Writer {
     link: Arc<PeerLink>,
     producer: Mutex<Producer>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(super) struct ShmListener {
     listener: UnixListener,
     setups: JoinSet<Option<Result<Ends, SetupError>>>,
 }
 
 /// Opens a connection to who listens at this path, with rings of this capacity.
-pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Ends> {
-    let (agreed, stream) = offer(path, capacity).await?;
-    Ok(PeerLink::open(agreed, stream)?)
+pub(super) async fn dial(path: &str, capacity: usize) -> io::Result<Stream> {
+    let (agreed, dialled) = offer(path, capacity).await?;
+    Ok(stream(PeerLink::open(agreed, dialled)?))
 }
 
 async fn offer(path: &str, capacity: usize) -> Result<(Agreed, UnixStream), SetupError> {
@@ -105,7 +106,7 @@ async fn when_readable<T>(
     stream.async_io(Interest::READABLE, again).await?
 }
 
-impl Listener {
+impl ShmListener {
     /// Listens at a path, to which only this user may connect.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         Ok(Self {
@@ -113,8 +114,10 @@ impl Listener {
             setups: JoinSet::new(),
         })
     }
+}
 
-    pub(super) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ends>> {
+impl Listener for ShmListener {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         loop {
             while self.setups.len() < SETUPS {
                 let Poll::Ready(accepted) = self.listener.poll_accept(cx) else {
@@ -123,7 +126,9 @@ impl Listener {
                 self.setups.spawn(set_up(accepted?.0, SETUP_LIMIT));
             }
             match ready!(self.setups.poll_join_next(cx)) {
-                Some(Ok(Some(Ok(ends)))) => return Poll::Ready(Ok(ends)),
+                Some(Ok(Some(Ok(ends)))) => {
+                    return Poll::Ready(Ok(Accepted::Open(stream(ends))));
+                }
                 Some(Ok(Some(Err(error)))) => {
                     tracing::debug!(%error, "memory is not shared with somebody who dialled");
                 }
@@ -216,18 +221,13 @@ impl PeerLink {
     }
 }
 
-impl Reader {
-    /// Who is at the other end.
-    pub(super) fn identity(&self) -> Identity {
-        self.link.identity.clone()
-    }
+fn stream((reader, writer): Ends) -> Stream {
+    let identity = reader.link.identity.clone();
+    Stream::new(reader, writer, identity)
+}
 
-    /// Appends what is there, as far as it fits the spare room of `input`; zero bytes mean that nothing more comes.
-    pub(super) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: &mut BytesMut,
-    ) -> Poll<io::Result<usize>> {
+impl ReadHalf for Reader {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
         loop {
             // First: what the peer put in before it ended must be found after it is known to have ended.
             let gone = self.link.is_gone();
@@ -255,9 +255,10 @@ impl Writer {
     fn producer(&self) -> std::sync::MutexGuard<'_, Producer> {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Writes as much as fits now.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+impl WriteHalf for Writer {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut producer = self.producer();
         if self.link.is_gone() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -273,10 +274,8 @@ impl Writer {
         Ok(written)
     }
 
-    /// Ready when something may fit again, after a write that did not fit.
-    ///
     /// By the task that reads: both wait for the same bell, and it wakes one task.
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut producer = self.producer();
         loop {
             let room = match self.link.is_gone() {
@@ -294,8 +293,7 @@ impl Writer {
         }
     }
 
-    /// Ends the stream in both directions; what was written still arrives.
-    pub(super) fn shutdown(&self) {
+    fn shutdown(&self) {
         self.link.end();
     }
 }

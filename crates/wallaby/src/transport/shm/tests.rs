@@ -33,8 +33,8 @@ impl Folder {
         self.0.join("socket").to_str().expect("UTF-8").to_owned()
     }
 
-    fn listen(&self) -> Listener {
-        Listener::bind(self.path().as_ref()).expect("a free path")
+    fn listen(&self) -> ShmListener {
+        ShmListener::bind(self.path().as_ref()).expect("a free path")
     }
 }
 
@@ -44,18 +44,27 @@ impl Drop for Folder {
     }
 }
 
-async fn accept(listener: &mut Listener) -> Ends {
-    let accepted = poll_fn(|cx| listener.poll_accept(cx)).await;
-    accepted.expect("somebody dials")
+/// The two ends that one side of a stream holds.
+type Halves = (Box<dyn ReadHalf>, Box<dyn WriteHalf>);
+
+fn halves(stream: Stream) -> Halves {
+    (stream.reader, stream.writer)
+}
+
+async fn accept(listener: &mut ShmListener) -> Halves {
+    match poll_fn(|cx| listener.poll_accept(cx)).await {
+        Ok(Accepted::Open(stream)) => halves(stream),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Both ends of a connection.
-async fn connect(capacity: usize) -> (Ends, Ends) {
+async fn connect(capacity: usize) -> (Halves, Halves) {
     let folder = Folder::new();
     let mut listener = folder.listen();
     let path = folder.path();
     let (dialled, accepted) = tokio::join!(dial(&path, capacity), accept(&mut listener));
-    (dialled.expect("it listens"), accepted)
+    (halves(dialled.expect("it listens")), accepted)
 }
 
 /// Fails a test that hangs, instead of waiting for ever.
@@ -64,7 +73,7 @@ async fn patience<T>(test: impl Future<Output = T>) -> T {
     limited.expect("it hangs")
 }
 
-impl Reader {
+impl dyn ReadHalf {
     /// The next bytes, at most so many.
     async fn read(&mut self, most: usize) -> io::Result<BytesMut> {
         let mut input = BytesMut::with_capacity(most);
@@ -84,7 +93,7 @@ impl Reader {
     }
 }
 
-impl Writer {
+impl dyn WriteHalf {
     async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.try_write(bytes) {
@@ -325,7 +334,7 @@ async fn who_begins_otherwise_is_refused_and_others_are_served() {
     );
     let path = folder.path();
     let (dialled, accepted) = tokio::join!(dial(&path, LEAST), accept(&mut listener));
-    let ((_, writer), (mut reader, _)) = (dialled.expect("it still listens"), accepted);
+    let ((_, writer), (mut reader, _)) = (halves(dialled.expect("it still listens")), accepted);
     writer.write_all(b"hello").await.expect("it lives");
     assert_eq!(
         reader.read(10).await.expect("an honest peer")[..],
@@ -400,7 +409,7 @@ async fn an_acceptor_that_answers_otherwise_is_an_error() {
 }
 
 /// Who dials does all as it should until the connection is open.
-async fn liar() -> (Liar, Ends) {
+async fn liar() -> (Liar, Halves) {
     let folder = Folder::new();
     let mut listener = folder.listen();
     let path = folder.path();

@@ -391,6 +391,13 @@ impl Builder {
         self
     }
 
+    /// Sends and receives the datagrams of `udp:` by this network in place of the operating system's.
+    #[cfg(target_os = "linux")]
+    pub fn datagrams(mut self, network: Arc<dyn transport::Datagrams>) -> Self {
+        self.driver.transports.carry_datagrams(network);
+        self
+    }
+
     /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
     pub fn link_delay(mut self, delay: Duration) -> Self {
         self.driver.link_delay = (!delay.is_zero()).then_some(timer::bounded(delay));

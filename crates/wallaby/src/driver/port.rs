@@ -269,7 +269,7 @@ impl Inner {
     /// Opens a socket for the endpoint from which this address is reached.
     pub(super) fn open_socket(self: &Arc<Self>, id: SocketId, towards: SocketAddr) {
         let _runtime = self.runtime.enter(); // its sockets are the runtime's
-        let socket = match Socket::towards(towards) {
+        let socket = match Socket::towards(towards, self.settings.driver.transports.network()) {
             Ok(socket) => socket,
             Err(error) => {
                 let why = error.to_string();

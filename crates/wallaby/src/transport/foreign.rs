@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use wallaby_proto::OtherAddress;
 
+use super::datagrams::Datagrams;
 use super::identity::Identity;
 use crate::error::BindError;
 
@@ -204,18 +205,35 @@ impl Stream {
     }
 }
 
-/// The transports of an endpoint that are not part of Wallaby.
+/// What carries bytes for an endpoint and is not part of Wallaby.
 #[derive(Clone, Default)]
-pub(crate) struct Transports(Vec<Arc<dyn Transport>>);
+pub(crate) struct Transports {
+    of_streams: Vec<Arc<dyn Transport>>,
+    network: Option<Arc<dyn Datagrams>>,
+}
 
 impl Transports {
     pub(crate) fn add(&mut self, transport: Arc<dyn Transport>) {
-        self.0.push(transport);
+        self.of_streams.push(transport);
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn carry_datagrams(&mut self, network: Arc<dyn Datagrams>) {
+        self.network = Some(network);
+    }
+
+    /// What carries datagrams in place of the system.
+    pub(crate) fn network(&self) -> Option<&dyn Datagrams> {
+        self.network.as_deref()
     }
 
     /// Each scheme must be possible, and have one transport.
     pub(crate) fn check(&self) -> Result<(), BindError> {
-        let schemes: Vec<_> = self.0.iter().flat_map(|one| one.schemes()).collect();
+        let schemes: Vec<_> = self
+            .of_streams
+            .iter()
+            .flat_map(|one| one.schemes())
+            .collect();
         for (index, scheme) in schemes.iter().enumerate() {
             let why = if let Err(error) = OtherAddress::new(scheme, "text") {
                 error.to_string()
@@ -234,13 +252,17 @@ impl Transports {
 
     /// Their schemes.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flat_map(|one| one.schemes()).copied()
+        self.of_streams
+            .iter()
+            .flat_map(|one| one.schemes())
+            .copied()
     }
 
     /// The one for such addresses.
     pub(crate) fn of(&self, address: &OtherAddress) -> Option<&dyn Transport> {
         let scheme = address.scheme();
-        let transport = self.0.iter().find(|one| one.schemes().contains(&scheme))?;
-        Some(&**transport)
+        let mut all = self.of_streams.iter();
+        all.find(|one| one.schemes().contains(&scheme))
+            .map(|found| &**found)
     }
 }

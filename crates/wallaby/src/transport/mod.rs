@@ -1,8 +1,9 @@
 //! What moves bytes, picked by the address's scheme.
 //!
 //! Wallaby's own transports are `tcp:`, `udp:`, `unix:`, `shm:` and `mem:`. Others come in from outside by the trait
-//! [`Transport`], streams only; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
-//! proven of the peer: handlers see that beside the peer's node id ([`crate::RequestInfo::identity`]).
+//! [`Transport`]; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
+//! proven of the peer: handlers see that beside the peer's node id ([`crate::RequestInfo::identity`]). What carries the datagrams
+//! of `udp:` may come from outside as well: see [`Datagrams`].
 
 // Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
 // `wallaby_proto::datagram`.
@@ -11,6 +12,7 @@
 pub(crate) mod bare;
 #[cfg(target_os = "linux")]
 pub(crate) mod connecting;
+mod datagrams;
 mod foreign;
 mod identity;
 #[cfg(target_os = "linux")]
@@ -39,6 +41,8 @@ use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::net::{UnixListener, UnixStream};
 use wallaby_proto::{Address, AddressError};
 
+#[cfg(target_os = "linux")]
+pub use self::datagrams::{DatagramSocket, Datagrams};
 pub(crate) use self::foreign::Transports;
 pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, WriteHalf,
@@ -192,7 +196,7 @@ pub(crate) async fn listen(
             (Entrance::streams(listener), Address::Tcp(socket))
         }
         Address::Udp(socket) => {
-            let socket = udp::Socket::bind(*socket).map_err(failed)?;
+            let socket = udp::Socket::bind(*socket, transports.network()).map_err(failed)?;
             let here = Address::Udp(socket.local());
             (Entrance::Datagrams(socket), here)
         }

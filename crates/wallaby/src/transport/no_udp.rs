@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+use super::datagrams::Datagrams;
+
 /// A socket that nobody can have.
 #[derive(Debug)]
 pub(crate) struct Socket(Infallible);
@@ -19,13 +21,13 @@ pub(crate) struct Outbox(Infallible);
 pub(crate) struct Inbox;
 
 impl Socket {
-    pub(crate) fn bind(_: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn bind(_: SocketAddr, _: Option<&dyn Datagrams>) -> io::Result<Self> {
         let why = "udp: works on Linux only; use tcp:";
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
-    pub(crate) fn towards(to: SocketAddr) -> io::Result<Self> {
-        Self::bind(to)
+    pub(crate) fn towards(to: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
+        Self::bind(to, network)
     }
 
     pub(crate) fn local(&self) -> SocketAddr {

@@ -62,7 +62,6 @@ impl Outbox {
     }
 
     /// For what is sent one by one.
-    #[cfg(feature = "turmoil")]
     pub(crate) fn unjoined() -> Self {
         Self::joining(0)
     }

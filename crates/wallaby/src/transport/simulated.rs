@@ -12,6 +12,7 @@ use bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream, UdpSocket};
 
+use super::datagrams::DatagramSocket;
 use super::foreign::{Accepted, Listener, ReadHalf, WriteHalf};
 use super::identity::Identity;
 use crate::transport;
@@ -146,7 +147,7 @@ impl fmt::Debug for SimulatedListener {
 
 /// A UDP socket.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(super) struct Socket {
     socket: UdpSocket,
     local: SocketAddr,
 }
@@ -161,12 +162,14 @@ impl Socket {
         let local = SocketAddr::new(at.ip(), socket.local_addr()?.port());
         Ok(Self { socket, local })
     }
+}
 
-    pub(super) fn local(&self) -> SocketAddr {
+impl DatagramSocket for Socket {
+    fn local(&self) -> SocketAddr {
         self.local
     }
 
-    pub(super) fn poll_receive(
+    fn poll_receive(
         &self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -174,10 +177,14 @@ impl Socket {
         pin!(self.socket.recv_from(buffer)).poll(cx)
     }
 
-    pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+    fn try_send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         if !is_alive() {
             return Err(io::ErrorKind::NotConnected.into());
         }
         self.socket.try_send_to(datagram, to).map(drop)
+    }
+
+    fn poll_writable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

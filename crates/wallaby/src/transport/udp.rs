@@ -9,6 +9,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::bare;
+use super::datagrams::{DatagramSocket, Datagrams};
 pub(crate) use super::inbox::Inbox;
 pub(crate) use super::outbox::Outbox;
 
@@ -16,8 +17,7 @@ pub(crate) use super::outbox::Outbox;
 #[derive(Debug)]
 pub(crate) enum Socket {
     System(System),
-    #[cfg(feature = "turmoil")]
-    Simulated(super::simulated::Socket),
+    Foreign(Box<dyn DatagramSocket>),
 }
 
 /// One of the operating system's.
@@ -30,28 +30,32 @@ pub(crate) struct System {
 }
 
 impl Socket {
-    /// A socket at this address; port 0 for any.
-    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// A socket at this address, of that network if there is one; port 0 for any.
+    pub(crate) fn bind(at: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
+        if let Some(network) = network {
+            return network.bind(at).map(Self::Foreign);
+        }
         #[cfg(feature = "turmoil")]
         if turmoil::in_simulation() {
-            return super::simulated::Socket::bind(address).map(Self::Simulated);
+            let socket = super::simulated::Socket::bind(at)?;
+            return Ok(Self::Foreign(Box::new(socket)));
         }
-        System::bind(address).map(Self::System)
+        System::bind(at).map(Self::System)
     }
 
     /// A socket from which this address can be reached.
-    pub(crate) fn towards(to: SocketAddr) -> io::Result<Self> {
-        Self::bind(match to {
+    pub(crate) fn towards(to: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
+        let any = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        })
+        };
+        Self::bind(any, network)
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
         match self {
             Self::System(socket) => socket.local,
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(socket) => socket.local(),
+            Self::Foreign(socket) => socket.local(),
         }
     }
 
@@ -59,8 +63,7 @@ impl Socket {
     pub(crate) fn outbox(&self) -> Outbox {
         match self {
             Self::System(socket) => Outbox::new(socket.socket.get_ref()),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(_) => Outbox::unjoined(),
+            Self::Foreign(_) => Outbox::unjoined(),
         }
     }
 
@@ -72,8 +75,7 @@ impl Socket {
     ) -> Poll<io::Result<()>> {
         match self {
             Self::System(socket) => socket.poll_receive(cx, inbox),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(socket) => inbox.put(|room| socket.poll_receive(cx, room)),
+            Self::Foreign(socket) => inbox.put(|room| socket.poll_receive(cx, room)),
         }
     }
 
@@ -81,8 +83,7 @@ impl Socket {
     pub(crate) fn send_all(&self, outbox: &mut Outbox) -> io::Result<()> {
         match self {
             Self::System(socket) => outbox.send(socket.socket.get_ref()),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(socket) => outbox.send_each(|datagram, to| socket.send(datagram, to)),
+            Self::Foreign(socket) => outbox.send_each(|datagram, to| socket.try_send(datagram, to)),
         }
     }
 
@@ -90,8 +91,7 @@ impl Socket {
     pub(crate) fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         match self {
             Self::System(socket) => socket.send(datagram, to),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(socket) => socket.send(datagram, to),
+            Self::Foreign(socket) => socket.try_send(datagram, to),
         }
     }
 
@@ -99,8 +99,7 @@ impl Socket {
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::System(socket) => socket.poll_writable(cx),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(_) => Poll::Ready(Ok(())),
+            Self::Foreign(socket) => socket.poll_writable(cx),
         }
     }
 
@@ -108,8 +107,7 @@ impl Socket {
     pub(crate) fn take_unreachable(&self) -> Option<SocketAddr> {
         match self {
             Self::System(socket) => socket.take_unreachable(),
-            #[cfg(feature = "turmoil")]
-            Self::Simulated(_) => None,
+            Self::Foreign(socket) => socket.take_unreachable(),
         }
     }
 }

@@ -14,6 +14,8 @@ mod bodies;
 mod budgets;
 mod catch_all;
 mod credit;
+#[cfg(target_os = "linux")]
+mod datagrams;
 mod deadlines;
 mod descriptors;
 mod dial_policy;

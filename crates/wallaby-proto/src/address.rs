@@ -26,7 +26,9 @@ pub const MAX_SCHEME: usize = 16;
 ///
 /// let address: Address = "tcp://127.0.0.1:4000".parse()?;
 /// assert_eq!(address.to_string(), "tcp://127.0.0.1:4000");
-/// assert!("tcp://nowhere".parse::<Address>().is_err());
+/// let named: Address = "tcp://index.example.org:4000".parse()?; // it is looked up whenever it is dialled
+/// assert_eq!(named.scheme(), "tcp");
+/// assert!("tcp://nowhere".parse::<Address>().is_err(), "there is no port");
 /// # Ok::<(), wallaby_proto::AddressError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,13 +44,15 @@ pub enum Address {
     Mem(Arc<str>),
     /// `shm:///path/of/the/socket`: another process of this host, over shared memory that is agreed on at this unix socket
     Shm(Arc<str>),
-    /// `SCHEME://TEXT`: reached by a transport that is not part of Wallaby, if an endpoint has it
+    /// `tcp://HOST:PORT` and `udp://HOST:PORT`, where HOST is a name, which is looked up at each dial; or `SCHEME://TEXT`: reached by
+    /// a transport that is not part of Wallaby, if an endpoint has it
     Other(OtherAddress),
 }
 
-/// An address of a scheme that Wallaby itself has no transport for.
+/// An address whose text means something to its transport alone: a host name and a port for `tcp` and `udp`, anything for schemes that
+/// Wallaby itself has no transport for.
 ///
-/// Every endpoint can read it, keep it and pass it on. It can be dialled where a transport was added for its scheme.
+/// Every endpoint can read it, keep it and pass it on. Other schemes can be dialled where a transport was added for them.
 ///
 /// ```
 /// use wallaby_proto::{Address, OtherAddress};
@@ -71,15 +75,15 @@ pub struct OtherAddress {
 pub enum AddressError {
     /// There is no `scheme://`, or none that can be one.
     #[error(
-        "{text:?} is no address: expected tcp://IP:PORT, udp://IP:PORT, unix:///PATH, shm:///PATH, mem://NAME or SCHEME://TEXT"
+        "{text:?} is no address: expected tcp://HOST:PORT, udp://HOST:PORT, unix:///PATH, shm:///PATH, mem://NAME or SCHEME://TEXT"
     )]
     BadScheme {
         /// What was given.
         text: String,
     },
-    /// The scheme needs an IP address and a port.
+    /// The scheme needs an IP address or a host name, and a port.
     #[error(
-        "{text:?} is no address: expected an IP address and a port after the scheme, as in tcp://127.0.0.1:4000"
+        "{text:?} is no address: expected an IP address or a host name, and a port after the scheme, as in tcp://127.0.0.1:4000"
     )]
     NoSocketAddress {
         /// What was given.
@@ -102,18 +106,29 @@ const MEM: u8 = 5;
 const SHM: u8 = 6;
 const OTHER: u8 = 7;
 
+/// Schemes whose addresses may have a host's name in place of an IP address.
+const NAMED: [&str; 2] = ["tcp", "udp"];
+
 /// Schemes that have a variant, and so a form of their own.
 const BUILT_IN: [&str; 5] = ["tcp", "udp", "unix", "mem", "shm"];
 
 impl OtherAddress {
     /// An address of this scheme: 1 to [`MAX_SCHEME`] lowercase letters, digits and `+.-`, a letter first; and a text of 1 to
-    /// [`MAX_NAME`] bytes, none of them 0.
+    /// [`MAX_NAME`] bytes, none of them 0. For `tcp` and `udp` the text is a host's name and a port.
     ///
     /// # Errors
     ///
-    /// If one of the two is something else, or the scheme has a variant of [`Address`].
+    /// If one of the two is something else, or there is a variant of [`Address`] for it.
     pub fn new(scheme: &str, text: &str) -> Result<Self, AddressError> {
         let whole = || format!("{scheme}://{text}");
+        if NAMED.contains(&scheme) {
+            return match is_host_and_port(text) {
+                true => Ok(Self {
+                    whole: whole().into(),
+                }),
+                false => Err(AddressError::NoSocketAddress { text: whole() }),
+            };
+        }
         if !is_other_scheme(scheme) {
             return Err(AddressError::BadScheme { text: whole() });
         }
@@ -144,7 +159,24 @@ impl OtherAddress {
     }
 }
 
-/// Whether this can be the scheme of an [`OtherAddress`].
+/// Whether this is the name of a host, and a port. What looks like an IPv4 address is none.
+fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let label = |label: &str| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.bytes().all(fits)
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or(host);
+    text.len() <= MAX_NAME
+        && port.parse::<u16>().is_ok()
+        && host.split('.').all(label)
+        && !last.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether this can be the scheme of an [`OtherAddress`] that means nothing to Wallaby.
 fn is_other_scheme(scheme: &str) -> bool {
     let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'.' | b'-');
     scheme.len() <= MAX_SCHEME
@@ -154,6 +186,20 @@ fn is_other_scheme(scheme: &str) -> bool {
 }
 
 impl Address {
+    /// Whether it is reached by datagrams.
+    pub fn is_udp(&self) -> bool {
+        match self {
+            Self::Udp(_) => true,
+            Self::Other(other) => other.scheme() == "udp",
+            _ => false,
+        }
+    }
+
+    /// Whether a host's name has to be looked up to reach it: it may lead to several endpoints, and to another one tomorrow.
+    pub fn has_host_name(&self) -> bool {
+        matches!(self, Self::Other(other) if NAMED.contains(&other.scheme()))
+    }
+
     /// What stands before `://`.
     pub fn scheme(&self) -> &str {
         match self {
@@ -261,9 +307,9 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let socket = |rest: &str| {
-            rest.parse()
-                .map_err(|_| AddressError::NoSocketAddress { text: text.into() })
+        let socket = |scheme: &str, rest: &str, of: fn(SocketAddr) -> Self| match rest.parse() {
+            Ok(socket) => Ok(of(socket)),
+            Err(_) => OtherAddress::new(scheme, rest).map(Self::Other),
         };
         let name = |rest: &str| {
             if is_name(rest) {
@@ -273,8 +319,8 @@ impl FromStr for Address {
             }
         };
         match text.split_once("://") {
-            Some(("tcp", rest)) => Ok(Self::Tcp(socket(rest)?)),
-            Some(("udp", rest)) => Ok(Self::Udp(socket(rest)?)),
+            Some(("tcp", rest)) => socket("tcp", rest, Self::Tcp),
+            Some(("udp", rest)) => socket("udp", rest, Self::Udp),
             Some(("unix", rest)) => Ok(Self::Unix(name(rest)?)),
             Some(("mem", rest)) => Ok(Self::Mem(name(rest)?)),
             Some(("shm", rest)) => Ok(Self::Shm(name(rest)?)),
@@ -375,6 +421,8 @@ mod tests {
             "mem://index",
             "shm:///tmp/a.sock",
             "tls://example.org:443",
+            "tcp://localhost:80",
+            "udp://a-1.b_2.example.:65535",
             "a+b.c-9://x://y",
         ] {
             let address: Address = text.parse().expect(text);
@@ -397,8 +445,16 @@ mod tests {
             "seventeen-letters://x",
             "tls://",
             "tls://\0",
-            "tcp://localhost:80",
+            "tcp://localhost",
+            "tcp://local host:80",
+            "tcp://.example:80",
+            "tcp://a..b:80",
+            "tcp://localhost:65536",
+            "tcp://:80",
             "tcp://1.2.3.4",
+            "tcp://1.2.3:80",
+            "udp://1.2.3.4.5:80",
+            "udp://[::1:80",
             "unix://",
             "mem://",
             "shm://",
@@ -416,6 +472,8 @@ mod tests {
     fn other_schemes_are_no_second_way_to_say_a_known_one() {
         for (scheme, text) in [
             ("tcp", "127.0.0.1:1"),
+            ("udp", "[::1]:1"),
+            ("tcp", "localhost"),
             ("unix", "/tmp/a"),
             ("TLS", "x"),
             ("", "x"),

@@ -19,7 +19,7 @@ use thiserror::Error;
 /// address.
 ///
 /// An address of [another scheme](Address::Other) whose text is an IP address with a port is judged like any other. All other
-/// texts are *names*: they may lead to any IP address. So names are not dialled where a network is denied, as by
+/// texts, host names among them, are *names*: they may lead to any IP address. So names are not dialled where a network is denied, as by
 /// [`public`](Self::public), or only networks are allowed, unless [`names_if`](Self::names_if) says yes.
 ///
 /// ```
@@ -231,8 +231,8 @@ impl Range {
             Self::Other(scheme) => {
                 matches!(address, Address::Other(other) if other.scheme() == &**scheme)
             }
-            Self::Tcp => matches!(address, Address::Tcp(_)),
-            Self::Udp => matches!(address, Address::Udp(_)),
+            Self::Tcp => address.scheme() == "tcp",
+            Self::Udp => address.is_udp(),
             Self::Unix => matches!(address, Address::Unix(_)),
             Self::Shm => matches!(address, Address::Shm(_)),
             Self::Mem => matches!(address, Address::Mem(_)),

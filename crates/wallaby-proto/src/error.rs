@@ -337,7 +337,7 @@ pub enum Failure {
     /// The request is longer than a message may be; it was not sent.
     #[error(
         "request {request} of {size} bytes was not sent to {server}: at most {limit} are allowed{}",
-        hint(*limit, matches!(server, Address::Udp(_)))
+        hint(*limit, server.is_udp())
     )]
     TooLarge {
         /// Which.

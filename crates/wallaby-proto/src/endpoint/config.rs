@@ -225,9 +225,9 @@ impl Config {
 
     /// The longest message to an address. Of one that is only dialled as datagrams if no stream leads there this turns out later.
     pub(super) fn longest_to(&self, to: &Address) -> u64 {
-        match to {
-            Address::Udp(_) if !self.streams_first => self.limits.message.min(MAX_MESSAGE as u64),
-            _ => self.limits.message,
+        match to.is_udp() && !self.streams_first {
+            true => self.limits.message.min(MAX_MESSAGE as u64),
+            false => self.limits.message,
         }
     }
 }

@@ -234,14 +234,12 @@ impl<P: Probe> Endpoint<P> {
         Ok(id)
     }
 
-    /// A stream that was to be opened to an address of datagrams ([`Config::streams_first`](super::Config::streams_first)) is a
-    /// session over these instead.
-    pub fn dial_datagrams(&mut self, id: ConnId) {
+    /// A stream that was to be opened to an address of datagrams is a session over these instead, with a peer there: because a stream
+    /// does not lead there ([`Config::streams_first`](super::Config::streams_first)), or because the address has a host's name, which
+    /// was looked up.
+    pub fn dial_datagrams(&mut self, id: ConnId, at: SocketAddr) {
         let conn = self.conns.get(id);
-        let (Some(stream), Some(Address::Udp(at))) = (
-            conn.and_then(Conn::stream),
-            conn.and_then(|conn| conn.at.clone()),
-        ) else {
+        let Some(stream) = conn.and_then(Conn::stream) else {
             return;
         };
         let expected = conn.and_then(|conn| conn.dialled).flatten();

@@ -914,7 +914,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let (code, hint) = match refusal {
             Refusal::TooLarge { limit, .. } => {
-                let hint = hint(limit, matches!(to, Address::Udp(_)));
+                let hint = hint(limit, to.is_udp());
                 (Code::ResourceExhausted, hint)
             }
             Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),

@@ -565,11 +565,13 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether nothing can come from there any more, and whoever has work from there is told of its end: no connection is left
     /// whose other end says that it is this incarnation, and none of what it has sent came by datagrams, whose end is told to nobody.
+    /// Who answers at a host's name may be another server.
     fn is_gone_for_certain(&self, to: &Location, why: Option<&ConnectError>) -> bool {
-        let by_datagrams = matches!(&to.address, None | Some(Address::Udp(_)));
+        let may_be_there = |at: &Address| at.is_udp() || at.has_host_name();
+        let may_be_there = to.address.as_ref().is_none_or(may_be_there);
         let is_told = matches!(why, None | Some(ConnectError::Refused { .. }));
         let left = to.node.map_or(0, |node| self.connections_with(node));
-        is_told && !by_datagrams && left == 0
+        is_told && !may_be_there && left == 0
     }
 
     /// Whether the application has sent one of the initial requests there.

@@ -53,8 +53,8 @@ impl Node {
         let Some(server) = node_at(to) else {
             return self.endpoint.handle_dial_failed(conn, refused(to.clone()));
         };
-        if let Address::Udp(_) = to {
-            return self.endpoint.dial_datagrams(conn); // nobody is on the same host
+        if let Address::Udp(at) = to {
+            return self.endpoint.dial_datagrams(conn, *at); // nobody is on the same host
         }
         let from = (self.index, self.life);
         let link = context.network.dial(from, server, &mut context.queue);

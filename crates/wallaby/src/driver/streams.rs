@@ -58,8 +58,10 @@ impl Inner {
         if let Some(stream) = self.dial_same_host(to).await {
             return Ok(Some(stream));
         }
-        if matches!(to, Address::Udp(_)) {
-            self.enter(|core| core.endpoint.dial_datagrams(conn));
+        if to.is_udp() {
+            let at = transport::look_up_datagrams(to).await;
+            let at = at.map_err(|error| dial_failed(to, &error))?;
+            self.enter(|core| core.endpoint.dial_datagrams(conn, at));
             return Ok(None);
         }
         let stream =

@@ -51,7 +51,7 @@ impl PipelineSettings {
             return no_line(format!("{server} stands in it twice"));
         }
         // Over datagrams one server gets a message, but nothing follows it.
-        let mut datagrams = servers.iter().filter(|at| matches!(at, Address::Udp(_)));
+        let mut datagrams = servers.iter().filter(|at| at.is_udp());
         if let (Some(server), true) = (datagrams.next(), given > 1) {
             return no_line(format!(
                 "{server} cannot be in it: streams of bytes go over tcp:, unix:, shm: and mem:"

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use wallaby_proto::{Address, AddressError};
+use wallaby_proto::Address;
 
 use super::Endpoint;
 use super::datagrams::{Datagrams, Udp};
@@ -112,25 +112,23 @@ fn listen(all: &[Address], local: SocketAddr) -> Result<(Streams, Vec<Address>),
     Ok((streams, found))
 }
 
-/// The address; a host's name is looked up.
+/// The address: that of a host's name is the first one found.
 fn resolve(text: &str) -> Result<Address, BindError> {
-    let error = match text.parse() {
-        Ok(address) => return Ok(address),
-        Err(error) => error,
+    let address: Address = text.parse()?;
+    let Address::Other(name) = &address else {
+        return Ok(address);
     };
-    let AddressError::NoSocketAddress { .. } = &error else {
-        return Err(error.into());
-    };
-    type Scheme = fn(SocketAddr) -> Address;
-    let (host, scheme) = match (text.strip_prefix("tcp://"), text.strip_prefix("udp://")) {
-        (Some(host), _) => (host, Address::Tcp as Scheme),
-        (_, Some(host)) => (host, Address::Udp as Scheme),
-        (None, None) => return Err(error.into()),
-    };
-    match host.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(socket)) => Ok(scheme(socket)),
-        Ok(None) => Err(error.into()),
-        Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
+    if !address.has_host_name() {
+        return Ok(address);
+    }
+    let first = name.text().to_socket_addrs().and_then(|mut found| {
+        found
+            .next()
+            .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    });
+    match first {
+        Ok(socket) if address.is_udp() => Ok(Address::Udp(socket)),
+        Ok(socket) => Ok(Address::Tcp(socket)),
         Err(source) => Err(BindError::Resolve {
             address: text.into(),
             source,

@@ -33,6 +33,10 @@ impl Channel {
             }),
             Address::Unix(path) => connecting::unix(Path::new(&**path)).map(socket),
             Address::Shm(path) => Connection::dial(Path::new(&**path), ring).map(memory),
+            named if named.has_host_name() => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a polling endpoint looks up no names, which may take long: give it the IP address",
+            )),
             _ => return None,
         })
     }

@@ -18,6 +18,7 @@ mod identity;
 #[cfg(target_os = "linux")]
 pub(crate) mod inbox;
 mod mem;
+mod names;
 #[cfg(target_os = "linux")]
 pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
@@ -36,10 +37,10 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
-use wallaby_proto::{Address, AddressError};
+use wallaby_proto::Address;
 
 #[cfg(target_os = "linux")]
 pub use self::datagrams::{DatagramSocket, Datagrams};
@@ -48,6 +49,7 @@ pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
+pub(crate) use self::names::look_up_datagrams;
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 
@@ -164,6 +166,7 @@ pub(crate) async fn dial(
     }
     Some(match server {
         Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
+        named if named.has_host_name() => names::dial(named).await,
         #[cfg(unix)]
         Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
         Address::Mem(name) => mem::dial(name).await,
@@ -263,34 +266,21 @@ fn outward(any: IpAddr) -> Option<IpAddr> {
     })
 }
 
-/// An address from text that may have a host name in place of an IP address.
+/// An address from text: that of a host's name is the first one found.
 async fn resolve(text: &str) -> Result<Address, BindError> {
-    let error = match text.parse() {
-        Ok(address) => return Ok(address),
-        Err(error) => error,
-    };
-    let AddressError::NoSocketAddress { .. } = &error else {
-        return Err(error.into());
-    };
-    type Scheme = fn(std::net::SocketAddr) -> Address;
-    let (host, scheme) = match (text.strip_prefix("tcp://"), text.strip_prefix("udp://")) {
-        (Some(host), _) => (host, Address::Tcp as Scheme),
-        (_, Some(host)) => (host, Address::Udp as Scheme),
-        (None, None) => return Err(error.into()),
-    };
-    #[cfg(feature = "turmoil")]
-    if turmoil::in_simulation() {
-        let mut found = turmoil::net::lookup_host(host).await.into_iter().flatten();
-        return found.next().map(scheme).ok_or_else(|| error.into());
+    let address: Address = text.parse()?;
+    if !address.has_host_name() {
+        return Ok(address);
     }
-    match lookup_host(host).await.map(|mut found| found.next()) {
-        Ok(Some(socket)) => Ok(scheme(socket)),
-        Ok(None) => Err(error.into()),
-        Err(source) if source.kind() == io::ErrorKind::InvalidInput => Err(error.into()),
-        Err(source) => Err(BindError::Resolve {
-            address: text.into(),
-            source,
-        }),
+    let resolve = |source| BindError::Resolve {
+        address: text.into(),
+        source,
+    };
+    let found = names::look_up(&address).await.map_err(resolve)?;
+    match found.first() {
+        Some(first) if address.is_udp() => Ok(Address::Udp(*first)),
+        Some(first) => Ok(Address::Tcp(*first)),
+        None => Err(resolve(io::ErrorKind::AddrNotAvailable.into())),
     }
 }
 

@@ -24,6 +24,7 @@ mod events;
 mod executor;
 mod half_open;
 mod hold;
+mod host_names;
 mod hostile_peer;
 mod house;
 mod intercept;

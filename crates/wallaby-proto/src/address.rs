@@ -49,8 +49,8 @@ pub enum Address {
     Other(OtherAddress),
 }
 
-/// An address whose text means something to its transport alone: a host name and a port for `tcp` and `udp`, anything for schemes that
-/// Wallaby itself has no transport for.
+/// An address whose text means something to its transport alone: a host name and a port for `tcp` and `udp`, anything for schemes
+/// that Wallaby itself has no transport for.
 ///
 /// Every endpoint can read it, keep it and pass it on. Other schemes can be dialled where a transport was added for them.
 ///

@@ -19,8 +19,8 @@ use thiserror::Error;
 /// address.
 ///
 /// An address of [another scheme](Address::Other) whose text is an IP address with a port is judged like any other. All other
-/// texts, host names among them, are *names*: they may lead to any IP address. So names are not dialled where a network is denied, as by
-/// [`public`](Self::public), or only networks are allowed, unless [`names_if`](Self::names_if) says yes.
+/// texts, host names among them, are *names*: they may lead to any IP address. So names are not dialled where a network is denied,
+/// as by [`public`](Self::public), or only networks are allowed, unless [`names_if`](Self::names_if) says yes.
 ///
 /// ```
 /// # use wallaby_proto::dial::DialPolicy;

@@ -95,8 +95,9 @@ impl<D: Default> Default for Builder<D> {
 impl<D> Builder<D> {
     /// Listens at this address (`tcp://HOST:PORT` or `udp://HOST:PORT`, port 0 for any; `unix:///PATH`; `shm:///PATH`;
     /// `mem://NAME`). Over `shm:`, on Linux, processes of one user share memory that they agree on at the unix socket PATH. Over
-    /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it
-    /// reaches them; an endpoint that listens on none opens one for that. May be said several times; the first is the one that others are told, unless [`advertise`](Self::advertise) says otherwise.
+    /// UDP a message's payload has at most 64 KiB, and servers at `udp:` addresses are dialled from the same socket if it reaches
+    /// them; an endpoint that listens on none opens one for that. May be said several times; the first is the one that others are
+    /// told, unless [`advertise`](Self::advertise) says otherwise.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen.push(address.to_owned());
         self
@@ -171,10 +172,11 @@ impl<D> Builder<D> {
         self
     }
 
-    /// How soon a call fails whose server is gone for certain: all its connections have ended, and its address refuses to be dialled
-    /// or is another process's. Whoever has work of the call from there learns of that end, too, and tells this endpoint at once:
-    /// for that there is this time and eight of the longest round trips that were seen, but no more than the ping period. Default
-    /// 100 ms. It is for threads that are busy with something else; from the ping period on a call waits for a whole period.
+    /// How soon a call fails whose server is gone for certain: all its connections have ended, and its address refuses to be
+    /// dialled or is another process's. Whoever has work of the call from there learns of that end, too, and tells this endpoint at
+    /// once: for that there is this time and eight of the longest round trips that were seen, but no more than the ping period.
+    /// Default 100 ms. It is for threads that are busy with something else; from the ping period on a call waits for a whole
+    /// period.
     pub fn gone_after(mut self, time: Duration) -> Self {
         self.config.gone_after = timer::bounded(time);
         self
@@ -212,10 +214,10 @@ impl<D> Builder<D> {
         self
     }
 
-    /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent
-    /// again, of as many initiators (4,096 at least); of answers of up to 4 KiB at most 1 GiB. Default 65,536 and 16 MiB.
-    /// Beyond, ended requests are forgotten, oldest first; if all run, a further one is refused with the status `ResourceExhausted`. Before that, one is refused whose
-    /// client has its share of those that run: see `docs/security.md`, *Shares*.
+    /// How many requests are remembered, running ones included, and how many bytes of answers in case they must be sent again, of
+    /// as many initiators (4,096 at least); of answers of up to 4 KiB at most 1 GiB. Default 65,536 and 16 MiB. Beyond, ended
+    /// requests are forgotten, oldest first; if all run, a further one is refused with the status `ResourceExhausted`. Before that,
+    /// one is refused whose client has its share of those that run: see `docs/security.md`, *Shares*.
     pub fn remember(mut self, requests: usize, answer_bytes: u64) -> Self {
         self.config.remembered = requests;
         self.config.kept_bytes = answer_bytes;
@@ -339,8 +341,8 @@ impl Builder {
         self
     }
 
-    /// How long a handler that is not dropped, a shielded or blocking one, may go on after its request was stopped before it no longer
-    /// counts as running. Default 5 s.
+    /// How long a handler that is not dropped, a shielded or blocking one, may go on after its request was stopped before it no
+    /// longer counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.driver.grace = timer::bounded(grace);
         self
@@ -353,9 +355,9 @@ impl Builder {
         self
     }
 
-    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few for each
-    /// chunk that they came in: large arguments, and all that is stored before it is relayed. All of them together. Beyond: the
-    /// server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
+    /// Bytes of messages of pipelined multicasts ([`crate::Caller::pipeline`]) that are kept until they are whole, and a few for
+    /// each chunk that they came in: large arguments, and all that is stored before it is relayed. All of them together. Beyond:
+    /// the server gives the message up, with the status `ResourceExhausted`. Default 64 MiB.
     pub fn stored(mut self, bytes: u64) -> Self {
         self.driver.stored = bytes;
         self

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 
 use bytes::Bytes;
 use common::raw::{Raw, hello, request, response};
-use common::{Gate, Net, all, at, heap, patience, service, until};
+use common::{Gate, Net, all, at, heap, load, patience, service, until};
 use tokio::net::TcpListener;
 use wallaby::{Address, CallId, Endpoint, ExecutorConfig, Many, NodeId, Request, Schedule};
 use wallaby_proto::Token;
@@ -105,14 +105,7 @@ async fn requests_wait() {
         raw.send_request(sent, heap::MANY.definition()).await;
         send_beside(&mut raw).await;
         let seen = sequence as usize;
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: seen - 1,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, seen - 1)).await;
         if sequence == 20 {
             before = held();
         }

@@ -36,8 +36,8 @@ pub struct Limits {
     pub requests: u64,
     /// Bytes of answers that wait for the application, a call and connection. Beyond: servers wait. Default 1 MiB.
     pub call: u64,
-    /// Bytes of parts of large messages under way to this endpoint, a connection; fewer than 32 KiB count as 32 KiB. Beyond: the sender
-    /// waits. Default 128 KiB.
+    /// Bytes of parts of large messages under way to this endpoint, a connection; fewer than 32 KiB count as 32 KiB. Beyond: the
+    /// sender waits. Default 128 KiB.
     pub parts: u64,
     /// Large messages that arrive at a time, a connection; none counts as one. Beyond: they take turns. Default 4.
     pub streams: u32,
@@ -144,11 +144,11 @@ pub struct Config {
     pub schemes: Schemes,
     /// How many answers wait to which no route leads, and for how long.
     pub wayless: WaitingLimits,
-    /// Timers of sessions over UDP that are due before so much time has passed may wait until then: most are for what comes meanwhile,
-    /// and some shells cannot wait for less. Default 0.
+    /// Timers of sessions over UDP that are due before so much time has passed may wait until then: most are for what comes
+    /// meanwhile, and some shells cannot wait for less. Default 0.
     pub timers_wait: Duration,
-    /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a better
-    /// way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).
+    /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a
+    /// better way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).
     pub streams_first: bool,
     /// Calls that have ended are kept, for their outcomes and traces, until the shell [forgets](super::Endpoint::forget) them. Else
     /// they go when their outcome was taken.

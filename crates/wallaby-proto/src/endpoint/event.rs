@@ -54,7 +54,8 @@ impl RequestKey {
 /// What is to be done outside, or happened to the application's calls and requests.
 #[derive(Debug)]
 pub enum Output {
-    /// A request came, there is a place for it, and it is to be handled: see [`Endpoint::take_request`](super::Endpoint::take_request).
+    /// A request came, there is a place for it, and it is to be handled: see
+    /// [`Endpoint::take_request`](super::Endpoint::take_request).
     Run(RequestKey),
     /// There are answers of a call, or it has ended: told once until [`Endpoint::next_answer`](super::Endpoint::next_answer) has
     /// no more.
@@ -65,8 +66,8 @@ pub enum Output {
     /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
     /// ([`Config::keep_ended`](super::Config::keep_ended)).
     Settled(CallKey),
-    /// The endpoint [is drained](super::Endpoint::drain): no handler runs, no request waits, no call lives, and all that was sent has
-    /// left. Told again if it was otherwise meanwhile, as when somebody had to be refused.
+    /// The endpoint [is drained](super::Endpoint::drain): no handler runs, no request waits, no call lives, and all that was sent
+    /// has left. Told again if it was otherwise meanwhile, as when somebody had to be refused.
     Drained,
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),

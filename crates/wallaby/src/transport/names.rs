@@ -12,8 +12,8 @@ use wallaby_proto::Address;
 use super::foreign::Stream;
 use crate::timer::{self, Instant};
 
-/// Names that are looked up at a time in this process: each lookup has a thread, for as long as the system takes, and others may say
-/// what is dialled.
+/// Names that are looked up at a time in this process: each lookup has a thread, for as long as the system takes, and others may
+/// say what is dialled.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
 
 /// Addresses of a name that are tried.

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, client, heap, patience, service, until, work};
+use crate::common::{Gate, Net, at, client, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use wallaby::intercept::{Admission, Incoming};
@@ -115,14 +115,7 @@ async fn what_is_shielded_is_finished(net: Net) {
     let server = net.serve(server).await;
     let client = client();
     let call = work::at(&client, at(&server)).many("done".into());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     drop(call);
     assert_eq!(dropped.recv().await.as_deref(), Some("done"));
     assert_eq!(dropped.recv().await.as_deref(), Some("gone"));
@@ -148,14 +141,7 @@ async fn handlers_of_a_shielded_service_finish() {
         let server = Net::mem().serve(server).await;
         let client = client();
         let call = work::at(&client, at(&server)).many("all".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         drop(call);
         let what: Option<String> = finished.recv().await;
         assert_eq!(what.as_deref(), Some("all"));
@@ -182,14 +168,7 @@ async fn a_panic_of_a_handler_that_is_dropped_is_caught() {
         let server = net.serve(server).await;
         let client = client();
         let call = work::at(&client, at(&server)).one(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         drop(call);
         until(|| server.load().is_idle()).await;
         assert_eq!(server.metrics().panics, 1);
@@ -229,14 +208,7 @@ async fn dropping_a_call_stops_its_handler(net: Net) {
     let work = work::at(&client, at(&server));
     for how in ["drop", "abort", "task"] {
         let (mut one, many) = (work.one(how.into()), work.many(how.into()));
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 2,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(2, 0)).await;
         match how {
             "drop" => drop((one, many)),
             "abort" => {
@@ -299,14 +271,7 @@ async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
     let root = net.serve(root.shielded()).await;
     let client = client();
     let call = work::at(&client, at(&root)).one(String::new());
-    until(|| {
-        leaf.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| leaf.load() == load(1, 0)).await;
     drop(call);
     let mut both = [
         stops.recv().await.expect("two"),
@@ -371,14 +336,7 @@ async fn a_call_of_a_caller_ends_with_its_request_too() {
         let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).one(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         drop(call);
         let error = ends.recv().await.expect("it ends");
         assert!(matches!(error.failure(), Some(Failure::Aborted { .. })));
@@ -455,23 +413,9 @@ async fn a_request_that_waits_for_room_is_dropped_with_its_call() {
         let client = client();
         let heap = heap::at(&client, at(&server));
         let first = heap.one(Bytes::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let second = heap.one(Bytes::from(vec![0; 60_000]));
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 1,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 1)).await;
 
         let payload = Watched(Arc::new(vec![0; 1000]));
         let waiting = heap.one(Bytes::from_owner(payload.clone()));
@@ -506,14 +450,7 @@ async fn an_error_that_comes_of_the_abort_is_no_late_error() {
         let client = client();
         for (what, late) in [("reply", 0), ("other", 1)] {
             let call = work::at(&client, at(&server)).many(what.into());
-            until(|| {
-                server.load()
-                    == wallaby::Load {
-                        running: 1,
-                        waiting: 0,
-                    }
-            })
-            .await;
+            until(|| server.load() == load(1, 0)).await;
             drop(call);
             until(|| server.load().is_idle()).await;
             assert_eq!(server.metrics().late_errors, late, "{what}");

@@ -3,7 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::common::{Gate, Net, all, at, client, failure, patience, service, sorted, until, work};
+use crate::common::{
+    Gate, Net, all, at, client, failure, load, patience, service, sorted, until, work,
+};
 use bytes::Bytes;
 use futures_core::Stream;
 use wallaby::{
@@ -502,14 +504,7 @@ async fn a_request_that_has_ended_takes_nothing() {
         let server = net.serve(server.shielded()).await;
         let client = client();
         let call = work::at(&client, at(&server)).many(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         drop(call);
         for _ in 0..3 {
             let result = results.recv().await.expect("three results");
@@ -586,14 +581,7 @@ async fn calls_of_a_closed_endpoint_fail() {
         let server = net.serve(server).await;
         let client = client();
         let mut call = work::at(&client, at(&server)).one(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         client.close();
         assert_eq!(failure(call.answer().await), Failure::Closed);
         let late = work::at(&client, at(&server)).one(String::new());
@@ -724,14 +712,7 @@ async fn a_client_keeps_its_endpoint_open_and_a_call_does_not() {
             .await;
         let endpoint = client();
         let mut call = work::at(&endpoint, at(&silent)).one("x".into());
-        until(|| {
-            silent.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| silent.load() == load(1, 0)).await;
         drop(endpoint);
         assert_eq!(failure(call.answer().await), Failure::Closed);
         // Its server learns of it.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, response};
-use crate::common::{Net, at, failure, patience, service, until, work};
+use crate::common::{Net, at, failure, load, patience, service, until, work};
 use tokio::net::TcpListener;
 use wallaby::{
     Address, Call, Endpoint, Failure, FailureKind, NodeId, One, Outcome, Request, RequestId,
@@ -70,14 +70,7 @@ async fn a_server_that_was_never_reached_is_gone_when_nobody_listens_there(net: 
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).one(String::new());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(1, 0)).await;
     last.close();
     is_given_up_early(call, &at(&last), last.node(), 3 * PERIOD).await;
 }
@@ -87,14 +80,7 @@ async fn a_server_that_was_never_reached_is_gone_when_another_life_is_there(net:
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).one(String::new());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(1, 0)).await;
     let (address, node) = (at(&last), last.node());
     last.close();
     let again = Endpoint::builder()
@@ -120,27 +106,13 @@ async fn a_server_that_was_never_reached_may_have_handed_its_work_on(net: Net) {
     let first = net.serve(forwarding(at(&second))).await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).one("there".into());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(1, 0)).await;
     second.close();
     // Others are given up meanwhile, one after the other: they were reached, so no longer than a period is waited for.
     for _ in 0..2 {
         let gone = net.serve(mute()).await;
         let lost = work::at(&initiator, at(&gone)).one(String::new());
-        until(|| {
-            gone.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| gone.load() == load(1, 0)).await;
         gone.close();
         is_given_up_early(lost, &at(&gone), gone.node(), PERIOD).await;
     }

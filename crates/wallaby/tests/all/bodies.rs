@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::common::bodies::{CHUNK, broken, byte_at, check, counted, piped};
 use crate::common::raw::{hello, request};
-use crate::common::{Gate, Net, at, client, failure, heap, patience, service, until, work};
+use crate::common::{Gate, Net, at, client, failure, heap, load, patience, service, until, work};
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -416,14 +416,7 @@ async fn a_body_that_waits_in_the_queue_is_stopped_with_its_call(net: Net) {
     until(|| last.load().waiting == 1).await;
     drop(second);
     send.closed().await;
-    assert_eq!(
-        last.load(),
-        wallaby::Load {
-            running: 1,
-            waiting: 0
-        },
-        "the first still runs"
-    );
+    assert_eq!(last.load(), load(1, 0), "the first still runs");
     gate.open(1);
     assert_eq!(first.await, Ok("first".into()));
 }
@@ -598,14 +591,7 @@ async fn a_body_that_has_arrived_outlives_a_failed_write() {
         let mut waits = request(call(1), b"\x01x");
         connection.send_request(&mut waits, method).expect("room");
         write(&stream, &mut connection);
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         // All at once, before the server can read any of it: another request, its whole body, the end of the connection,
         // and the answer to the first request, which cannot be written any more.
         let mut followed = request(call(2), b"\x01x");

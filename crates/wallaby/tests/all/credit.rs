@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::{Gate, Net, all, at, client, heap, patience, service, until, work};
+use crate::common::{Gate, Net, all, at, client, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use wallaby::{
@@ -293,24 +293,10 @@ async fn requests_wait_for_a_slow_server(net: Net) {
     let (client, other) = (client(), client());
     let heap = heap::at(&client, at(&server));
     let mut calls = vec![heap.many(Bytes::new())];
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     for queued in 1..=2 {
         calls.push(heap.many(Watched::new(60_000).bytes()));
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: queued,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, queued)).await;
     }
     // There is no more room for requests of this connection.
     let third = Watched::new(60_000);
@@ -321,14 +307,7 @@ async fn requests_wait_for_a_slow_server(net: Net) {
     }
     // Others have room of their own.
     let also = heap::at(&other, at(&server)).many(Watched::new(60_000).bytes());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 3,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 3)).await;
     calls.push(also);
 
     gate.open(2);
@@ -461,14 +440,7 @@ async fn an_initial_request_that_is_given_up_does_not_break_the_call() {
                 .await
                 .expect("there is room");
         }
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 2,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 2)).await;
         assert!(
             poll_once(call.send(at(&server), method, large())).is_pending(),
             "there is none"

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{Gate, Net, all, at, client, failure, patience, service, sorted, until, work};
+use crate::common::{
+    Gate, Net, all, at, client, failure, load, patience, service, sorted, until, work,
+};
 use tokio::sync::mpsc;
 use wallaby::{Client, Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule};
 
@@ -410,14 +412,7 @@ async fn a_request_whose_deadline_passes_in_the_queue_is_not_run() {
         let first = work.one("first".into());
         let late = work.clone().deadline(SHORT).one("late".into());
         let third = work.one("third".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 2,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 2)).await;
         late.await.expect_err("its deadline passes");
         // The server learns of it at once.
         until(|| server.metrics().statuses_sent == 1).await;

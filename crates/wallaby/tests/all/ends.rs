@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use wallaby::{Address, Endpoint, ExecutorConfig, Many, One, Request};
 
-use crate::common::{Net, at, patience, process, service, until, work};
+use crate::common::{Net, at, load, patience, process, service, until, work};
 
 /// Somebody waits until a request has left, and has not taken an answer that came before: it learns of the end all the same.
 #[tokio::test]
@@ -71,14 +71,7 @@ fn no_handler_begins_because_the_runtime_ends() {
         let client = Endpoint::client().expect("there is a runtime");
         let work = work::at(&client, at(&server));
         let _calls: Vec<_> = (0..20).map(|number| work.one(number.to_string())).collect();
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 19,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 19)).await;
         let ending = thread::spawn(move || servers.shutdown_timeout(Duration::from_secs(10)));
         ending.join().expect("it ends");
         assert_eq!(begun.load(Ordering::SeqCst), 1);

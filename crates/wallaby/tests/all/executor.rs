@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, client, patience, service, until, work};
+use crate::common::{Gate, Net, at, client, load, patience, service, until, work};
 use tokio::sync::{Barrier, mpsc};
 use wallaby::{Code, Endpoint, ExecutorConfig, Many, One, Request, Schedule, Service};
 
@@ -84,14 +84,7 @@ async fn those_that_wait_do_not_run_all_in_a_row() {
         let client = client();
         let calls = (0..CALLS).map(|call| work::at(&client, at(&server)).one(call.to_string()));
         let calls: Vec<_> = calls.collect();
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: CALLS - 1,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, CALLS - 1)).await;
         let (mut most, mut before) = (0, 1);
         let observer = tokio::spawn(poll_fn(move |cx| {
             let now = ran.load(Ordering::Relaxed);
@@ -185,28 +178,14 @@ async fn the_oldest_call_runs_first(net: Net) {
     arrived(1).await;
     // An old call whose request comes late, and two young ones that were there before.
     let old = over.one("old".into());
-    until(|| {
-        relay.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| relay.load() == load(1, 0)).await;
     // Time on the network does not count: the calls must be further apart than a hop takes.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let young = direct.one("young".into());
     arrived(2).await;
     // Begun after it, but travelling for longer: still younger.
     let younger = over.one("younger".into());
-    until(|| {
-        relay.load()
-            == wallaby::Load {
-                running: 2,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| relay.load() == load(2, 0)).await;
     held.open(2);
     arrived(4).await;
 
@@ -331,14 +310,7 @@ async fn an_aborted_request_leaves_the_queue(net: Net) {
     let first = work.one("first".into());
     let aborted = work.one("aborted".into());
     let last = work.one("last".into());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 2,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 2)).await;
     drop(aborted);
     // Its status shows that the server knows: the next request comes after the abort.
     until(|| server.metrics().statuses_sent == 1).await;
@@ -389,14 +361,7 @@ async fn a_handler_that_ignores_its_end_loses_its_place() {
         let client = client();
         let work = work::at(&client, at(&server));
         let stubborn = work.one("stubborn".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let next = work.one("next".into());
         drop(stubborn);
         assert_eq!(next.await.expect("it has the place"), "next");

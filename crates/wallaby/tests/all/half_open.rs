@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request, response};
-use crate::common::{Gate, Net, at, failure, heap, patience, service, until, work};
+use crate::common::{Gate, Net, at, failure, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -152,14 +152,7 @@ async fn a_slow_handler_is_not_a_silent_peer(net: Net) {
         .await
         .expect("there is a runtime");
     let mut call = work::at(&client, at(&server)).one("late".into());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     let before = client.metrics().bytes_received;
     // Probes come back: many periods pass, more than the timeout.
     until(|| client.metrics().bytes_received >= before + 10 * 6).await;
@@ -247,14 +240,7 @@ fn who_was_away_for_long_listens_before_it_sends() {
         let client = impatient().await;
         let work = work::at(&client, at(&server));
         let slow = work.one("slow".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         for _ in 0..10_000 {
             if server.metrics().connections_ended > 0 {
                 break; // its end is on the way to the client

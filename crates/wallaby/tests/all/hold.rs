@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wallaby::intercept::{Admission, Hold, HoldLimits, Incoming, Intent};
 use wallaby::{Address, Body, Code, Endpoint, Limits, Many, Request, SendError, Service, Status};
 
-use crate::common::{Gate, Net, at, client, patience, service, sorted, status, until, work};
+use crate::common::{Gate, Net, at, client, load, patience, service, sorted, status, until, work};
 use crate::intercept::{Log, echo, lines, log, observe};
 
 over_every_transport!(
@@ -81,14 +81,7 @@ async fn what_is_held_leaves_when_it_was_committed(net: Net) {
     let mut call = work.many("x".into());
     until(|| !seen.lock().expect("no panic").is_empty()).await;
     assert_eq!(lines(&seen), ["commits 3"]);
-    assert_eq!(
-        server.load(),
-        wallaby::Load {
-            running: 1,
-            waiting: 0
-        },
-        "it keeps its place"
-    );
+    assert_eq!(server.load(), load(1, 0), "it keeps its place");
     assert_eq!(server.metrics().messages_sent, 0);
     assert_eq!(leaf.metrics().requests_received, 0);
     gate.open(1);
@@ -167,13 +160,7 @@ async fn a_commit_is_finished_though_its_call_is_aborted() {
         drop(call);
         until(|| has("outer goes")).await;
         // It keeps its place, and who drains the server waits for it.
-        assert_eq!(
-            server.load(),
-            wallaby::Load {
-                running: 1,
-                waiting: 0
-            }
-        );
+        assert_eq!(server.load(), load(1, 0));
         let draining = tokio::spawn({
             let server = server.clone();
             async move { server.drain(Duration::from_secs(3600)).await }

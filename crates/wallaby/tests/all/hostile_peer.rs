@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::raw::{self, Raw, hello, request, response};
-use crate::common::{Net, all, at, client, failure, heap, patience, service, status, until, work};
+use crate::common::{
+    Net, all, at, client, failure, heap, load, patience, service, status, until, work,
+};
 use bytes::Bytes;
 use tokio::net::{TcpListener, UdpSocket};
 use wallaby::{
@@ -240,14 +242,7 @@ async fn forged_answers_are_dropped_and_counted() {
         let server = echo(&net).await;
         let initiator = net.endpoint().await;
         let call = work::at(&initiator, at(&server)).many(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
 
         let mut forger = Raw::dial(&at(&initiator), hello(13)).await;
         let id = call.id();
@@ -284,13 +279,7 @@ async fn forged_answers_are_dropped_and_counted() {
         assert_eq!(server.metrics().unknown_pings, 1);
         still_serves(&server).await;
         assert_eq!(call.outcome(), None);
-        assert_eq!(
-            server.load(),
-            wallaby::Load {
-                running: 1,
-                waiting: 0
-            }
-        );
+        assert_eq!(server.load(), load(1, 0));
 
         // Calls that are over or never were.
         let unknown = CallId {
@@ -402,14 +391,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
         let server = echo(&net).await;
         let initiator = net.endpoint().await;
         let call = work::at(&initiator, at(&server)).many(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let id = call.id();
         let to_come = CallId {
             sequence: id.sequence + 1,
@@ -486,14 +468,7 @@ async fn a_stolen_node_id_stops_no_call() {
         let server = echo(&net).await;
         let victim = net.endpoint().await;
         let running = work::at(&victim, at(&server)).many(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let initiator = running.id().initiator;
         let stolen = CallId {
             initiator,
@@ -511,13 +486,7 @@ async fn a_stolen_node_id_stops_no_call() {
             assert_eq!(answer.expect("it is answered"), "mine");
         }
         assert_eq!(running.outcome(), None);
-        assert_eq!(
-            server.load(),
-            wallaby::Load {
-                running: 1,
-                waiting: 0
-            }
-        );
+        assert_eq!(server.load(), load(1, 0));
         // Over its own session a call that it called over is refused, and not in silence.
         let late = request(running.id(), &[1, b'x']);
         let late = wallaby_proto::wire::Request { oldest: 0, ..late };
@@ -1190,14 +1159,7 @@ async fn strangers_that_claim_a_node_first_do_not_keep_it_from_being_asked() {
             front
                 .send_request(passed_on(1), work::ONE.definition())
                 .await;
-            until(|| {
-                server.load()
-                    == wallaby::Load {
-                        running: 1,
-                        waiting: 0,
-                    }
-            })
-            .await;
+            until(|| server.load() == load(1, 0)).await;
             let ended = server.metrics().connections_ended;
             drop(front);
             until(|| server.metrics().connections_ended > ended).await;

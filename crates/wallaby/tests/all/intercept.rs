@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::common::lines::finish;
-use crate::common::{Gate, Net, at, client, patience, service, sorted, status, until, work};
+use crate::common::{Gate, Net, at, client, load, patience, service, sorted, status, until, work};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use wallaby::intercept::{
@@ -702,15 +702,7 @@ async fn what_has_no_time_left_when_its_turn_comes_is_told() {
         };
         until(|| has("runs first")).await;
         let mut call = work.metadata("late", "yes").one("late".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 1,
-                }
-                || has("told")
-        })
-        .await;
+        until(|| server.load() == load(1, 1) || has("told")).await;
         gate.open(2);
         assert_eq!(before.answer().await, Ok("first".into()));
         assert_eq!(status(call.answer().await).code(), Code::DeadlineExceeded);

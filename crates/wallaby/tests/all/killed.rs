@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, failure, patience, process, service, until, work};
+use crate::common::{Gate, Net, at, failure, load, patience, process, service, until, work};
 use wallaby::{
     Address, Call, CallError, Client, Endpoint, Failure, FailureKind, Many, One, Request, Service,
 };
@@ -173,14 +173,7 @@ async fn what_it_has_handed_on_goes_on() {
         let work = work::at(&caller, &server.address);
         let lost = work.one(String::new());
         let call = work.one(at(&last).to_string());
-        until(|| {
-            last.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| last.load() == load(1, 0)).await;
         server.kill();
         is_missed(lost, &server.address).await;
         gate.open(1);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{
-    Gate, Net, all, at, client, failure, heap, patience, service, sorted, status, until, work,
+    Gate, Net, all, at, client, failure, heap, load, patience, service, sorted, status, until, work,
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -411,14 +411,7 @@ async fn a_connection_in_use_is_not_closed_for_another(net: Net) {
     let (busy, other) = (net.serve(gated(&gate)).await, net.serve(gated(&gate)).await);
     let client = net.bind(limits(|limits| limits.connections = 1)).await;
     let first = work::at(&client, at(&busy)).one("first".into());
-    until(|| {
-        busy.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| busy.load() == load(1, 0)).await;
     let refused = failure(work::at(&client, at(&other)).one("other".into()).await);
     assert!(matches!(refused, Failure::NotSent { .. }), "{refused}");
     let text = refused.to_string();
@@ -448,25 +441,11 @@ async fn a_server_with_all_connections_in_use_says_so(net: Net) {
     // The oldest connection has a request under way, the second one had one.
     let (first, second, third, fourth) = (client(), client(), client(), client());
     let waiting = work::at(&first, at(&server)).one("first".into());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     second.connect(at(&server)).await.expect("there is room");
     until(|| server.metrics().connections_opened == 2).await;
     let also = work::at(&third, at(&server)).one("third".into());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 2,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(2, 0)).await;
     until(|| second.metrics().connections_ended == 1).await;
 
     let refused = failure(work::at(&fourth, at(&server)).one("fourth".into()).await);
@@ -498,14 +477,7 @@ async fn a_full_queue_is_a_status(net: Net) {
         taken.push(work.one(number.to_string()));
         until(|| server.metrics().requests_received == number + 1).await;
     }
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 2,
-                waiting: 3,
-            }
-    })
-    .await;
+    until(|| server.load() == load(2, 3)).await;
     let refused = status(work.one("one too many".into()).await);
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.server(), server.address());

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request};
-use crate::common::{Gate, Net, all, at, failure, patience, service, sorted, status, until, work};
+use crate::common::{
+    Gate, Net, all, at, failure, load, patience, service, sorted, status, until, work,
+};
 use wallaby::{
     Address, CallId, Client, Code, Endpoint, Executed, Failure, FailureKind, Many, NodeId, One,
     Outcome, Request, Service,
@@ -71,14 +73,7 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let mut call = work::at(&initiator, at(&first)).one(String::new());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(1, 0)).await;
     let (address, node) = (at(&last), last.node());
     last.close();
     let failed = failure(call.answer().await);
@@ -104,14 +99,7 @@ async fn a_server_that_dies_after_forwarding_does_not_fail_the_call(net: Net) {
     let first = net.serve(forwarding(at(&last))).await;
     let initiator = initiator(&net).await;
     let mut call = work::at(&initiator, at(&first)).one("late".into());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(1, 0)).await;
     first.close();
     until(|| initiator.metrics().connections_ended >= 1).await;
     // It tells that it lives, unasked at first, for longer than silence may last.
@@ -151,14 +139,7 @@ async fn a_server_that_dies_after_finishing_does_not_fail_the_call(net: Net) {
             .expect("no status"),
         "both"
     );
-    until(|| {
-        slow.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| slow.load() == load(1, 0)).await;
     quick.close();
     let heard = initiator.metrics().messages_received;
     until(|| initiator.metrics().messages_received >= heard + 15).await;
@@ -221,19 +202,7 @@ async fn stopping_a_call_waits_for_all_of_it(net: Net) {
         .await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).many("stop".into());
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 3,
-                waiting: 0,
-            }
-            && first.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-    })
-    .await;
+    until(|| last.load() == load(3, 0) && first.load() == load(1, 0)).await;
     call.stop().await;
     until(|| last.load().is_idle() && first.load().is_idle()).await;
     assert_eq!(initiator.metrics().calls_aborted, 1);
@@ -259,14 +228,7 @@ async fn requests_of_a_dead_initiator_are_stopped(net: Net) {
     let forwarder = net.serve(forwarding(at(&server))).await;
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&forwarder)).one(String::new());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     // Without a word: what is closed tells nobody of its calls.
     initiator.close();
     until(|| server.load().is_idle()).await;
@@ -292,13 +254,7 @@ async fn a_request_that_comes_twice_is_handled_once() {
             .await;
         peer.send_request(twice, work::ONE.definition()).await;
         until(|| server.metrics().requests_dropped == 1).await;
-        assert_eq!(
-            server.load(),
-            wallaby::Load {
-                running: 1,
-                waiting: 0
-            }
-        );
+        assert_eq!(server.load(), load(1, 0));
     })
     .await;
 }
@@ -374,14 +330,7 @@ async fn what_is_refused_for_want_of_memory_says_so() {
         let initiator = initiator(&net).await;
         let client = work::at(&initiator, at(&server));
         let (mut first, mut second) = (client.one("1".into()), client.one("2".into()));
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 2,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(2, 0)).await;
         let refused = status(client.one("3".into()).await);
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
         gate.open(2);
@@ -428,14 +377,7 @@ async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
         let initiator = initiator(&net).await;
         let client = work::at(&initiator, at(&server));
         let mut running = client.one("runs".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let draining = {
             let server = server.clone();
             tokio::spawn(async move { server.drain(Duration::from_secs(20)).await })
@@ -466,14 +408,7 @@ async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
         let first = net.serve(forwarding(next)).await;
         let initiator = initiator(&net).await;
         let mut stuck = work::at(&initiator, at(&server)).one(String::new());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let left = server.drain(Duration::from_millis(20)).await;
         assert_eq!(left.expect_err("it never ends").running, 1);
         let ended = status(stuck.answer().await);

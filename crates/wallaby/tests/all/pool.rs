@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request, response};
 use crate::common::{
-    Gate, Net, all, at, client, failure, patience, service, sorted, status, until, work,
+    Gate, Net, all, at, client, failure, load, patience, service, sorted, status, until, work,
 };
 use tokio::net::TcpListener;
 use wallaby::{
@@ -123,14 +123,7 @@ async fn a_server_may_come_back_as_another_life(net: Net) {
     let address = at(&first);
     let client = client();
     let mut old = work::at(&client, &address).one("old".into());
-    until(|| {
-        first.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| first.load() == load(1, 0)).await;
     first.close();
     let second = again(&address, echo()).await;
     // Over UDP it may have asked the dying one once more, and more than one have ended.
@@ -161,14 +154,7 @@ async fn a_call_whose_server_is_gone_fails(net: Net) {
     let server = net.serve(mute()).await;
     let client = client();
     let mut call = work::at(&client, at(&server)).one(String::new());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     server.close();
     let lost = failure(call.answer().await);
     assert!(matches!(lost, Failure::Lost(_)), "{lost}");
@@ -306,13 +292,7 @@ async fn the_limit_holds_for_dials_at_the_same_time(net: Net) {
     until(|| {
         servers
             .iter()
-            .filter(|server| {
-                server.load()
-                    == wallaby::Load {
-                        running: 1,
-                        waiting: 0,
-                    }
-            })
+            .filter(|server| server.load() == load(1, 0))
             .count()
             == 2
     })
@@ -412,14 +392,7 @@ async fn answers_for_a_former_life_never_reach_the_next(net: Net) {
         work::at(&former, at(&last)).one("direct".into()),
         work::at(&former, at(&first)).one("delegated".into()),
     ];
-    until(|| {
-        last.load()
-            == wallaby::Load {
-                running: 2,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| last.load() == load(2, 0)).await;
     former.close();
     drop((calls, former));
     let later = again(&address, echo()).await;

@@ -4,7 +4,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request};
-use crate::common::{Net, all, at, failure, heap, patience, service, sorted, status, until, work};
+use crate::common::{
+    Net, all, at, failure, heap, load, patience, service, sorted, status, until, work,
+};
 use bytes::Bytes;
 use wallaby::{
     Address, Builder, Code, DialPolicy, Endpoint, Failure, Limits, Many, One, Outcome, Request,
@@ -375,14 +377,7 @@ async fn the_time_of_a_call_ends_if_its_way_back_is_gone(net: Net) {
     let mut call = work::at(&client, at(&root))
         .deadline(Duration::from_millis(500))
         .one(String::new());
-    until(|| {
-        leaf.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| leaf.load() == load(1, 0)).await;
     root.close();
     let failed = failure(call.answer().await);
     assert!(
@@ -427,14 +422,7 @@ async fn pings_and_aborts_go_on_to_servers_that_only_relays_reach() {
         let root = request(call, &[0]);
         let (token, id) = (root.token, root.id);
         initiator.send_request(root, work::ONE.definition()).await;
-        until(|| {
-            servers[0].load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| servers[0].load() == load(1, 0)).await;
         let ping = Ping {
             call,
             token,
@@ -503,14 +491,7 @@ async fn a_server_that_only_a_relay_reaches_is_pinged_by_it() {
         let call = work::at(&client, at(&relay)).one("late".into());
         // For longer than a server believes in an initiator that is silent: a period and two timeouts.
         until(|| relay.metrics().pings_relayed >= 15).await;
-        assert_eq!(
-            leaf.load(),
-            wallaby::Load {
-                running: 1,
-                waiting: 0
-            },
-            "it still runs"
-        );
+        assert_eq!(leaf.load(), load(1, 0), "it still runs");
         gate.open(1);
         assert_eq!(call.await.expect("an answer"), "late");
         assert_eq!(client.metrics().connections_opened, 1);

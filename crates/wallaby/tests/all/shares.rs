@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, client, service, status, until, work};
+use crate::common::{Gate, Net, at, client, load, service, status, until, work};
 use wallaby::{Builder, Client, Code, Endpoint, ExecutorConfig, One, Request, Schedule};
 
 over_every_transport!(
@@ -157,32 +157,11 @@ async fn handlers_of_a_client_that_has_died_give_their_places_back(net: Net) {
     let (dies, lives) = (client(), client());
     // Five periods are the least that anybody is given.
     let call = tokio::spawn(hang(&lives, 500).into_future());
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     let calls: Vec<_> = (0..20).map(|_| hang(&dies, 20)).collect();
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 21,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(21, 0)).await;
     dies.close();
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 0)).await;
     gate.open(1);
     let answer = call.await.expect("it does not panic");
     assert_eq!(answer.expect("an answer"), "hang");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::raw::{Raw, hello, request, response};
-use crate::common::{Gate, Net, at, client, patience, service, status, until, work};
+use crate::common::{Gate, Net, at, client, load, patience, service, status, until, work};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use wallaby::{Address, CallId, Code, DialPolicy, Endpoint, Limits, Many, NodeId, One, Request};
 use wallaby_proto::wire::{Child, Message, Pong, Progress, ReplyTo};
@@ -356,14 +356,7 @@ async fn connections_that_are_needed_hide_none_that_is_not() {
             if node <= NEEDED {
                 let request = request(call, b"x");
                 raw.send_request(request, work::MANY.definition()).await;
-                until(|| {
-                    server.load()
-                        == wallaby::Load {
-                            running: node as usize,
-                            waiting: 0,
-                        }
-                })
-                .await;
+                until(|| server.load() == load(node as usize, 0)).await;
             } else {
                 // Each takes the place of the one before, which nobody needs.
                 let request = request(call, b"x");
@@ -381,27 +374,13 @@ async fn connections_that_are_needed_hide_none_that_is_not() {
         let raw = open.last_mut().expect("there are some");
         raw.send_request(request(last, b"x"), work::MANY.definition())
             .await;
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: NEEDED as usize + 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(NEEDED as usize + 1, 0)).await;
         assert!(
             client().connect(at(&server)).await.is_err(),
             "all are needed"
         );
         gate.open(1);
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: NEEDED as usize,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(NEEDED as usize, 0)).await;
         let newcomer = [client()];
         asks(&newcomer, &server).await;
         assert_eq!(server.metrics().connections_evicted, 3);
@@ -427,14 +406,7 @@ async fn a_request_for_which_no_connection_is_left_gets_a_status() {
         let server = net.bind(builder).await;
         let (busy, other) = (client(), client());
         let first = work::at(&busy, at(&server)).one("first".into());
-        until(|| {
-            server.load()
-                == wallaby::Load {
-                    running: 1,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| server.load() == load(1, 0)).await;
         let refused = status(work::at(&other, at(&server)).one("other".into()).await);
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.message().contains("all 1 connections"), "{refused}");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, client, failure, service, status, until, work};
+use crate::common::{Gate, Net, at, client, failure, load, service, status, until, work};
 use bytes::Bytes;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
@@ -829,14 +829,7 @@ async fn a_stream_of_a_request_that_waits_ends_with_its_call() {
     let (send, entries) = piped();
     send.send(entry(1)).expect("it is there");
     let second = ledger.add(0, entries);
-    until(|| {
-        server.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 1,
-            }
-    })
-    .await;
+    until(|| server.load() == load(1, 1)).await;
     drop(second);
     send.closed().await;
     gate.open(1);

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Gate, Net, all, at, client, failure, patience, service, status, until, work};
+use crate::common::{
+    Gate, Net, all, at, client, failure, load, patience, service, status, until, work,
+};
 use wallaby::{Client, Code, Endpoint, Failure, FailureKind, Many, One, Outcome, Request, Retry};
 
 const PERIOD: Duration = Duration::from_millis(20);
@@ -200,14 +202,7 @@ async fn a_loss_is_made_again() {
         let caller = Client::new(&client, at(&front)).tolerant();
         let call = work::within(caller.retry(Retry::idempotent(2))).one("x".into());
         let dies = async {
-            until(|| {
-                dead.load()
-                    == wallaby::Load {
-                        running: 1,
-                        waiting: 0,
-                    }
-            })
-            .await;
+            until(|| dead.load() == load(1, 0)).await;
             dead.close();
             gate.open(2); // the handler of who has gone may take one
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Gate, Net, at, client, service, until, work};
+use crate::common::{Gate, Net, at, client, load, service, until, work};
 use wallaby::{Address, Client, Endpoint, Many, One, Outcome, Request, Service};
 
 over_every_transport!(
@@ -77,14 +77,7 @@ impl Line {
 
     /// The relay is gone, and so many handlers want to answer.
     async fn break_off(&self, answers: usize) {
-        until(|| {
-            self.leaf.load()
-                == wallaby::Load {
-                    running: answers,
-                    waiting: 0,
-                }
-        })
-        .await;
+        until(|| self.leaf.load() == load(answers, 0)).await;
         self.relay.close();
         until(|| self.leaf.metrics().connections_ended == 1).await;
         self.gate.open(answers);
@@ -135,14 +128,7 @@ async fn a_relay_keeps_them_too(net: Net) {
     let far = net.serve(relay(at(&near))).await;
     let client = client();
     let call = work::at(&client, at(&far)).one("late".into());
-    until(|| {
-        leaf.load()
-            == wallaby::Load {
-                running: 1,
-                waiting: 0,
-            }
-    })
-    .await;
+    until(|| leaf.load() == load(1, 0)).await;
     far.close();
     until(|| near.metrics().connections_ended == 1).await;
     gate.open(1);

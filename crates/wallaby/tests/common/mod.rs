@@ -231,6 +231,11 @@ pub(crate) async fn sorted(call: &mut Call<Many<String>>) -> (Vec<String>, Vec<S
     (answers, statuses)
 }
 
+/// So many handlers run, and so many requests wait.
+pub(crate) fn load(running: usize, waiting: usize) -> wallaby::Load {
+    wallaby::Load { running, waiting }
+}
+
 pub(crate) fn status<T: std::fmt::Debug>(item: Result<T, CallError>) -> Status {
     let error = item.expect_err("a status");
     error

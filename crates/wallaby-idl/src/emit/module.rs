@@ -339,7 +339,7 @@ impl Module<'_> {
             ("resend", vec![("resend", quote!(#wallaby::Resend))]),
         ];
         let code = move |name: &str, arguments: Vec<(&str, TokenStream)>| {
-            let doc = format!("As [`Client::{name}`](::wallaby::Client::{name}).");
+            let doc = format!(" As [`Client::{name}`](::wallaby::Client::{name}).");
             let name = format_ident!("{name}");
             let (names, types): (Vec<_>, Vec<_>) = (arguments.into_iter())
                 .map(|(name, of)| (format_ident!("{name}"), of))

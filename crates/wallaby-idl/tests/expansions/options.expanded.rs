@@ -64,15 +64,15 @@ mod blob_store {
         ) -> ::wallaby::Call<wallaby::One<Key>, super::codec::Plain> {
             self.client.call(&PUT, (data,))
         }
-        /// Ends calls that are not complete after this time.
+        /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub(super) fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))
         }
-        /// Has every hop of a call report where and when it ran.
+        /// As [`Client::traced`](::wallaby::Client::traced).
         pub(super) fn traced(self) -> Self {
             within(self.client.traced())
         }
-        /// Sends this entry of metadata with every call, to all of its hops.
+        /// As [`Client::metadata`](::wallaby::Client::metadata).
         pub(super) fn metadata(
             self,
             key: &::core::primitive::str,
@@ -80,17 +80,77 @@ mod blob_store {
         ) -> Self {
             within(self.client.metadata(key, value))
         }
-        /// Ends a call at its first status.
+        /// As [`Client::metadata_bin`](::wallaby::Client::metadata_bin).
+        pub(super) fn metadata_bin(
+            self,
+            key: &::core::primitive::str,
+            value: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.metadata_bin(key, value))
+        }
+        /// As [`Client::continuation`](::wallaby::Client::continuation).
+        pub(super) fn continuation(
+            self,
+            bytes: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.continuation(bytes))
+        }
+        /// As [`Client::durable`](::wallaby::Client::durable).
+        pub(super) fn durable(self, id: ::wallaby::DurableId) -> Self {
+            within(self.client.durable(id))
+        }
+        /// As [`Client::fail_fast`](::wallaby::Client::fail_fast).
         pub(super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
-        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        /// As [`Client::tolerant`](::wallaby::Client::tolerant).
         pub(super) fn tolerant(self) -> Self {
             within(self.client.tolerant())
         }
-        /// Delivers the answers of each server in the order in which it sent them.
+        /// As [`Client::in_order`](::wallaby::Client::in_order).
         pub(super) fn in_order(self) -> Self {
             within(self.client.in_order())
+        }
+        /// As [`Client::budgets`](::wallaby::Client::budgets).
+        pub(super) fn budgets(self, budgets: ::wallaby::Budgets) -> Self {
+            within(self.client.budgets(budgets))
+        }
+        /// As [`Client::ping`](::wallaby::Client::ping).
+        pub(super) fn ping(
+            self,
+            period: ::core::time::Duration,
+            timeout: ::core::time::Duration,
+        ) -> Self {
+            within(self.client.ping(period, timeout))
+        }
+        /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
+        pub(super) fn stall_limit(self, limit: ::core::time::Duration) -> Self {
+            within(self.client.stall_limit(limit))
+        }
+        /// As [`Client::retry`](::wallaby::Client::retry).
+        pub(super) fn retry(self, retry: ::wallaby::Retry) -> Self {
+            within(self.client.retry(retry))
+        }
+        /// As [`Client::retry_budget`](::wallaby::Client::retry_budget).
+        pub(super) fn retry_budget(self, budget: ::wallaby::RetryBudget) -> Self {
+            within(self.client.retry_budget(budget))
+        }
+        /// As [`Client::hedge`](::wallaby::Client::hedge).
+        pub(super) fn hedge(self, hedge: ::wallaby::Hedge) -> Self {
+            within(self.client.hedge(hedge))
+        }
+        /// As [`Client::alternates`](::wallaby::Client::alternates).
+        pub(super) fn alternates(
+            self,
+            servers: impl ::core::iter::IntoIterator<
+                Item = impl ::core::convert::Into<::wallaby::Address>,
+            >,
+        ) -> Self {
+            within(self.client.alternates(servers))
+        }
+        /// As [`Client::resend`](::wallaby::Client::resend).
+        pub(super) fn resend(self, resend: ::wallaby::Resend) -> Self {
+            within(self.client.resend(resend))
         }
     }
     /// The delegation target [`BlobStore::put`].
@@ -191,15 +251,15 @@ pub(super) mod near {
         Client { client: client }
     }
     impl Client {
-        /// Ends calls that are not complete after this time.
+        /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub(in super::super) fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))
         }
-        /// Has every hop of a call report where and when it ran.
+        /// As [`Client::traced`](::wallaby::Client::traced).
         pub(in super::super) fn traced(self) -> Self {
             within(self.client.traced())
         }
-        /// Sends this entry of metadata with every call, to all of its hops.
+        /// As [`Client::metadata`](::wallaby::Client::metadata).
         pub(in super::super) fn metadata(
             self,
             key: &::core::primitive::str,
@@ -207,17 +267,83 @@ pub(super) mod near {
         ) -> Self {
             within(self.client.metadata(key, value))
         }
-        /// Ends a call at its first status.
+        /// As [`Client::metadata_bin`](::wallaby::Client::metadata_bin).
+        pub(in super::super) fn metadata_bin(
+            self,
+            key: &::core::primitive::str,
+            value: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.metadata_bin(key, value))
+        }
+        /// As [`Client::continuation`](::wallaby::Client::continuation).
+        pub(in super::super) fn continuation(
+            self,
+            bytes: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.continuation(bytes))
+        }
+        /// As [`Client::durable`](::wallaby::Client::durable).
+        pub(in super::super) fn durable(self, id: ::wallaby::DurableId) -> Self {
+            within(self.client.durable(id))
+        }
+        /// As [`Client::fail_fast`](::wallaby::Client::fail_fast).
         pub(in super::super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
-        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        /// As [`Client::tolerant`](::wallaby::Client::tolerant).
         pub(in super::super) fn tolerant(self) -> Self {
             within(self.client.tolerant())
         }
-        /// Delivers the answers of each server in the order in which it sent them.
+        /// As [`Client::in_order`](::wallaby::Client::in_order).
         pub(in super::super) fn in_order(self) -> Self {
             within(self.client.in_order())
+        }
+        /// As [`Client::budgets`](::wallaby::Client::budgets).
+        pub(in super::super) fn budgets(self, budgets: ::wallaby::Budgets) -> Self {
+            within(self.client.budgets(budgets))
+        }
+        /// As [`Client::ping`](::wallaby::Client::ping).
+        pub(in super::super) fn ping(
+            self,
+            period: ::core::time::Duration,
+            timeout: ::core::time::Duration,
+        ) -> Self {
+            within(self.client.ping(period, timeout))
+        }
+        /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
+        pub(in super::super) fn stall_limit(
+            self,
+            limit: ::core::time::Duration,
+        ) -> Self {
+            within(self.client.stall_limit(limit))
+        }
+        /// As [`Client::retry`](::wallaby::Client::retry).
+        pub(in super::super) fn retry(self, retry: ::wallaby::Retry) -> Self {
+            within(self.client.retry(retry))
+        }
+        /// As [`Client::retry_budget`](::wallaby::Client::retry_budget).
+        pub(in super::super) fn retry_budget(
+            self,
+            budget: ::wallaby::RetryBudget,
+        ) -> Self {
+            within(self.client.retry_budget(budget))
+        }
+        /// As [`Client::hedge`](::wallaby::Client::hedge).
+        pub(in super::super) fn hedge(self, hedge: ::wallaby::Hedge) -> Self {
+            within(self.client.hedge(hedge))
+        }
+        /// As [`Client::alternates`](::wallaby::Client::alternates).
+        pub(in super::super) fn alternates(
+            self,
+            servers: impl ::core::iter::IntoIterator<
+                Item = impl ::core::convert::Into<::wallaby::Address>,
+            >,
+        ) -> Self {
+            within(self.client.alternates(servers))
+        }
+        /// As [`Client::resend`](::wallaby::Client::resend).
+        pub(in super::super) fn resend(self, resend: ::wallaby::Resend) -> Self {
+            within(self.client.resend(resend))
         }
     }
     /// The service as `server` implements it, to be passed to an endpoint.

@@ -106,15 +106,15 @@ pub mod store {
         ) -> ::wallaby::Call<::wallaby::One<()>> {
             self.client.call_target(PUT.target((name,), content))
         }
-        /// Ends calls that are not complete after this time.
+        /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))
         }
-        /// Has every hop of a call report where and when it ran.
+        /// As [`Client::traced`](::wallaby::Client::traced).
         pub fn traced(self) -> Self {
             within(self.client.traced())
         }
-        /// Sends this entry of metadata with every call, to all of its hops.
+        /// As [`Client::metadata`](::wallaby::Client::metadata).
         pub fn metadata(
             self,
             key: &::core::primitive::str,
@@ -122,17 +122,77 @@ pub mod store {
         ) -> Self {
             within(self.client.metadata(key, value))
         }
-        /// Ends a call at its first status.
+        /// As [`Client::metadata_bin`](::wallaby::Client::metadata_bin).
+        pub fn metadata_bin(
+            self,
+            key: &::core::primitive::str,
+            value: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.metadata_bin(key, value))
+        }
+        /// As [`Client::continuation`](::wallaby::Client::continuation).
+        pub fn continuation(
+            self,
+            bytes: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.continuation(bytes))
+        }
+        /// As [`Client::durable`](::wallaby::Client::durable).
+        pub fn durable(self, id: ::wallaby::DurableId) -> Self {
+            within(self.client.durable(id))
+        }
+        /// As [`Client::fail_fast`](::wallaby::Client::fail_fast).
         pub fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
-        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        /// As [`Client::tolerant`](::wallaby::Client::tolerant).
         pub fn tolerant(self) -> Self {
             within(self.client.tolerant())
         }
-        /// Delivers the answers of each server in the order in which it sent them.
+        /// As [`Client::in_order`](::wallaby::Client::in_order).
         pub fn in_order(self) -> Self {
             within(self.client.in_order())
+        }
+        /// As [`Client::budgets`](::wallaby::Client::budgets).
+        pub fn budgets(self, budgets: ::wallaby::Budgets) -> Self {
+            within(self.client.budgets(budgets))
+        }
+        /// As [`Client::ping`](::wallaby::Client::ping).
+        pub fn ping(
+            self,
+            period: ::core::time::Duration,
+            timeout: ::core::time::Duration,
+        ) -> Self {
+            within(self.client.ping(period, timeout))
+        }
+        /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
+        pub fn stall_limit(self, limit: ::core::time::Duration) -> Self {
+            within(self.client.stall_limit(limit))
+        }
+        /// As [`Client::retry`](::wallaby::Client::retry).
+        pub fn retry(self, retry: ::wallaby::Retry) -> Self {
+            within(self.client.retry(retry))
+        }
+        /// As [`Client::retry_budget`](::wallaby::Client::retry_budget).
+        pub fn retry_budget(self, budget: ::wallaby::RetryBudget) -> Self {
+            within(self.client.retry_budget(budget))
+        }
+        /// As [`Client::hedge`](::wallaby::Client::hedge).
+        pub fn hedge(self, hedge: ::wallaby::Hedge) -> Self {
+            within(self.client.hedge(hedge))
+        }
+        /// As [`Client::alternates`](::wallaby::Client::alternates).
+        pub fn alternates(
+            self,
+            servers: impl ::core::iter::IntoIterator<
+                Item = impl ::core::convert::Into<::wallaby::Address>,
+            >,
+        ) -> Self {
+            within(self.client.alternates(servers))
+        }
+        /// As [`Client::resend`](::wallaby::Client::resend).
+        pub fn resend(self, resend: ::wallaby::Resend) -> Self {
+            within(self.client.resend(resend))
         }
     }
     /// The delegation target [`Store::load`].
@@ -331,15 +391,15 @@ mod blobs {
         ) -> ::wallaby::Call<::wallaby::One<Body>, super::codec::Plain> {
             self.client.call(&BODY, (body,))
         }
-        /// Ends calls that are not complete after this time.
+        /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub(super) fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))
         }
-        /// Has every hop of a call report where and when it ran.
+        /// As [`Client::traced`](::wallaby::Client::traced).
         pub(super) fn traced(self) -> Self {
             within(self.client.traced())
         }
-        /// Sends this entry of metadata with every call, to all of its hops.
+        /// As [`Client::metadata`](::wallaby::Client::metadata).
         pub(super) fn metadata(
             self,
             key: &::core::primitive::str,
@@ -347,17 +407,77 @@ mod blobs {
         ) -> Self {
             within(self.client.metadata(key, value))
         }
-        /// Ends a call at its first status.
+        /// As [`Client::metadata_bin`](::wallaby::Client::metadata_bin).
+        pub(super) fn metadata_bin(
+            self,
+            key: &::core::primitive::str,
+            value: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.metadata_bin(key, value))
+        }
+        /// As [`Client::continuation`](::wallaby::Client::continuation).
+        pub(super) fn continuation(
+            self,
+            bytes: impl ::core::convert::Into<::wallaby::__private::Bytes>,
+        ) -> Self {
+            within(self.client.continuation(bytes))
+        }
+        /// As [`Client::durable`](::wallaby::Client::durable).
+        pub(super) fn durable(self, id: ::wallaby::DurableId) -> Self {
+            within(self.client.durable(id))
+        }
+        /// As [`Client::fail_fast`](::wallaby::Client::fail_fast).
         pub(super) fn fail_fast(self) -> Self {
             within(self.client.fail_fast())
         }
-        /// Goes on without what is lost: a status says so in place of that branch's answers.
+        /// As [`Client::tolerant`](::wallaby::Client::tolerant).
         pub(super) fn tolerant(self) -> Self {
             within(self.client.tolerant())
         }
-        /// Delivers the answers of each server in the order in which it sent them.
+        /// As [`Client::in_order`](::wallaby::Client::in_order).
         pub(super) fn in_order(self) -> Self {
             within(self.client.in_order())
+        }
+        /// As [`Client::budgets`](::wallaby::Client::budgets).
+        pub(super) fn budgets(self, budgets: ::wallaby::Budgets) -> Self {
+            within(self.client.budgets(budgets))
+        }
+        /// As [`Client::ping`](::wallaby::Client::ping).
+        pub(super) fn ping(
+            self,
+            period: ::core::time::Duration,
+            timeout: ::core::time::Duration,
+        ) -> Self {
+            within(self.client.ping(period, timeout))
+        }
+        /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
+        pub(super) fn stall_limit(self, limit: ::core::time::Duration) -> Self {
+            within(self.client.stall_limit(limit))
+        }
+        /// As [`Client::retry`](::wallaby::Client::retry).
+        pub(super) fn retry(self, retry: ::wallaby::Retry) -> Self {
+            within(self.client.retry(retry))
+        }
+        /// As [`Client::retry_budget`](::wallaby::Client::retry_budget).
+        pub(super) fn retry_budget(self, budget: ::wallaby::RetryBudget) -> Self {
+            within(self.client.retry_budget(budget))
+        }
+        /// As [`Client::hedge`](::wallaby::Client::hedge).
+        pub(super) fn hedge(self, hedge: ::wallaby::Hedge) -> Self {
+            within(self.client.hedge(hedge))
+        }
+        /// As [`Client::alternates`](::wallaby::Client::alternates).
+        pub(super) fn alternates(
+            self,
+            servers: impl ::core::iter::IntoIterator<
+                Item = impl ::core::convert::Into<::wallaby::Address>,
+            >,
+        ) -> Self {
+            within(self.client.alternates(servers))
+        }
+        /// As [`Client::resend`](::wallaby::Client::resend).
+        pub(super) fn resend(self, resend: ::wallaby::Resend) -> Self {
+            within(self.client.resend(resend))
         }
     }
     /// The delegation target [`Blobs::join`].

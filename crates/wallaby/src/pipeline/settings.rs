@@ -29,7 +29,7 @@ pub enum Forwarding {
     /// While it arrives: the time to reach the last server hardly grows with the line.
     #[default]
     CutThrough,
-    /// When it is whole: each server keeps all of it first, within [`crate::Limits::stored`]. To compare, and for who wants no
+    /// When it is whole: each server keeps all of it first, within [`crate::Builder::stored`]. To compare, and for who wants no
     /// server to get what another before it has not got whole.
     StoreAndForward,
 }

@@ -65,7 +65,7 @@ pub use self::given::{IntoItem, IntoStreaming, Items, items};
 /// A caller gives any [`Stream`] of items, or of results of items ([`IntoStreaming`]). The handler reads them while they
 /// arrive, or hands what it has not read on with a delegation, which passes the bytes on as they are. They travel as a
 /// [`Body`], with all that is said there of pace, limits and ends; besides, no item may be longer than
-/// [`crate::Limits::item`].
+/// [`crate::Builder::longest_item`].
 pub struct Streaming<T, C = Postcard> {
     source: Source<T>,
     /// So many items were read.
@@ -141,7 +141,7 @@ impl<T, C> Streaming<T, C> {
         })))
     }
 
-    /// Takes items of at most so many bytes, whatever [`crate::Limits::item`] says. It changes nothing for who it is handed
+    /// Takes items of at most so many bytes, whatever [`crate::Builder::longest_item`] says. It changes nothing for who it is handed
     /// on to.
     #[must_use]
     pub fn item_limit(mut self, bytes: u64) -> Self {

@@ -42,7 +42,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use wallaby_proto::Address;
 
-#[cfg(target_os = "linux")]
 pub use self::datagrams::{DatagramSocket, Datagrams};
 pub(crate) use self::foreign::Transports;
 pub use self::foreign::{

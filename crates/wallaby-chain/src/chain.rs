@@ -11,7 +11,8 @@ use wallaby::{
     RawRequest, Request, Status, Target,
 };
 
-use crate::stack::{Function, Level, Link, MARK, Stack};
+use crate::code::{Code as Brought, Function};
+use crate::stack::{Level, Link, MARK, Runs, Stack};
 use crate::state::State;
 use crate::step::Hop;
 
@@ -24,6 +25,8 @@ pub struct Chain<T, C = Postcard> {
     payload: Result<Bytes, CodecError>,
     /// The levels that are its own, the outermost first.
     levels: Vec<Level>,
+    /// The code of its functions.
+    codes: Vec<Brought>,
     types: PhantomData<fn() -> (T, C)>,
 }
 
@@ -47,6 +50,7 @@ pub fn start_by<T, C: Codec<T>>(first: Hop) -> Chain<T, C> {
         method: first.method,
         payload: first.payload,
         levels: stack.levels,
+        codes: first.code.into_iter().collect(),
         types: PhantomData,
     }
 }
@@ -114,11 +118,11 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         let link = Link::new(server.into(), method.definition());
         match self.levels.first_mut() {
             Some(Level::Run {
-                function: Function::Pipe(links),
+                function: Runs::Pipe(links),
                 ..
             }) => links.push(link),
             _ => {
-                let function = Function::Pipe(vec![link]);
+                let function = Runs::Pipe(vec![link]);
                 let state = State::new();
                 self.levels.insert(0, Level::Run { function, state });
             }
@@ -128,16 +132,23 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
             method: self.method,
             payload: self.payload,
             levels: self.levels,
+            codes: self.codes,
             types: PhantomData,
         }
     }
 
-    /// Exceptions of all that is said of the chain until here go to the server `at`, where the function of this name
-    /// ([`Chains::catching`](crate::Chains::catching)) is asked how it goes on. For chains that a handler starts, `at` is its own
-    /// server. Without it, and of what that function returns as an error, who started the chain outside of this one is asked, at
-    /// last the caller: it gets a status.
-    pub fn catch(mut self, at: impl Into<Address>, function: &str, state: State) -> Self {
-        let (at, function) = (at.into(), function.to_owned());
+    /// Exceptions of all that is said of the chain until here go to the server `at`, where this function is asked how it goes on.
+    /// A name is one of those that the server has ([`Chains::catching`](crate::Chains::catching)). For chains that a handler
+    /// starts, `at` is its own server. Without it, and of what that function returns as an error, who started the chain outside
+    /// of this one is asked, at last the caller: it gets a status.
+    pub fn catch(
+        mut self,
+        at: impl Into<Address>,
+        function: impl Into<Function>,
+        state: State,
+    ) -> Self {
+        let (at, (function, code)) = (at.into(), function.into().parts());
+        self.codes.extend(code);
         let catch = Level::Catch {
             at,
             function,
@@ -191,6 +202,9 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
             levels: self.levels.clone(),
             ..Stack::default()
         };
+        for code in &self.codes {
+            stack.bring(Some(code.clone()));
+        }
         stack.path.push(&self.server);
         let bytes = stack.to_bytes();
         let bytes = bytes.map_err(|error| CodecError::new("chain", error.to_string()))?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::ready;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use wallaby::codec::{Codec, Postcard};
@@ -13,7 +14,8 @@ use wallaby::{Builder, HandlerFuture, RawRequest, SendError, Service, Status};
 use crate::engine::{Engine, MERGE, Place, RAISE};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathers};
-use crate::stack::{Level, Stack};
+use crate::runtime::{CodeLimits, Codes, Runtime};
+use crate::stack::{Level, Merging, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
 
@@ -38,6 +40,8 @@ pub struct Limits {
     pub merge_bytes: usize,
     /// How long a branch that has arrived waits for the others. Default one minute.
     pub merge_wait: Duration,
+    /// Code that clients bring.
+    pub code: CodeLimits,
 }
 
 impl Default for Limits {
@@ -50,6 +54,7 @@ impl Default for Limits {
             merges: 1024,
             merge_bytes: 64 << 20,
             merge_wait: Duration::from_secs(60),
+            code: CodeLimits::default(),
         }
     }
 }
@@ -75,7 +80,7 @@ impl Limits {
     }
 }
 
-type Policy = dyn Fn(&Incoming) -> bool + Send + Sync;
+pub(crate) type Policy = dyn Fn(&Incoming) -> bool + Send + Sync;
 
 /// Makes an endpoint's methods links of chains, as they are, and has functions for chains. See the example of the [crate].
 #[must_use = "chains run where this is added to an endpoint"]
@@ -83,6 +88,7 @@ type Policy = dyn Fn(&Incoming) -> bool + Send + Sync;
 pub struct Chains {
     engine: Engine,
     policy: Option<Box<Policy>>,
+    code: Option<(Arc<dyn Runtime>, Box<Policy>)>,
 }
 
 impl Chains {
@@ -143,9 +149,33 @@ impl Chains {
         self
     }
 
+    /// Runs code that clients bring, by this runtime, if the policy says so of the request that brings it: it sees who has sent
+    /// that, as far as it is proven, as for [`allow`](Self::allow). Without this, nobody may bring any.
+    ///
+    /// ```
+    /// use wallaby::transport::Proven;
+    /// use wallaby_chain::{Chains, Runtime};
+    ///
+    /// // Who has a certificate that this server trusts may.
+    /// fn trusting(runtime: impl Runtime) -> Chains {
+    ///     Chains::new().code(runtime, |request| matches!(request.identity().peer, Proven::Certificate { .. }))
+    /// }
+    /// ```
+    pub fn code(
+        mut self,
+        runtime: impl Runtime,
+        policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.code = Some((Arc::new(runtime), Box::new(policy)));
+        self
+    }
+
     /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
     /// before.
-    pub fn add_to(self, builder: Builder) -> Builder {
+    pub fn add_to(mut self, builder: Builder) -> Builder {
+        let limits = &self.engine.limits.code;
+        let codes = |(runtime, policy)| Codes::new(runtime, policy, limits.clone());
+        self.engine.codes = self.code.map(codes);
         let never = |_: RawRequest| ready(Err(Status::invalid_argument("it is for chains")));
         let own = Service::new(NAME)
             .reserved(Reserved::new(NAME))
@@ -165,6 +195,7 @@ impl fmt::Debug for Chains {
             .field("functions", &self.engine.functions.keys())
             .field("merging", &self.engine.merging.keys())
             .field("catching", &self.engine.catching.keys())
+            .field("code", &self.code.is_some())
             .field("limits", &self.engine.limits)
             .finish_non_exhaustive()
     }
@@ -198,86 +229,136 @@ impl Interceptor for Admitting {
 
 impl Admitting {
     fn admit_chain(&self, request: &Incoming, stack: Stack) -> Admission {
-        let place = Place {
-            call: request.call_id(),
-            request: request.id(),
-        };
-        let refuse = |stack: &Stack, status: &Status| {
-            Admission::Refuse(place.exception(stack, status).to_status())
-        };
+        let codes = self.engine.codes.as_ref();
+        let may_bring = stack.has_code() && codes.is_some_and(|codes| codes.allows(request));
+        let place = Place { request, may_bring };
         if let Some(allows) = &self.policy
             && !allows(request)
         {
             let message = format!("{} may not bring chains here", request.identity());
-            return refuse(&stack, &Status::permission_denied(message));
+            return refuse(&stack, &Status::permission_denied(message), place);
         }
-        if request.method() == MERGE.name() {
-            return self.merge(request, stack, place).unwrap_or_else(|refused| {
-                let (stack, status) = *refused;
-                refuse(&stack, &status)
-            });
-        }
-        if request.method() == RAISE.name() {
-            return match Postcard::decode(request.payload()) {
-                Ok(exception) => replay(self.engine.catch(stack, exception, place)),
-                Err(error) => refuse(&stack, &Status::invalid_argument(error.to_string())),
+        let turn = match request.method() {
+            method if method == MERGE.name() => match self.arrive(request, stack, place) {
+                Ok(turn) => turn,
+                Err(admission) => return *admission,
+            },
+            method if method == RAISE.name() => match Postcard::decode(request.payload()) {
+                Ok(exception) => Turn::Catch(stack, exception),
+                Err(error) => {
+                    let status = Status::invalid_argument(error.to_string());
+                    return refuse(&stack, &status, place);
+                }
+            },
+            _ => Turn::Link(stack),
+        };
+        let may_wait = turn.may_wait(&self.engine);
+        let (engine, request) = (Arc::clone(&self.engine), request.clone());
+        let mut admission = Box::pin(async move {
+            let place = Place {
+                request: &request,
+                may_bring,
             };
+            turn.take(&engine, place).await
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        match may_wait {
+            false if let Poll::Ready(admission) = admission.as_mut().poll(&mut cx) => admission,
+            _ => Admission::Wait(admission),
         }
-        if let Err(status) = self.engine.check(&stack) {
-            let exception = place.exception(&stack, &status);
-            return replay(self.engine.raise(stack, &exception));
-        }
-        Admission::around(Link {
-            engine: Arc::clone(&self.engine),
-            phase: Mutex::new(Phase::Waits),
-            stack,
-            place,
-        })
     }
 
     /// A branch ends here.
-    fn merge(
+    fn arrive(
         &self,
         request: &Incoming,
         mut stack: Stack,
-        place: Place,
-    ) -> Result<Admission, Box<(Stack, Status)>> {
+        place: Place<'_>,
+    ) -> Result<Turn, Box<Admission>> {
+        let refuse = |stack: &Stack, status| Err(Box::new(refuse(stack, status, place)));
         let Some(Level::Merge(merging)) = stack.levels.pop() else {
             let status = Status::invalid_argument("a branch that does not end here");
-            return Err(Box::new((stack, status)));
+            return refuse(&stack, &status);
         };
         let payload = request.payload();
         let what = match merging.raised {
             false => Ok(Ok(Answer(payload))),
             true => Postcard::decode(payload).map(Err),
         };
-        let arrival = what
-            .map_err(|error| Status::invalid_argument(error.to_string()))
-            .and_then(|what| {
-                let limits = &self.engine.limits;
-                self.gathers
-                    .arrive(place.call, &merging, (what, stack.hops), limits)
-            });
+        let what = what.map_err(|error| Status::invalid_argument(error.to_string()));
+        let arrival = what.and_then(|what| {
+            let limits = &self.engine.limits;
+            let (call, what) = (request.call_id(), (what, stack.hops));
+            self.gathers.arrive(call, &merging, what, limits)
+        });
         match arrival {
             Ok(Arrival::Early(waiting)) => {
                 request.shorten_deadline(self.engine.limits.merge_wait);
-                Ok(Admission::wait(async move {
+                let given_up = place.exception(&stack, &Gathers::given_up()).to_status();
+                Err(Box::new(Admission::wait(async move {
                     match waiting.all().await {
-                        Ok(()) => Admission::Replay(Vec::new()),
-                        Err(status) => {
-                            Admission::Refuse(place.exception(&stack, &status).to_status())
-                        }
+                        true => Admission::Replay(Vec::new()),
+                        false => Admission::Refuse(given_up),
                     }
-                }))
+                })))
             }
             Ok(Arrival::Last(results, hops)) => {
                 stack.branch.pop();
                 stack.hops = hops;
-                Ok(replay(self.engine.merge(stack, *merging, results, place)))
+                Ok(Turn::Merge(stack, merging, results))
             }
-            Err(status) => Err(Box::new((stack, status))),
+            Err(status) => refuse(&stack, &status),
         }
     }
+}
+
+/// What is to be done for a request of a chain.
+enum Turn {
+    /// Its link runs, if what comes then can.
+    Link(Stack),
+    /// A function merges.
+    Merge(Stack, Box<Merging>, Vec<Result<Answer, Exception>>),
+    /// A function catches.
+    Catch(Stack, Exception),
+}
+
+impl Turn {
+    /// Whether there is code of clients that is loaded, or runs, before it is known what becomes of the request.
+    fn may_wait(&self, engine: &Engine) -> bool {
+        match self {
+            Self::Link(stack) => engine.is_to_load(stack),
+            Self::Merge(stack, merging, _) => merging.is_code() || stack.has_code(),
+            Self::Catch(stack, _) => stack.has_code(),
+        }
+    }
+
+    async fn take(self, engine: &Arc<Engine>, place: Place<'_>) -> Admission {
+        let stack = match self {
+            Self::Link(stack) => stack,
+            Self::Merge(stack, merging, results) => {
+                return replay(engine.merge(stack, *merging, results, place).await);
+            }
+            Self::Catch(stack, exception) => {
+                return replay(engine.catch(stack, exception, place).await);
+            }
+        };
+        match engine.check(&stack, place).await {
+            Ok(()) => Admission::around(Link {
+                engine: Arc::clone(engine),
+                phase: Mutex::new(Phase::Waits),
+                stack,
+                may_bring: place.may_bring,
+            }),
+            Err(status) => {
+                let exception = place.exception(&stack, &status);
+                replay(engine.raise(stack, &exception))
+            }
+        }
+    }
+}
+
+fn refuse(stack: &Stack, status: &Status, place: Place<'_>) -> Admission {
+    Admission::Refuse(place.exception(stack, status).to_status())
 }
 
 /// This is sent, and no handler runs.
@@ -296,7 +377,7 @@ struct Link {
     engine: Arc<Engine>,
     phase: Mutex<Phase>,
     stack: Stack,
-    place: Place,
+    may_bring: bool,
 }
 
 /// How far a link is.
@@ -310,58 +391,75 @@ enum Phase {
 }
 
 impl Link {
-    /// The messages that are sent because of this.
-    fn next(&self, intent: Option<Intent>, method: &str) -> Result<Vec<Intent>, SendError> {
+    /// What its chain goes on by because of this: a message of its handler, or an error. Nothing if that is not known yet.
+    fn next(
+        &self,
+        intent: Option<Intent>,
+        method: &str,
+    ) -> Result<Option<Result<Intent, Status>>, SendError> {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *phase, Phase::Over);
-        let intent = match (before, intent) {
-            (_, Some(Intent::Status(status))) => return Ok(self.raise(&status)),
-            (Phase::Over, None) => return Ok(Vec::new()),
+        Ok(match (before, intent) {
+            (_, Some(Intent::Status(status))) => Some(Err(*status)),
+            (Phase::Over, None) => None,
             (Phase::Over, Some(_)) => {
                 return Err(SendError::Refused("its chain has gone on".into()));
             }
             (Phase::Holds(_), Some(_)) => {
                 let message =
                     format!("a link of a chain answers once, {method} has answered again");
-                return Ok(self.raise(&Status::failed_precondition(message)));
+                Some(Err(Status::failed_precondition(message)))
             }
             (Phase::Waits, None) => {
                 let message = format!("{method} has ended without an answer");
-                return Ok(self.raise(&Status::new(wallaby::Code::Unanswered, message)));
+                Some(Err(Status::new(wallaby::Code::Unanswered, message)))
             }
             (Phase::Waits, Some(intent)) if !intent.is_last() => {
                 *phase = Phase::Holds(intent);
-                return Ok(Vec::new());
+                None
             }
-            (Phase::Waits, Some(intent)) | (Phase::Holds(intent), None) => intent,
-        };
-        drop(phase);
-        Ok(match intent {
-            Intent::Answer { payload, .. } => {
-                self.engine.go_on(self.stack.clone(), payload, self.place)
-            }
-            Intent::Delegation { to, .. } => {
-                self.engine.hand_on(self.stack.clone(), to, self.place)
-            }
-            other => vec![other],
+            (Phase::Waits, Some(intent)) | (Phase::Holds(intent), None) => Some(Ok(intent)),
         })
     }
 
-    fn raise(&self, status: &Status) -> Vec<Intent> {
-        let exception = self.place.exception(&self.stack, status);
-        self.engine.raise(self.stack.clone(), &exception)
+    /// The messages that are sent because of that.
+    fn follow(
+        &self,
+        by: Option<Result<Intent, Status>>,
+        exit: &Exit,
+    ) -> impl Future<Output = Vec<Intent>> + Send + use<> {
+        let (engine, stack) = (Arc::clone(&self.engine), self.stack.clone());
+        let (exit, may_bring) = (exit.clone(), self.may_bring);
+        async move {
+            let place = Place {
+                request: &exit,
+                may_bring,
+            };
+            match by {
+                None => Vec::new(),
+                Some(Ok(Intent::Answer { payload, .. })) => {
+                    engine.go_on(stack, Ok(Step::End(payload)), place).await
+                }
+                Some(Ok(Intent::Delegation { to, .. })) => engine.hand_on(stack, to, place),
+                Some(Ok(other)) => vec![other],
+                Some(Err(status)) => {
+                    let exception = place.exception(&stack, &status);
+                    engine.raise(stack, &exception)
+                }
+            }
+        }
     }
 }
 
 impl Exchange for Link {
     fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
         let intents = match self.next(Some(intent), exit.method()) {
-            Ok(intents) => intents,
+            Ok(by) => self.follow(by, exit),
             Err(error) => return Box::pin(ready(Err(error))),
         };
         let exit = exit.clone();
         Box::pin(async move {
-            for intent in intents {
+            for intent in intents.await {
                 exit.send(intent).await?;
             }
             Ok(())
@@ -369,10 +467,11 @@ impl Exchange for Link {
     }
 
     fn closing(&self, exit: &Exit) -> HandlerFuture {
-        let intents = self.next(None, exit.method());
+        let by = self.next(None, exit.method());
+        let intents = by.map(|by| self.follow(by, exit));
         let exit = exit.clone();
         Box::pin(async move {
-            for intent in intents? {
+            for intent in intents?.await {
                 match intent {
                     Intent::Status(status) => return Err(*status),
                     intent => exit.send(intent).await?,

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wallaby::codec::{Codec, Postcard, Raw};
 use wallaby::intercept::{DelegatedRequest, Intent};
-use wallaby::{
-    Address, CallId, Code, Continuation, Many, Method, MethodDefinition, RequestId, Status,
-};
+use wallaby::{Address, Code, Continuation, Many, Method, MethodDefinition, RequestInfo, Status};
 
 use crate::chains::Limits;
+use crate::code::Hash;
 use crate::exception::Exception;
-use crate::stack::{Function, Level, MARK, Merging, Stack};
+use crate::guest;
+use crate::runtime::{Codes, Module};
+use crate::stack::{Level, MARK, Merging, Runs, Stack};
 use crate::state::{Answer, State};
 use crate::step::{Hop, Merge, Step};
 
@@ -37,18 +38,28 @@ pub(crate) struct Engine {
     pub(crate) merging: Natives<Vec<Answer>>,
     pub(crate) catching: Natives<Exception>,
     pub(crate) limits: Limits,
+    /// None if it runs no code that clients bring.
+    pub(crate) codes: Option<Codes>,
+}
+
+/// What a function is to say something about.
+pub(crate) enum Given {
+    Answer(Bytes),
+    Results(Vec<Answer>),
+    Exception(Exception),
 }
 
 /// The request for which something is to be sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) call: CallId,
-    pub(crate) request: RequestId,
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) request: &'a RequestInfo,
+    /// Who has sent it may bring code.
+    pub(crate) may_bring: bool,
 }
 
-impl Place {
+impl Place<'_> {
     pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
-        stack.exception(self.call.sequence, status)
+        stack.exception(self.request.call_id().sequence, status)
     }
 }
 
@@ -59,7 +70,7 @@ impl Engine {
     /// # Errors
     ///
     /// Why not.
-    pub(crate) fn check(&self, stack: &Stack) -> Result<(), Status> {
+    pub(crate) async fn check(&self, stack: &Stack, place: Place<'_>) -> Result<(), Status> {
         let most = self.limits.hops;
         if stack.hops > most {
             let message =
@@ -68,48 +79,94 @@ impl Engine {
         }
         match stack.levels.last() {
             Some(Level::Run {
-                function: Function::Native(name),
+                function: Runs::Native(name),
                 ..
             }) => find(&self.functions, "chaining", name).map(drop),
             Some(Level::Run {
-                function: Function::WebAssembly(hash),
+                function: Runs::WebAssembly { code, function },
                 ..
-            }) => Err(no_web_assembly(hash)),
+            }) => {
+                let (_, module) = self.module(*code, stack, place).await?;
+                module.check(function)
+            }
             _ => Ok(()),
         }
     }
 
-    /// The answer of a link goes to the function on top, and the result of that one to the next.
-    pub(crate) fn go_on(&self, mut stack: Stack, mut answer: Bytes, place: Place) -> Vec<Intent> {
-        loop {
-            let step = match stack.levels.pop() {
-                None => return vec![last_answer(&stack, answer)],
-                Some(Level::Catch { .. }) => continue,
-                Some(Level::Merge(merging)) => {
-                    let sent = self.to_merge(&stack, *merging, answer);
-                    return self.sent(stack, sent.map(|intent| vec![intent]), place);
-                }
-                Some(Level::Run { function, state }) => self.run(function, state, answer),
-            };
-            match step {
-                Ok(Step::End(value)) => answer = value,
-                step => return self.follow(stack, step, place),
-            }
+    /// Whether [`check`](Self::check) will have to wait for the code of the function on top.
+    pub(crate) fn is_to_load(&self, stack: &Stack) -> bool {
+        match (stack.levels.last(), &self.codes) {
+            (
+                Some(Level::Run {
+                    function: Runs::WebAssembly { code, .. },
+                    ..
+                }),
+                Some(codes),
+            ) => codes.loaded(*code).is_none(),
+            _ => false,
         }
     }
 
-    /// A function has said how it goes on.
-    fn follow(&self, stack: Stack, step: Result<Step, Status>, place: Place) -> Vec<Intent> {
-        let sent = step.and_then(|step| match step {
-            Step::End(value) => Ok(self.go_on(stack.clone(), value, place)),
-            Step::Next(hop) => Ok(vec![self.next(stack.clone(), *hop)?]),
-            Step::Split(branches, merge) => self.split(&stack, branches, &merge, place),
-        });
-        self.sent(stack, sent, place)
+    /// Code that somebody brings.
+    async fn module(
+        &self,
+        hash: Hash,
+        stack: &Stack,
+        place: Place<'_>,
+    ) -> Result<(&Codes, Arc<dyn Module>), Status> {
+        let Some(codes) = &self.codes else {
+            return Err(Status::unimplemented(format!(
+                "code {hash} is WebAssembly: this server runs pipes and functions that are registered by name"
+            )));
+        };
+        if !place.may_bring {
+            let message = format!("{} may not bring code here", place.request.identity());
+            return Err(Status::permission_denied(message));
+        }
+        let module = codes.find(hash, stack.code(hash), place.request).await?;
+        Ok((codes, module))
+    }
+
+    /// The answer of a link is as the end of a chain: it goes to the function on top, and the result of that one to the next.
+    pub(crate) async fn go_on(
+        &self,
+        mut stack: Stack,
+        mut step: Result<Step, Status>,
+        place: Place<'_>,
+    ) -> Vec<Intent> {
+        loop {
+            let sent = match step {
+                Ok(Step::End(answer)) => match stack.levels.pop() {
+                    None => return vec![last_answer(&stack, answer)],
+                    Some(Level::Catch { .. }) => {
+                        step = Ok(Step::End(answer));
+                        continue;
+                    }
+                    Some(Level::Run { function, state }) => {
+                        let given = Given::Answer(answer);
+                        step = self.run(&stack, function, state, given, place).await;
+                        continue;
+                    }
+                    Some(Level::Merge(merging)) => {
+                        let sent = self.to_merge(&stack, *merging, answer);
+                        sent.map(|intent| vec![intent])
+                    }
+                },
+                Ok(Step::Next(hop)) => self.next(stack.clone(), *hop).map(|intent| vec![intent]),
+                Ok(Step::Split(branches, merge)) => self.split(&stack, branches, &merge, place),
+                Err(status) => Err(status),
+            };
+            return self.sent(stack, sent, place);
+        }
     }
 
     /// What is sent, or what becomes of it that it cannot be.
-    fn sent(&self, stack: Stack, sent: Result<Vec<Intent>, Status>, place: Place) -> Vec<Intent> {
+    fn sent(
+        &self,
+        stack: Stack,
+        sent: Result<Vec<Intent>, Status>,
+        place: Place<'_>,
+    ) -> Vec<Intent> {
         match sent {
             Ok(mut intents) => {
                 let last = intents.pop().map(Intent::last);
@@ -123,24 +180,43 @@ impl Engine {
         }
     }
 
-    fn run(&self, function: Function, state: State, answer: Bytes) -> Result<Step, Status> {
-        match function {
-            Function::Pipe(links) => {
+    async fn run(
+        &self,
+        stack: &Stack,
+        function: Runs,
+        state: State,
+        given: Given,
+        place: Place<'_>,
+    ) -> Result<Step, Status> {
+        match (function, given) {
+            (Runs::Pipe(links), Given::Answer(answer)) => {
                 let mut links = links.into_iter();
                 let Some(link) = links.next() else {
                     return Ok(Step::End(answer));
                 };
                 let mut hop = Hop::to_raw(&link.server, &link.definition()?, answer);
-                hop.function = Function::Pipe(links.collect());
+                hop.function = Runs::Pipe(links.collect());
                 Ok(hop.into())
             }
-            Function::Native(name) => call(
-                find(&self.functions, "chaining", &name)?,
-                &name,
-                state,
-                Answer(answer),
-            ),
-            Function::WebAssembly(hash) => Err(no_web_assembly(&hash)),
+            (Runs::Pipe(_), _) => Err(Status::invalid_argument("a pipe that merges or catches")),
+            (Runs::Native(name), Given::Answer(answer)) => {
+                let function = find(&self.functions, "chaining", &name)?;
+                call(function, &name, state, Answer(answer))
+            }
+            (Runs::Native(name), Given::Results(results)) => {
+                let function = find(&self.merging, "merging", &name)?;
+                call(function, &name, state, results)
+            }
+            (Runs::Native(name), Given::Exception(exception)) => {
+                let function = find(&self.catching, "catching", &name)?;
+                call(function, &name, state, exception)
+            }
+            (Runs::WebAssembly { code, function }, given) => {
+                let (codes, module) = self.module(code, stack, place).await?;
+                module.check(&function)?;
+                let input = guest::input(state, given)?;
+                guest::step(&codes.run(module, function, input).await?, code)
+            }
         }
     }
 
@@ -148,6 +224,7 @@ impl Engine {
         let payload = hop
             .payload
             .map_err(|error| Status::internal(error.to_string()))?;
+        stack.bring(hop.code);
         stack.push(hop.function, hop.state);
         self.onward(stack, hop.server, &hop.method, payload)
     }
@@ -157,7 +234,7 @@ impl Engine {
         stack: &Stack,
         branches: Vec<Hop>,
         merge: &Merge,
-        place: Place,
+        place: Place<'_>,
     ) -> Result<Vec<Intent>, Status> {
         let (count, most) = (branches.len(), self.limits.branches);
         if !(1..=most).contains(&count) {
@@ -169,11 +246,12 @@ impl Engine {
         let branches = (1..).zip(branches).map(|(number, hop)| {
             let mut stack = stack.clone();
             stack.branch.push(number);
+            stack.bring(merge.code.clone());
             stack.levels.push(Level::Merge(Box::new(Merging {
                 at: merge.at.clone(),
                 function: merge.function.clone(),
                 state: merge.state.clone(),
-                split: place.request.to_string(),
+                split: place.request.id().to_string(),
                 number,
                 of,
                 raised: false,
@@ -190,30 +268,30 @@ impl Engine {
     }
 
     /// All branches have ended, each with an answer or an exception, in their order.
-    pub(crate) fn merge(
+    pub(crate) async fn merge(
         &self,
         stack: Stack,
         merging: Merging,
         results: Vec<Result<Answer, Exception>>,
-        place: Place,
+        place: Place<'_>,
     ) -> Vec<Intent> {
         match results.into_iter().collect() {
             Ok(answers) => {
-                let function = find(&self.merging, "merging", &merging.function);
-                let step = function
-                    .and_then(|function| call(function, &merging.function, merging.state, answers));
-                self.follow(stack, step, place)
+                let (function, given) = (merging.function, Given::Results(answers));
+                let run = self.run(&stack, function, merging.state, given, place);
+                let step = run.await;
+                self.go_on(stack, step, place).await
             }
             Err(exception) => self.raise(stack, &exception),
         }
     }
 
     /// The function on top was to catch this exception.
-    pub(crate) fn catch(
+    pub(crate) async fn catch(
         &self,
         mut stack: Stack,
         exception: Exception,
-        place: Place,
+        place: Place<'_>,
     ) -> Vec<Intent> {
         let Some(Level::Catch {
             function, state, ..
@@ -222,18 +300,21 @@ impl Engine {
             let status = Status::invalid_argument("an exception that nobody was to catch here");
             return self.raise(stack.clone(), &place.exception(&stack, &status));
         };
-        let step = match find(&self.catching, "catching", &function) {
-            Ok(known) => call(known, &function, state, exception),
-            Err(status) => {
-                let message = format!(
-                    "{}; it was to catch: {}",
-                    status.message(),
-                    exception.message()
-                );
-                Err(Status::new(status.code(), message))
-            }
+        // A function of ours that was asked says what it likes; of others it is told what they were to catch.
+        let caught = match &function {
+            Runs::Native(name) if self.catching.contains_key(name) => None,
+            _ => Some(exception.message().to_owned()),
         };
-        self.follow(stack, step, place)
+        let given = Given::Exception(exception);
+        let step = self.run(&stack, function, state, given, place).await;
+        let step = step.map_err(|status| match caught {
+            None => status,
+            Some(caught) => {
+                let message = format!("{}; it was to catch: {caught}", status.message());
+                Status::new(status.code(), message)
+            }
+        });
+        self.go_on(stack, step, place).await
     }
 
     /// An exception goes to who has started the innermost chain and catches it; at last to the initiator.
@@ -268,7 +349,7 @@ impl Engine {
         &self,
         mut stack: Stack,
         mut to: DelegatedRequest,
-        place: Place,
+        place: Place<'_>,
     ) -> Vec<Intent> {
         let own = to
             .options()
@@ -281,9 +362,12 @@ impl Engine {
         });
         let outer = stack.clone();
         let sent = own.and_then(|own| {
-            stack
-                .levels
-                .extend(own.into_iter().flat_map(|own| own.levels));
+            if let Some(own) = own {
+                stack.levels.extend(own.levels);
+                own.codes
+                    .into_iter()
+                    .for_each(|code| stack.bring(Some(code)));
+            }
             self.put(stack, &to.server.clone(), &mut to)?;
             Ok(vec![Intent::from(to)])
         });
@@ -311,6 +395,7 @@ impl Engine {
     ) -> Result<(), Status> {
         stack.hops = stack.hops.saturating_add(1);
         stack.path.push(server);
+        stack.drop_used_code();
         let bytes = stack
             .to_bytes()
             .map_err(|error| Status::internal(error.to_string()))?;
@@ -358,22 +443,12 @@ fn call<Input>(
     })
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> &str {
+/// Why somebody has panicked.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     match panic.downcast_ref::<&str>() {
         Some(text) => text,
         None => panic
             .downcast_ref::<String>()
             .map_or("it says not why", String::as_str),
     }
-}
-
-fn no_web_assembly(hash: &[u8; 32]) -> Status {
-    let hash: String = hash
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Status::unimplemented(format!(
-        "function {hash}.. is WebAssembly: this server runs pipes and functions that are registered by name"
-    ))
 }

@@ -10,6 +10,8 @@
 //! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`] | what they are given |
+//! | [`Code`], [`Link`], [`Repository`] | functions that clients bring as WebAssembly, and where these are |
+//! | [`Runtime`], [`Module`] | what runs them: `wallaby-chain-wasm` has one |
 //!
 //! ```
 //! use wallaby::{Endpoint, Status};
@@ -66,20 +68,23 @@
 
 mod chain;
 mod chains;
+mod code;
 mod engine;
 mod exception;
 mod gather;
+mod guest;
+mod repository;
+mod runtime;
 mod stack;
 mod state;
 mod step;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
+pub use code::{Code, Function, Hash, HashError};
 pub use exception::{Exception, HostPath, hosts};
+pub use repository::{Functions, Repository, RepositoryLimits, functions};
+pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};
+pub use stack::Link;
 pub use state::{Answer, State};
 pub use step::{Hop, Merge, Step};
-
-/// The program of the page about chains compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/chains.md")]
-struct ChainsPage;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use wallaby::{Address, MethodDefinition, Status};
+use wallaby::codec::Codec;
+use wallaby::{Address, Answer, Method, MethodDefinition, Status};
 
+use crate::code::{Code, Hash};
 use crate::exception::{Exception, HostPath};
 use crate::state::State;
 
@@ -14,7 +16,7 @@ use crate::state::State;
 const MAGIC: &[u8] = b"wchn";
 
 /// The version of what follows. Servers refuse newer ones.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What stands before the last answer of a chain, so that nobody takes the answer of a link for it.
 pub(crate) const MARK: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x01, 0x9e];
@@ -31,17 +33,19 @@ pub(crate) struct Stack {
     pub(crate) branch: Vec<u32>,
     /// The innermost last: the answer goes to that one.
     pub(crate) levels: Vec<Level>,
+    /// The code of functions, or where it is.
+    pub(crate) codes: Vec<Code>,
 }
 
 /// One level of a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Level {
     /// This function says how it goes on.
-    Run { function: Function, state: State },
+    Run { function: Runs, state: State },
     /// Answers pass; of exceptions this function is asked, at this host.
     Catch {
         at: Address,
-        function: String,
+        function: Runs,
         state: State,
     },
     /// A branch ends here.
@@ -52,7 +56,7 @@ pub(crate) enum Level {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Merging {
     pub(crate) at: Address,
-    pub(crate) function: String,
+    pub(crate) function: Runs,
     pub(crate) state: State,
     /// Which split of the call: the request that was split.
     pub(crate) split: String,
@@ -64,20 +68,48 @@ pub(crate) struct Merging {
     pub(crate) raised: bool,
 }
 
+impl Merging {
+    pub(crate) fn is_code(&self) -> bool {
+        matches!(self.function, Runs::WebAssembly { .. })
+    }
+}
+
+impl Level {
+    fn function(&self) -> &Runs {
+        match self {
+            Self::Run { function, .. } | Self::Catch { function, .. } => function,
+            Self::Merge(merging) => &merging.function,
+        }
+    }
+}
+
 /// What runs on an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Function {
+pub(crate) enum Runs {
     /// No code: the answer goes to these, one after the other.
     Pipe(Vec<Link>),
     /// Code that servers have by this name.
     Native(String),
-    /// Code that the client brings, by its hash. This version runs none.
-    WebAssembly([u8; 32]),
+    /// Code that the client brings, and which function of it.
+    WebAssembly { code: Hash, function: String },
 }
 
-/// A method of a server.
+/// A method of a server, for the [`State`] of functions that are [`Code`]: they know neither addresses nor types.
+///
+/// ```
+/// use wallaby_chain::{Link, State};
+///
+/// #[wallaby::service(package = "example")]
+/// trait Ads { async fn pick(topic: String) -> String; }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let at: wallaby::Address = "tcp://10.0.0.2:4000".parse()?;
+/// let state = State::new().with("ads", &Link::to(at, &ads::PICK))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Link {
+pub struct Link {
     pub(crate) server: Address,
     method: String,
     codec: String,
@@ -86,6 +118,15 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// This method of this server.
+    pub fn to<Args, A, C>(server: impl Into<Address>, method: &'static Method<Args, A, C>) -> Self
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        Self::new(server.into(), method.definition())
+    }
+
     pub(crate) fn new(server: Address, method: &MethodDefinition) -> Self {
         Self {
             server,
@@ -106,8 +147,8 @@ impl Link {
 
 impl Stack {
     /// What the last answer passes unchanged is not kept.
-    pub(crate) fn push(&mut self, function: Function, state: State) {
-        if !matches!(&function, Function::Pipe(links) if links.is_empty()) {
+    pub(crate) fn push(&mut self, function: Runs, state: State) {
+        if !matches!(&function, Runs::Pipe(links) if links.is_empty()) {
             self.levels.push(Level::Run { function, state });
         }
     }
@@ -121,6 +162,32 @@ impl Stack {
     /// An exception at this place.
     pub(crate) fn exception(&self, call: u64, status: &Status) -> Exception {
         Exception::new(status, self.name(call), self.path.clone())
+    }
+
+    /// It may run this code.
+    pub(crate) fn bring(&mut self, code: Option<Code>) {
+        let known = |code: &Code| self.codes.iter().any(|known| known.hash() == code.hash());
+        self.codes.extend(code.filter(|code| !known(code)));
+    }
+
+    /// The code with this hash.
+    pub(crate) fn code(&self, hash: Hash) -> Option<&Code> {
+        self.codes.iter().find(|code| code.hash() == hash)
+    }
+
+    /// Whether any of its functions is code that somebody brings.
+    pub(crate) fn has_code(&self) -> bool {
+        let is_code = |level: &Level| matches!(level.function(), Runs::WebAssembly { .. });
+        self.levels.iter().any(is_code)
+    }
+
+    /// Code that is not needed any more does not travel further.
+    pub(crate) fn drop_used_code(&mut self) {
+        let levels = &self.levels;
+        self.codes.retain(|known| {
+            let needs = |level: &Level| matches!(level.function(), Runs::WebAssembly { code, .. } if *code == known.hash());
+            levels.iter().any(needs)
+        });
     }
 
     /// Its bytes.
@@ -185,18 +252,25 @@ mod tests {
             branch: vec![2],
             levels: vec![
                 Level::Run {
-                    function: Function::WebAssembly([7; 32]),
+                    function: Runs::WebAssembly {
+                        code: Code::new(&b"code"[..]).hash(),
+                        function: "g".into(),
+                    },
                     state: State::new(),
                 },
                 Level::Catch {
                     at: at.clone(),
-                    function: "f".into(),
+                    function: Runs::Native("f".into()),
                     state: State::new(),
                 },
                 Level::Run {
-                    function: Function::Pipe(vec![Link::new(at, &method)]),
+                    function: Runs::Pipe(vec![Link::new(at, &method)]),
                     state: State::new(),
                 },
+            ],
+            codes: vec![
+                Code::new(&b"code"[..]),
+                Code::new(&b"more"[..]).at("mem://b".parse::<Address>().expect("an address")),
             ],
         }
     }
@@ -204,17 +278,32 @@ mod tests {
     /// Peers of other releases must read the same.
     #[test]
     fn its_bytes_do_not_change() {
-        let mut expected = b"wchn\x01\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
+        let (code, more) = (Code::new(&b"code"[..]), Code::new(&b"more"[..]));
+        let mut expected = b"wchn\x02\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
         expected.extend(b"\0\x02");
-        expected.extend([7; 32]);
-        expected.extend(b"\0\x01\x07mem://a\x01f\0");
+        expected.extend(code.hash().bytes());
+        expected.extend(b"\x01g\0\x01\x07mem://a\x01\x01f\0");
         expected.extend(b"\0\0\x01\x07mem://a\x05a.B/c\x03raw\x01\x02\0");
+        expected.extend([&[2], &code.hash().bytes()[..], b"\0\x04code"].concat());
+        expected.extend([&more.hash().bytes()[..], b"\x01\x07mem://b"].concat());
         let bytes = stack().to_bytes().expect("it can be written");
         assert_eq!(
             bytes.escape_ascii().to_string(),
             expected.escape_ascii().to_string()
         );
         assert_eq!(Stack::read(&bytes), Ok(Some(stack())));
+    }
+
+    #[test]
+    fn code_travels_as_far_as_it_is_needed() {
+        let mut stack = stack();
+        stack.bring(Some(Code::new(&b"code"[..])));
+        assert_eq!((stack.codes.len(), stack.has_code()), (2, true));
+        stack.drop_used_code();
+        assert_eq!(stack.codes, [Code::new(&b"code"[..])]);
+        stack.levels.remove(0);
+        stack.drop_used_code();
+        assert_eq!((stack.codes.len(), stack.has_code()), (0, false));
     }
 
     #[test]
@@ -229,7 +318,7 @@ mod tests {
         }
         let error = Stack::read(&[&bytes[..], b"x"].concat()).expect_err("too long");
         assert!(error.message().ends_with("1 bytes behind it"), "{error}");
-        let error = Stack::read(b"wchn\x02").expect_err("newer");
+        let error = Stack::read(b"wchn\x03").expect_err("newer");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);
     }
 }

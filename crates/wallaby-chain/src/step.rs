@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use wallaby::codec::{Codec, CodecError, Postcard};
 use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
-use crate::stack::Function;
+use crate::code::{Code, Function};
+use crate::stack::Runs;
 use crate::state::State;
 
 /// The next link of a chain, and what is done with its answer.
@@ -18,8 +19,9 @@ pub struct Hop {
     pub(crate) server: Address,
     pub(crate) method: Arc<MethodDefinition>,
     pub(crate) payload: Result<Bytes, CodecError>,
-    pub(crate) function: Function,
+    pub(crate) function: Runs,
     pub(crate) state: State,
+    pub(crate) code: Option<Code>,
 }
 
 impl Hop {
@@ -55,14 +57,16 @@ impl Hop {
             server,
             method: Arc::clone(method),
             payload,
-            function: Function::Pipe(Vec::new()),
+            function: Runs::Pipe(Vec::new()),
             state: State::new(),
+            code: None,
         }
     }
 
-    /// The function of this name runs on the answer, at that server, with this state.
-    pub fn then(mut self, function: &str, state: State) -> Self {
-        self.function = Function::Native(function.to_owned());
+    /// This function runs on the answer, at that server, with this state. A name is one of those that the server has
+    /// ([`Chains::function`](crate::Chains::function)).
+    pub fn then(mut self, function: impl Into<Function>, state: State) -> Self {
+        (self.function, self.code) = function.into().parts();
         self.state = state;
         self
     }
@@ -72,18 +76,21 @@ impl Hop {
 #[derive(Debug, Clone)]
 pub struct Merge {
     pub(crate) at: Address,
-    pub(crate) function: String,
+    pub(crate) function: Runs,
     pub(crate) state: State,
+    pub(crate) code: Option<Code>,
 }
 
 impl Merge {
-    /// At this server, by its function of this name ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that
-    /// is next.
-    pub fn at(server: impl Into<Address>, function: &str, state: State) -> Self {
+    /// At this server, by this function. A name is one of those that the server has
+    /// ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that is next.
+    pub fn at(server: impl Into<Address>, function: impl Into<Function>, state: State) -> Self {
+        let (function, code) = function.into().parts();
         Self {
             at: server.into(),
-            function: function.to_owned(),
+            function,
             state,
+            code,
         }
     }
 }

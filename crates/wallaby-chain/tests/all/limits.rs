@@ -150,21 +150,26 @@ async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
     let net = Net::Tcp;
     let (server, hanging) = net.serve_hanging(Chains::new()).await;
     let client = net.client().await;
-    // Marked, no hops, no path, no branches, one level: a function of WebAssembly by its hash, without state.
-    let web_assembly = [b"wchn\x01\x01\0\0\0\0\x01\0\x02", &[0xab; 32][..], b"\0"].concat();
+    // Marked, no hops, no path, no branches, one level: a function of WebAssembly by its hash, without state; no code.
+    let web_assembly = [
+        b"wchn\x02\x01\0\0\0\0\x01\0\x02",
+        &[0xab; 32][..],
+        b"\x01f\0\0",
+    ]
+    .concat();
     for (bytes, code, text) in [
         (
             web_assembly,
             Code::Unimplemented,
-            "function abababab.. is WebAssembly: this server runs pipes and functions that are registered by name",
+            "code abababababababababababababababababababababababababababababababab is WebAssembly: this server runs pipes",
         ),
         (
-            b"wchn\x02".to_vec(),
+            b"wchn\x03".to_vec(),
             Code::Unimplemented,
-            "a chain of version 2: this server knows version 1",
+            "a chain of version 3: this server knows version 2",
         ),
         (
-            b"wchn\x01\x01".to_vec(),
+            b"wchn\x02\x01".to_vec(),
             Code::InvalidArgument,
             "a chain that cannot be read: ",
         ),
@@ -188,7 +193,10 @@ async fn a_servers_own_methods_are_for_chains() {
         let method = std::sync::Arc::new(method);
         for (continuation, code) in [
             (None, Code::InvalidArgument),
-            (Some(&b"wchn\x01\x01\0\0\0\0\0"[..]), Code::InvalidArgument),
+            (
+                Some(&b"wchn\x02\x01\0\0\0\0\0\0"[..]),
+                Code::InvalidArgument,
+            ),
         ] {
             let mut to = client.caller().at(at(&server));
             if let Some(bytes) = continuation {

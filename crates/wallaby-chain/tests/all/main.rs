@@ -5,6 +5,7 @@
 mod process;
 mod world;
 
+mod code;
 mod composition;
 mod exceptions;
 mod functions;
@@ -12,4 +13,5 @@ mod limits;
 mod lost;
 mod pipes;
 mod policy;
+mod repository;
 mod splits;

@@ -1,0 +1,213 @@
+//! Code that clients bring, and names of functions.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use wallaby::Address;
+
+use crate::stack::Runs;
+
+/// The SHA-256 of a module, by which it is known everywhere. As text it is 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Hash([u8; 32]);
+
+impl Hash {
+    /// Of these bytes.
+    pub fn of(module: &[u8]) -> Self {
+        Self(Sha256::digest(module).into())
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hash({self})")
+    }
+}
+
+/// What is no hash.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is no hash: expected 64 hexadecimal digits, small letters")]
+pub struct HashError(String);
+
+impl FromStr for Hash {
+    type Err = HashError;
+
+    fn from_str(text: &str) -> Result<Self, HashError> {
+        let wrong = || HashError(text.to_owned());
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() != 64 || !text.bytes().all(is_digit) {
+            return Err(wrong());
+        }
+        let mut hash = [0; 32];
+        for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+/// A module of chaining functions that a client brings: WebAssembly, as `docs/chains.md` says. It is known by its hash. Small
+/// ones travel with the chain; larger ones are in a [`Repository`](crate::Repository), and servers fetch them once.
+///
+/// ```
+/// # use wallaby_chain::{Code, Hop, State};
+/// # use wallaby::Address;
+/// # #[wallaby::service(package = "example")]
+/// # trait Mail { async fn fetch(id: u32) -> String; }
+/// # fn example(module: Vec<u8>, mail: &Address) {
+/// let glue = Code::new(module);
+/// let first = Hop::to(mail, &mail::FETCH, (7,)).then(glue.function("advertise"), State::new());
+/// # }
+/// # fn main() {}
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Code {
+    hash: Hash,
+    source: Source,
+}
+
+/// Where a module is.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Source {
+    /// Here.
+    Inline(#[serde(serialize_with = "write", deserialize_with = "read")] Bytes),
+    /// This server has it.
+    At(Address),
+}
+
+impl Code {
+    /// This module, which travels with the chain: all that does is at most 16 KiB together.
+    pub fn new(module: impl Into<Bytes>) -> Self {
+        let module = module.into();
+        Self {
+            hash: Hash::of(&module),
+            source: Source::Inline(module),
+        }
+    }
+
+    /// The module with this hash, which the server at this address has in its [`Repository`](crate::Repository).
+    pub fn kept(hash: Hash, at: impl Into<Address>) -> Self {
+        Self {
+            hash,
+            source: Source::At(at.into()),
+        }
+    }
+
+    /// The same, but it does not travel: the server at this address has it in its [`Repository`](crate::Repository). It may be the
+    /// client itself, if that listens.
+    pub fn at(self, server: impl Into<Address>) -> Self {
+        Self::kept(self.hash, server)
+    }
+
+    /// The module's hash.
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    /// The function that the module exports by this name.
+    pub fn function(&self, name: &str) -> Function {
+        Function {
+            runs: Runs::WebAssembly {
+                code: self.hash,
+                function: name.to_owned(),
+            },
+            code: Some(self.clone()),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline(module) => write!(f, "{} bytes", module.len()),
+            Self::At(address) => write!(f, "at {address}"),
+        }
+    }
+}
+
+/// A function of a chain: of [`Code`] that comes along, or one that servers have by its name, which a `&str` is.
+#[derive(Debug, Clone)]
+pub struct Function {
+    runs: Runs,
+    code: Option<Code>,
+}
+
+impl Function {
+    pub(crate) fn parts(self) -> (Runs, Option<Code>) {
+        (self.runs, self.code)
+    }
+}
+
+impl From<&str> for Function {
+    fn from(name: &str) -> Self {
+        Self {
+            runs: Runs::Native(name.to_owned()),
+            code: None,
+        }
+    }
+}
+
+fn write<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bytes(bytes)
+}
+
+fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+    struct Owned;
+
+    impl Visitor<'_> for Owned {
+        type Value = Bytes;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("bytes")
+        }
+
+        fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+            Ok(Bytes::copy_from_slice(bytes))
+        }
+    }
+
+    from.deserialize_bytes(Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_has_one_form() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(Hash::of(b"").to_string(), empty);
+        assert_eq!(empty.parse(), Ok(Hash::of(b"")));
+        let with = |first: &str| format!("{first}{}", &empty[1..]);
+        for wrong in [
+            "",
+            &empty[1..],
+            &with("E"),
+            &with("+"),
+            &with("g"),
+            &with("é"),
+        ] {
+            assert_eq!(wrong.parse::<Hash>(), Err(HashError(wrong.into())));
+        }
+    }
+}

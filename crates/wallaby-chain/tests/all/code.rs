@@ -1,0 +1,563 @@
+//! Functions that clients bring: where servers get them from, who may bring any, how many a server keeps.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wallaby::{Code as StatusCode, Endpoint, Status};
+use wallaby_chain::{
+    Chains, Code, CodeLimits, Effort, Fault, Functions, Hash, Hop, Limits, Link, Merge, Module,
+    Repository, Runtime, State, Step, functions, pipe, start,
+};
+use wallaby_chain_guest as guest;
+
+use crate::composition::{Primary, copying, store};
+use crate::world::{Net, at, hosts, patience, status, texts, words};
+
+/// Runs the functions of this file, whatever the code is; what it counts shows how servers treat code.
+#[derive(Default)]
+struct Counts {
+    loads: AtomicUsize,
+    kept: AtomicUsize,
+    most_kept: AtomicUsize,
+    /// Where it ran for long.
+    long: Mutex<Vec<ThreadId>>,
+    /// The first load waits until the other end is dropped.
+    gate: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+struct Fake(Arc<Counts>);
+
+struct Loaded(Arc<Counts>);
+
+impl Runtime for Fake {
+    fn load(&self, module: &[u8]) -> Result<Arc<dyn Module>, Status> {
+        let counts = &self.0;
+        counts.loads.fetch_add(1, Ordering::SeqCst);
+        let gate = counts.gate.lock().expect("a lock").take();
+        gate.map(|gate| gate.recv());
+        match module {
+            b"malformed" => return Err(Status::invalid_argument("it is malformed")),
+            b"panic" => panic!("as it was told"),
+            _ => {}
+        }
+        let kept = counts.kept.fetch_add(1, Ordering::SeqCst) + 1;
+        counts.most_kept.fetch_max(kept, Ordering::SeqCst);
+        Ok(Arc::new(Loaded(Arc::clone(counts))))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.0.kept.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Module for Loaded {
+    fn check(&self, function: &str) -> Result<(), Status> {
+        match function {
+            "missing" => Err(Status::not_found("there is no such function")),
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, function: &str, input: &[u8], effort: Effort) -> Result<Vec<u8>, Fault> {
+        Ok(match function {
+            "count" => guest::run(count, input),
+            "both" => guest::run(both, input),
+            "join" => guest::run(join, input),
+            "rescue" => guest::run(rescue, input),
+            "long" if effort == Effort::Brief => return Err(Fault::Longer),
+            "long" => {
+                self.0
+                    .long
+                    .lock()
+                    .expect("a lock")
+                    .push(thread::current().id());
+                guest::run(end, input)
+            }
+            "garbage" => b"\xff\xff".to_vec(),
+            "panic" => panic!("as it was told"),
+            _ => guest::run(end, input),
+        })
+    }
+
+    fn size(&self) -> usize {
+        1000
+    }
+}
+
+type Says = Result<guest::Step, guest::Error>;
+
+fn end(_: guest::State, answer: guest::Answer<'_>) -> Says {
+    Ok(guest::Step::End(answer.bytes().to_vec()))
+}
+
+/// Goes on so many times, and then to a function of the server.
+fn count(mut state: guest::State, answer: guest::Answer<'_>) -> Says {
+    let (left, next): (u32, guest::Link) = (state.get("left")?, state.get("next")?);
+    let hop = guest::Hop::to(&next, &(answer.read::<String>()?,))?;
+    state.set("left", &left.saturating_sub(1))?;
+    Ok(match left {
+        0 => hop
+            .then(guest::Function::Native("last".into()), state)
+            .into(),
+        _ => hop.then("count", state).into(),
+    })
+}
+
+fn both(state: guest::State, answer: guest::Answer<'_>) -> Says {
+    let (shout, text): (guest::Link, &str) = (state.get("shout")?, answer.read()?);
+    let branches = [
+        guest::Hop::to(&shout, &(text,))?,
+        guest::Hop::to(&shout, &("b",))?,
+    ];
+    let merge = guest::Merge::at(&shout.server, "join", guest::State::new().with("by", &"+")?);
+    Ok(guest::Step::split(branches, merge))
+}
+
+fn join(state: guest::State, results: Vec<guest::Answer<'_>>) -> Says {
+    let texts: Result<Vec<&str>, _> = results.iter().map(guest::Answer::read).collect();
+    guest::Step::end(&texts?.join(&state.get::<String>("by")?))
+}
+
+fn rescue(state: guest::State, exception: guest::Exception) -> Says {
+    let link: guest::Link = state.get("shout")?;
+    let text = format!(
+        "{} after {} hosts",
+        exception.message,
+        exception.hosts.len()
+    );
+    Ok(guest::Hop::to(&link, &(text,))?.into())
+}
+
+/// A server that runs what anybody brings.
+fn open(limits: CodeLimits) -> (Chains, Arc<Counts>) {
+    let counts = Arc::<Counts>::default();
+    let limits = Limits {
+        code: limits,
+        ..Limits::default()
+    };
+    let last = |state: State, answer: wallaby_chain::Answer| {
+        // What a function of code has written is of any type.
+        assert_eq!(state.get::<u32>("left"), Ok(0));
+        Step::end(&format!("{}?", answer.read::<String>()?))
+    };
+    let chains = Chains::new().function("last", last).limits(limits);
+    (chains.code(Fake(Arc::clone(&counts)), |_| true), counts)
+}
+
+async fn server(limits: CodeLimits) -> (Endpoint, Arc<Counts>) {
+    let (chains, counts) = open(limits);
+    (Net::Tcp.serve(chains).await, counts)
+}
+
+fn code(number: u32) -> Code {
+    Code::new(number.to_be_bytes().to_vec())
+}
+
+/// What a chain of one link comes to: `shout`, and then this function on `a!`.
+async fn ask(
+    client: &Endpoint,
+    server: &Endpoint,
+    code: &Code,
+    function: &str,
+) -> Result<String, wallaby::CallError> {
+    let state = State::new().with("shout", &Link::to(at(server), &words::SHOUT));
+    let first = Hop::to(at(server), &words::SHOUT, ("a".into(),));
+    let first = first.then(code.function(function), state.expect("a link"));
+    let chain = start::<String>(first).call(client.caller());
+    chain.expect("it is small").await
+}
+
+#[tokio::test]
+async fn code_travels_with_a_chain_and_is_loaded_once_by_each_server() {
+    let (a, loads_a) = server(CodeLimits::default()).await;
+    let (b, loads_b) = server(CodeLimits::default()).await;
+    let client = Net::Tcp.client().await;
+    for _ in 0..3 {
+        let state = State::new()
+            .with("left", &2u32)
+            .and_then(|state| state.with("next", &Link::to(at(&b), &words::SHOUT)));
+        let first = Hop::to(at(&a), &words::SHOUT, ("a".into(),));
+        let first = first.then(code(1).function("count"), state.expect("small"));
+        let answer = start::<String>(first).call(client.caller());
+        assert_eq!(answer.expect("it is small").await, Ok("a!!!!?".into()));
+    }
+    for loads in [loads_a, loads_b] {
+        assert_eq!(loads.loads.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[tokio::test]
+async fn code_splits_merges_and_catches() {
+    let ((a, _), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);
+    let both = ask(&client, &a, &code(1), "both").await;
+    assert_eq!(both, Ok("a!!+b!".into()));
+    // The merging function of a chain that was split elsewhere, by a native function.
+    let to = at(&a);
+    let native = Chains::new().function("split", move |_, answer| {
+        let branches = ["b", "c"].map(|text| Hop::to(&to, &words::SHOUT, (text.into(),)));
+        let _: String = answer.read()?;
+        let state = State::new().with("by", &"-".to_owned())?;
+        Ok(Step::split(
+            branches,
+            Merge::at(&to, code(2).function("join"), state),
+        ))
+    });
+    let b = Net::Tcp.serve(native).await;
+    let first = Hop::to(at(&b), &words::SHOUT, ("a".into(),)).then("split", State::new());
+    let merged = start::<String>(first).call(client.caller());
+    assert_eq!(merged.expect("it is small").await, Ok("b!-c!".into()));
+    // Somebody says no, and the function says what then.
+    let state = State::new().with("shout", &Link::to(at(&a), &words::SHOUT));
+    let chain = pipe(at(&b), &words::SHOUT, ("mail".into(),)).then(at(&b), &words::DENY);
+    let chain = chain.catch(at(&a), code(3).function("rescue"), state.expect("a link"));
+    let rescued = chain.call(client.caller()).expect("it is small").await;
+    assert_eq!(rescued, Ok("mail! is not for you after 2 hosts!".into()));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_code_is_an_exception() {
+    let (a, hanging) = Net::Tcp.serve_hanging(open(CodeLimits::default()).0).await;
+    let client = Net::Tcp.client().await;
+    for (module, function, expected, text) in [
+        (
+            "malformed",
+            "end",
+            StatusCode::InvalidArgument,
+            "it is malformed",
+        ),
+        (
+            "panic",
+            "end",
+            StatusCode::Panicked,
+            "what runs functions has panicked: as it was told",
+        ),
+        (
+            "a",
+            "missing",
+            StatusCode::NotFound,
+            "there is no such function",
+        ),
+        (
+            "a",
+            "garbage",
+            StatusCode::InvalidArgument,
+            "cannot be read",
+        ),
+        (
+            "a",
+            "panic",
+            StatusCode::Panicked,
+            "what runs functions has panicked: as it was told",
+        ),
+        (
+            "a",
+            "join",
+            StatusCode::InvalidArgument,
+            "the function is for something else",
+        ),
+    ] {
+        let code = Code::new(module.as_bytes());
+        let refused = status(ask(&client, &a, &code, function).await);
+        assert_eq!(refused.code(), expected, "{refused}");
+        assert!(refused.message().contains(text), "{refused}");
+        assert_eq!(hosts(&refused), texts([&at(&a)]));
+    }
+    // What can be known before is known before the link runs.
+    for (module, function) in [("malformed", "end"), ("a", "missing")] {
+        let first = Hop::to(at(&a), &words::HANG, (String::new(),));
+        let first = first.then(
+            Code::new(module.as_bytes()).function(function),
+            State::new(),
+        );
+        let call = start::<String>(first).call(client.caller());
+        status(call.expect("it is small").await);
+    }
+    assert_eq!(hanging.available_permits(), 0);
+    assert_eq!(ask(&client, &a, &code(1), "end").await, Ok("a!".into()));
+}
+
+#[tokio::test]
+async fn nobody_may_bring_code_unless_a_server_says_so() {
+    let client = Net::Tcp.client().await;
+    let counts = Arc::<Counts>::default();
+    let guarded = || Chains::new().code(Fake(Arc::clone(&counts)), |_| false);
+    let (none, guarded) = (
+        Net::Tcp.serve(Chains::new()).await,
+        Net::Tcp.serve(guarded()).await,
+    );
+    let hash = code(1).hash();
+    for (server, expected, text) in [
+        (
+            &none,
+            StatusCode::Unimplemented,
+            format!("code {hash} is WebAssembly: this server runs pipes"),
+        ),
+        (
+            &guarded,
+            StatusCode::PermissionDenied,
+            "may not bring code here".into(),
+        ),
+    ] {
+        let refused = status(ask(&client, server, &code(1), "end").await);
+        assert_eq!(refused.code(), expected);
+        assert!(refused.message().contains(&text), "{refused}");
+        assert_eq!(hosts(&refused), texts([&at(server)]));
+        // Chains without code are not asked about it, nor is code that runs elsewhere.
+        let (other, _) = self::server(CodeLimits::default()).await;
+        let first = Hop::to(at(&other), &words::SHOUT, ("a".into(),));
+        let first = first.then(code(1).function("end"), State::new());
+        let chain = start::<String>(first).then(at(server), &words::SHOUT);
+        let answer = chain.call(client.caller()).expect("it is small").await;
+        assert_eq!(answer, Ok("a!!".into()));
+    }
+    assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
+}
+
+/// Code that waits below another function runs where that one ends: its server is asked, too, though nothing of it showed before.
+#[tokio::test]
+async fn code_further_down_the_stack_needs_permission_as_well() {
+    let client = Net::Tcp.client().await;
+    let counts = Arc::<Counts>::default();
+    let guarded = copying().code(Fake(Arc::clone(&counts)), |_| false);
+    let guarded = Net::Tcp.serve(guarded).await;
+    let primary = Primary {
+        backup: at(&guarded),
+        catches: None,
+    };
+    let (chains, _) = open(CodeLimits::default());
+    let outer = chains.add_to(Endpoint::builder().serve(store::service(primary)));
+    let outer = Net::Tcp.bind(outer).await;
+    let first = Hop::to(at(&outer), &store::PUT, ("a".into(),));
+    let first = first.then(code(1).function("end"), State::new());
+    let call = start::<String>(first).call(client.caller());
+    let refused = status(call.expect("it is small").await);
+    assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
+    assert_eq!(hosts(&refused), texts([&at(&outer), &at(&guarded)]));
+    assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn servers_fetch_large_code_from_the_client_once() {
+    let ((a, loads), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);
+    let repository = Repository::new();
+    client
+        .serve(repository.service())
+        .expect("nothing is served there");
+    let large = repository.keep(vec![7; 100_000]).expect("there is room");
+    for _ in 0..3 {
+        let code = large.clone().at(at(&client));
+        assert_eq!(ask(&client, &a, &code, "end").await, Ok("a!".into()));
+    }
+    assert_eq!(client.metrics().requests_received, 1);
+    assert_eq!(loads.loads.load(Ordering::SeqCst), 1);
+    // It does not travel.
+    let state = State::new();
+    let first = Hop::to(at(&a), &words::SHOUT, ("a".into(),)).then(large.function("end"), state);
+    let error = start::<String>(first)
+        .call(client.caller())
+        .expect_err("too large");
+    assert!(
+        matches!(error, wallaby_chain::ChainError::TooLarge(_)),
+        "{error}"
+    );
+}
+
+/// A repository that is not one.
+struct Bad;
+
+#[wallaby::serve]
+impl Functions for Bad {
+    async fn upload(&self, _module: Vec<u8>) -> Hash {
+        code(1).hash()
+    }
+
+    async fn fetch(&self, hash: Hash) -> Vec<u8> {
+        if hash == code(9).hash() {
+            std::future::pending::<()>().await;
+        }
+        b"something else".to_vec()
+    }
+
+    async fn list(&self, _after: Option<Hash>) -> Vec<(Hash, u64)> {
+        Vec::new()
+    }
+
+    async fn delete(&self, _hash: Hash) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_repository_that_has_it_not_is_an_exception() {
+    let limits = CodeLimits {
+        fetch: Duration::from_millis(200),
+        bytes: 1000,
+        ..CodeLimits::default()
+    };
+    let ((a, _), client) = (server(limits).await, Net::Tcp.client().await);
+    let repository = Repository::new();
+    client
+        .serve(repository.service())
+        .expect("nothing is served there");
+    let large = repository.keep(vec![7; 1001]).expect("there is room");
+    let bad = Net::Tcp
+        .bind(Endpoint::builder().serve(functions::service(Bad)))
+        .await;
+    let gone = at(&Net::Tcp.client().await);
+    let plain = Net::Tcp.serve(Chains::new()).await;
+    for (code, expected, text) in [
+        (
+            code(1).at(at(&client)),
+            StatusCode::NotFound,
+            "there is no module",
+        ),
+        (
+            code(1).at(at(&plain)),
+            StatusCode::Unimplemented,
+            "could not be fetched from",
+        ),
+        (
+            code(1).at(gone),
+            StatusCode::Unavailable,
+            "could not be fetched from",
+        ),
+        (
+            code(1).at(at(&bad)),
+            StatusCode::DataLoss,
+            "is not what was sent",
+        ),
+        (
+            code(9).at(at(&bad)),
+            StatusCode::DeadlineExceeded,
+            "could not be fetched from",
+        ),
+        (
+            large.at(at(&client)),
+            StatusCode::ResourceExhausted,
+            "has 1001 bytes: at most 1000",
+        ),
+    ] {
+        let refused = status(patience(ask(&client, &a, &code, "end")).await);
+        assert_eq!(refused.code(), expected, "{refused}");
+        assert!(refused.message().contains(text), "{refused}");
+        assert_eq!(hosts(&refused), texts([&at(&a)]));
+    }
+    // What is inside a chain's bytes may lie about its hash as well.
+    let (one, two) = (code(1), code(2));
+    let bytes = |hash: &Hash, module: &[u8]| {
+        let function = [&b"\x01\0\x02"[..], hash.bytes(), b"\x03end\0"].concat();
+        let codes = [&[1], &hash.bytes()[..], &[0, module.len() as u8], module].concat();
+        [b"wchn\x02\0\0\0\0\0", &function[..], &codes[..]].concat()
+    };
+    let shout = |bytes: Vec<u8>| {
+        let client = client.caller().at(at(&a)).continuation(bytes);
+        client.call(&words::SHOUT, ("a".to_owned(),))
+    };
+    let lie = status(shout(bytes(&one.hash(), &2u32.to_be_bytes())).await);
+    assert_eq!(lie.code(), StatusCode::DataLoss, "{lie}");
+    let right = shout(bytes(&two.hash(), &2u32.to_be_bytes())).await;
+    assert!(right.is_ok(), "{right:?}");
+}
+
+/// However many there are, and one that is used again and again stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_functions_does_not_fill_a_server() {
+    const KEPT: usize = 20;
+    for limits in [
+        CodeLimits {
+            kept: KEPT,
+            ..CodeLimits::default()
+        },
+        CodeLimits {
+            kept_bytes: KEPT * 1000 + 999,
+            ..CodeLimits::default()
+        },
+    ] {
+        let ((a, counts), client) = (server(limits).await, Net::Tcp.client().await);
+        let mut number = 1;
+        while number < 5000 {
+            let known = code(0);
+            let known = ask(&client, &a, &known, "end");
+            let batch = (number..number + 10).map(code).collect::<Vec<_>>();
+            let flood = async {
+                for code in &batch {
+                    assert_eq!(ask(&client, &a, code, "end").await, Ok("a!".into()));
+                }
+            };
+            let (known, ()) = tokio::join!(known, flood);
+            assert_eq!(known, Ok("a!".into()));
+            number += 10;
+        }
+        assert_eq!(
+            counts.loads.load(Ordering::SeqCst),
+            5001,
+            "the known one is loaded once"
+        );
+        assert_eq!(counts.kept.load(Ordering::SeqCst), KEPT);
+        let most = counts.most_kept.load(Ordering::SeqCst);
+        assert!(most <= KEPT + 20, "{most} at once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_are_limited_and_shared() {
+    patience(async {
+        let limits = CodeLimits {
+            loading: 2,
+            ..CodeLimits::default()
+        };
+        let ((a, counts), client) = (server(limits).await, Net::Tcp.client().await);
+        let (open, gate) = mpsc::channel();
+        *counts.gate.lock().expect("a lock") = Some(gate);
+        let mut calls = JoinSet::new();
+        for number in 1..=4 {
+            let (client, address) = (client.clone(), at(&a));
+            calls.spawn(async move {
+                let first = Hop::to(address, &words::SHOUT, ("a".into(),));
+                let first = first.then(code(number).function("end"), State::new());
+                start::<String>(first)
+                    .call(client.caller())
+                    .expect("small")
+                    .await
+            });
+        }
+        // Two wait, and the others do not.
+        for _ in 0..2 {
+            let refused = status(calls.join_next().await.expect("four").expect("no panic"));
+            assert_eq!(refused.code(), StatusCode::ResourceExhausted);
+            let text = "this server loads at most 2 functions at once";
+            assert!(refused.message().starts_with(text), "{refused}");
+        }
+        drop(open);
+        while let Some(answer) = calls.join_next().await {
+            assert_eq!(answer.expect("no panic"), Ok("a!".into()));
+        }
+        assert_eq!(counts.loads.load(Ordering::SeqCst), 2);
+        let seven = code(7);
+        let same = || ask(&client, &a, &seven, "end");
+        let (one, two, three) = tokio::join!(same(), same(), same());
+        assert_eq!([one, two, three], [(); 3].map(|()| Ok("a!".into())));
+        assert_eq!(counts.loads.load(Ordering::SeqCst), 3);
+        // What has come to nothing makes room, however often.
+        for _ in 0..5 {
+            let refused = ask(&client, &a, &Code::new(&b"malformed"[..]), "end").await;
+            assert_eq!(status(refused).code(), StatusCode::InvalidArgument);
+        }
+        assert_eq!(ask(&client, &a, &code(8), "end").await, Ok("a!".into()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_function_that_takes_long_has_a_thread_of_its_own() {
+    let ((a, counts), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);
+    assert_eq!(ask(&client, &a, &code(1), "long").await, Ok("a!".into()));
+    let long = counts.long.lock().expect("a lock").clone();
+    assert_eq!(long.len(), 1);
+    assert_ne!(long[0], thread::current().id());
+}

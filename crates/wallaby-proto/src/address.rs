@@ -44,7 +44,8 @@ pub enum Address {
     Mem(Arc<str>),
     /// `shm:///path/of/the/socket`: another process of this host, over shared memory that is agreed on at this unix socket
     Shm(Arc<str>),
-    /// `tcp://HOST:PORT` and `udp://HOST:PORT`, where HOST is a name, which is looked up at each dial; or `SCHEME://TEXT`: reached by
+    /// `tcp://HOST:PORT` and `udp://HOST:PORT`, where HOST is a name, which is looked up at each dial: over tcp up to 16 of its IP
+    /// addresses are tried, over udp one, of IPv4 if it has any; or `SCHEME://TEXT`: reached by
     /// a transport that is not part of Wallaby, if an endpoint has it
     Other(OtherAddress),
 }
@@ -121,15 +122,10 @@ impl OtherAddress {
     /// If one of the two is something else, or there is a variant of [`Address`] for it.
     pub fn new(scheme: &str, text: &str) -> Result<Self, AddressError> {
         let whole = || format!("{scheme}://{text}");
-        if NAMED.contains(&scheme) {
-            return match is_host_and_port(text) {
-                true => Ok(Self {
-                    whole: whole().into(),
-                }),
-                false => Err(AddressError::NoSocketAddress { text: whole() }),
-            };
+        if NAMED.contains(&scheme) && !is_host_and_port(text) {
+            return Err(AddressError::NoSocketAddress { text: whole() });
         }
-        if !is_other_scheme(scheme) {
+        if !NAMED.contains(&scheme) && !is_other_scheme(scheme) {
             return Err(AddressError::BadScheme { text: whole() });
         }
         if !is_name(text) {
@@ -170,8 +166,8 @@ fn is_host_and_port(text: &str) -> bool {
     };
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or(host);
-    text.len() <= MAX_NAME
-        && port.parse::<u16>().is_ok()
+    port.parse::<u16>()
+        .is_ok_and(|number| number.to_string() == port)
         && host.split('.').all(label)
         && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -193,6 +189,11 @@ impl Address {
             Self::Other(other) => other.scheme() == "udp",
             _ => false,
         }
+    }
+
+    /// Whether only its transport knows where it leads, as from a host's name.
+    pub fn is_name(&self) -> bool {
+        matches!(self, Self::Other(other) if other.socket().is_none())
     }
 
     /// Whether a host's name has to be looked up to reach it: it may lead to several endpoints, and to another one tomorrow.
@@ -450,6 +451,8 @@ mod tests {
             "tcp://.example:80",
             "tcp://a..b:80",
             "tcp://localhost:65536",
+            "tcp://localhost:+80",
+            "tcp://localhost:080",
             "tcp://:80",
             "tcp://1.2.3.4",
             "tcp://1.2.3:80",

@@ -107,7 +107,8 @@ impl DialPolicy {
         Ok(self)
     }
 
-    /// Dials only what this says yes to, too. It is asked last, often, and must not block.
+    /// Dials only what this says yes to, too. It is asked last, often, and must not block. It is asked about names as well: one that
+    /// only looks at [`Address::Tcp`] and [`Address::Udp`] should say no to [`Address::Other`].
     #[must_use]
     pub fn only_if(mut self, judge: impl Fn(&Address) -> bool + Send + Sync + 'static) -> Self {
         self.judge = Some(Arc::new(judge));
@@ -162,7 +163,7 @@ impl DialPolicy {
 
     /// Whether this address is dialled because others say so.
     pub fn permits(&self, address: &Address) -> bool {
-        let is_name = is_name(address);
+        let is_name = address.is_name();
         let known = is_name && self.names.as_ref().is_some_and(|judge| judge(address));
         // A name may lead into any network.
         let denies = |range: &Range| range.contains(address) || is_name && range.is_network();
@@ -195,11 +196,6 @@ fn socket(address: &Address) -> Option<SocketAddr> {
             .map(|socket| SocketAddr::new(socket.ip().to_canonical(), socket.port())),
         _ => None,
     }
-}
-
-/// Whether only its transport knows where it leads.
-fn is_name(address: &Address) -> bool {
-    matches!(address, Address::Other(other) if other.socket().is_none())
 }
 
 fn leads_somewhere(address: &Address) -> bool {

@@ -417,9 +417,10 @@ impl Builder {
     /// Talks to endpoints of this host over shared memory, whatever address they are known by: to those of this user that are
     /// given the same folder, which must exist and should be this user's alone. On Linux only.
     ///
-    /// An endpoint that others reach over `tcp:`, `udp:` or `unix:` listens in the folder besides, at a socket that has the name
-    /// of the address that others are told. Whoever is about to dial such an address looks there first; if nobody is found,
-    /// or it is another user's, the address itself is dialled. Binding fails if another endpoint of the same address is there.
+    /// An endpoint that others reach over `tcp:`, `udp:` or `unix:` listens in the folder besides, at a socket that has the name of
+    /// the address that others are told. Whoever is about to dial such an address looks there first, unless it has a host's name;
+    /// if nobody is found, or it is another user's, the address itself is dialled. Binding fails if another endpoint of the same
+    /// address is there.
     pub fn same_host(mut self, folder: &str) -> Self {
         self.driver.same_host = Some(folder.into());
         self

@@ -25,7 +25,7 @@ use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
 
-/// Timers of sessions over UDP wait so long: each alarm of the timer's thread costs a task switch.
+/// See `Config::timers_wait`: each alarm of the timer's thread costs a task switch.
 const TIMERS_WAIT: Duration = Duration::from_millis(5);
 
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.

@@ -145,7 +145,7 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
             ConnectError::Refused { server, reason }
         }
         io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied
-            if matches!(server, Address::Other(_)) =>
+            if matches!(server, Address::Other(_)) && !server.has_host_name() =>
         {
             ConnectError::Rejected { server, reason }
         }

@@ -144,8 +144,8 @@ pub struct Config {
     pub schemes: Schemes,
     /// How many answers wait to which no route leads, and for how long.
     pub wayless: WaitingLimits,
-    /// Timers of sessions over UDP that are due before so much time has passed may wait until then: most are for what comes
-    /// meanwhile, and some shells cannot wait for less. Default 0.
+    /// Timers of sessions over UDP that are due within so much time are looked at before a shell waits for them, and moved if what they
+    /// were for has come meanwhile. Nothing is done later for it. For shells for which a short wait is dear. Default 0.
     pub timers_wait: Duration,
     /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a
     /// better way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).

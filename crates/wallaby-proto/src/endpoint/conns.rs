@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Hello, NamedBy, Search};
 use crate::datagram::{Cause, Session, SessionEnd, SessionId, TooManySessions};
+use crate::dial::DialPolicy;
 use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
@@ -232,6 +233,19 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         Ok(id)
+    }
+
+    /// Whether a connection is dialled because a peer has named its address.
+    pub fn is_named_by_peer(&self, id: ConnId) -> bool {
+        let stream = self.conns.get(id).and_then(Conn::stream);
+        stream.is_some_and(|stream| stream.named_by == NamedBy::Peer)
+    }
+
+    /// Whether one of the addresses that a host's name has led to may be dialled for this connection: it must lead to one server, and
+    /// if a peer has named it, it is counted as if the peer had said the address itself.
+    pub fn may_dial_found(&mut self, id: ConnId, at: &Address) -> bool {
+        DialPolicy::default().permits(at)
+            && (!self.is_named_by_peer(id) || self.may_dial(at, None, NamedBy::Peer).is_ok())
     }
 
     /// A stream that was to be opened to an address of datagrams is a session over these instead, with a peer there: because a stream

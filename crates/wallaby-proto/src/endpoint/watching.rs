@@ -567,7 +567,7 @@ impl<P: Probe> Endpoint<P> {
     /// whose other end says that it is this incarnation, and none of what it has sent came by datagrams, whose end is told to nobody.
     /// Who answers at a host's name may be another server.
     fn is_gone_for_certain(&self, to: &Location, why: Option<&ConnectError>) -> bool {
-        let may_be_there = |at: &Address| at.is_udp() || at.has_host_name();
+        let may_be_there = |at: &Address| at.is_udp() || at.is_name();
         let may_be_there = to.address.as_ref().is_none_or(may_be_there);
         let is_told = matches!(why, None | Some(ConnectError::Refused { .. }));
         let left = to.node.map_or(0, |node| self.connections_with(node));

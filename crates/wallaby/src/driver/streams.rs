@@ -1,6 +1,8 @@
 //! How streams begin: dialled for the endpoint, or accepted.
 
 use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Listener, Opening};
+use crate::transport::{self, Accepted, Listener, Opening, names};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
@@ -58,16 +60,41 @@ impl Inner {
         if let Some(stream) = self.dial_same_host(to).await {
             return Ok(Some(stream));
         }
-        if to.is_udp() {
-            let at = transport::look_up_datagrams(to).await;
-            let at = at.map_err(|error| dial_failed(to, &error))?;
-            self.enter(|core| core.endpoint.dial_datagrams(conn, at));
-            return Ok(None);
+        if to.is_udp() || to.has_host_name() {
+            return self
+                .dial_found(conn, to)
+                .await
+                .map_err(|error| dial_failed(to, &error));
         }
         let stream =
             transport::dial(to, self.settings.ring, &self.settings.driver.transports).await;
         let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: to.clone() })?;
         stream.map(Some).map_err(|error| dial_failed(to, &error))
+    }
+
+    /// The same where it may have to be looked up where an address leads.
+    async fn dial_found(
+        self: &Arc<Self>,
+        conn: ConnId,
+        to: &Address,
+    ) -> io::Result<Option<transport::Stream>> {
+        let (named, for_peer) = (
+            to.has_host_name(),
+            self.ask(|core| core.endpoint.is_named_by_peer(conn)),
+        );
+        let found = names::look_up(to, for_peer).await?;
+        let of: fn(SocketAddr) -> Address = match to.is_udp() {
+            true => Address::Udp,
+            false => Address::Tcp,
+        };
+        let may_dial =
+            |at| !named || self.enter(|core| core.endpoint.may_dial_found(conn, &of(at)));
+        if !to.is_udp() {
+            return names::dial(found, may_dial).await.map(Some);
+        }
+        let at = names::for_datagrams(&found, may_dial)?;
+        self.enter(|core| core.endpoint.dial_datagrams(conn, at));
+        Ok(None)
     }
 
     /// A stream is open: from now on it is driven by a task of its own.

@@ -38,7 +38,7 @@ pub type Builder = crate::Builder<Polling>;
 impl crate::Builder<Polling> {
     /// An endpoint that listens at this address, and at those of [`listen`](Self::listen): `udp://HOST:PORT`,
     /// `tcp://HOST:PORT`, port 0 for any, `unix:///PATH` or `shm:///PATH`. It tells this address to others, and dials whatever
-    /// transports addresses name.
+    /// transports addresses name. One of them at most may be `udp:`; `mem:` is not offered.
     ///
     /// # Errors
     ///

@@ -21,11 +21,16 @@ pub trait Datagrams: Send + Sync + 'static {
 }
 
 /// A socket of such a network. One task receives from it, any thread sends, one at a time. Dropped when its endpoint is closed.
+/// Its methods must not wait, nor call or drop their endpoint: that hangs.
 pub trait DatagramSocket: Send + Sync + fmt::Debug {
     /// Where others reach it.
     fn local(&self) -> SocketAddr;
 
     /// Receives the next datagram into `buffer`, which has room for any: how many bytes it has, and who sent it.
+    ///
+    /// # Errors
+    ///
+    /// News of a datagram that was sent. It is called again at once: a socket that is broken for good stays pending.
     fn poll_receive(
         &self,
         cx: &mut Context<'_>,
@@ -42,7 +47,7 @@ pub trait DatagramSocket: Send + Sync + fmt::Debug {
     /// Ready when there may be room again, after a datagram for which there was none. Only the task that receives waits for it.
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Where a datagram that was sent could not be delivered, as the network says; `None` if there is no such news.
+    /// Where a datagram that was sent could not be delivered, as the network says, each told once; `None` if there is no such news.
     fn take_unreachable(&self) -> Option<SocketAddr> {
         None
     }

@@ -18,7 +18,7 @@ mod identity;
 #[cfg(target_os = "linux")]
 pub(crate) mod inbox;
 mod mem;
-mod names;
+pub(crate) mod names;
 #[cfg(target_os = "linux")]
 pub(crate) mod outbox;
 #[cfg(target_os = "linux")]
@@ -48,7 +48,6 @@ pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
-pub(crate) use self::names::look_up_datagrams;
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 
@@ -165,7 +164,6 @@ pub(crate) async fn dial(
     }
     Some(match server {
         Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
-        named if named.has_host_name() => names::dial(named).await,
         #[cfg(unix)]
         Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
         Address::Mem(name) => mem::dial(name).await,
@@ -275,7 +273,7 @@ async fn resolve(text: &str) -> Result<Address, BindError> {
         address: text.into(),
         source,
     };
-    let found = names::look_up(&address).await.map_err(resolve)?;
+    let found = names::look_up(&address, false).await.map_err(resolve)?;
     match found.first() {
         Some(first) if address.is_udp() => Ok(Address::Udp(*first)),
         Some(first) => Ok(Address::Tcp(*first)),

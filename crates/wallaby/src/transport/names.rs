@@ -12,9 +12,11 @@ use wallaby_proto::Address;
 use super::foreign::Stream;
 use crate::timer::{self, Instant};
 
-/// Names that are looked up at a time in this process: each lookup has a thread, for as long as the system takes, and others may
-/// say what is dialled.
+/// Names that are looked up at a time in this process. Each lookup has a thread, for as long as the system takes.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
+
+/// The same of names that peers have given, who may have chosen them so that nobody answers.
+static LOOKUPS_FOR_PEERS: Semaphore = Semaphore::const_new(4);
 
 /// Addresses of a name that are tried.
 const MOST: usize = 16;
@@ -23,68 +25,75 @@ const MOST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Where a `tcp:` or `udp:` address leads: at least to one place.
-pub(crate) async fn look_up(address: &Address) -> io::Result<Vec<SocketAddr>> {
-    let name = match address {
-        Address::Tcp(socket) | Address::Udp(socket) => return Ok(vec![*socket]),
-        Address::Other(name) => name.text().to_owned(),
-        _ => return Err(io::ErrorKind::Unsupported.into()),
+pub(crate) async fn look_up(address: &Address, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
+    let found = match address {
+        Address::Tcp(socket) | Address::Udp(socket) => vec![*socket],
+        Address::Other(name) => find(name.text().to_owned(), for_peer).await?,
+        _ => Vec::new(),
     };
-    let found = find(name).await?;
     match found.is_empty() {
-        true => Err(io::Error::new(
-            io::ErrorKind::AddrNotAvailable,
-            "the name has no addresses",
-        )),
+        true => Err(nowhere("the name has no addresses")),
         false => Ok(found),
     }
 }
 
-async fn find(name: String) -> io::Result<Vec<SocketAddr>> {
+async fn find(name: String, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
     #[cfg(feature = "turmoil")]
     if turmoil::in_simulation() {
         return Ok(turmoil::net::lookup_host(name).await?.collect());
     }
-    let Ok(permit) = LOOKUPS.acquire().await else {
-        return Err(io::ErrorKind::Unsupported.into()); // nobody closes it
+    let places = match for_peer {
+        true => &LOOKUPS_FOR_PEERS,
+        false => &LOOKUPS,
     };
+    let permit = places.acquire().await.map_err(io::Error::other)?;
     let found = spawn_blocking(move || {
         let _permit = permit; // until the system has answered, though nobody may wait for that any more
         let found = name.to_socket_addrs()?;
-        Ok(found.take(MOST).collect())
+        Ok::<_, io::Error>(found.take(MOST).collect())
     });
-    found
-        .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)))
+    // Of whatever kind the error of the name server is, it says nothing of who listens.
+    let found = found.await.map_err(io::Error::other)?;
+    found.map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Where datagrams to this address go: nobody tells soon that they do not arrive, so only one place is tried. IPv4, if the host has
-/// it: who listens at all addresses mostly listens there, too.
-pub(crate) async fn look_up_datagrams(address: &Address) -> io::Result<SocketAddr> {
-    let found = look_up(address).await?;
-    let v4 = found.iter().find(|at| at.is_ipv4()).or(found.first());
-    v4.copied()
-        .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+fn nowhere(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::AddrNotAvailable, why)
 }
 
-/// Opens a stream to the first of a name's addresses that answers.
-pub(super) async fn dial(address: &Address) -> io::Result<Stream> {
-    let mut rest = look_up(address).await?.into_iter();
-    #[cfg(feature = "turmoil")]
-    if let (Some(at), true) = (rest.as_slice().first(), turmoil::in_simulation()) {
-        return super::simulated::dial(*at).await;
-    }
-    let (mut dials, mut failed) = (JoinSet::new(), None);
+/// Where datagrams go: nobody tells soon that they do not arrive, so only one place is tried. IPv4, if there is any: who listens at
+/// all addresses mostly listens there, too.
+pub(crate) fn for_datagrams(
+    found: &[SocketAddr],
+    mut may_dial: impl FnMut(SocketAddr) -> bool,
+) -> io::Result<SocketAddr> {
+    let (v4, v6) = found.iter().partition::<Vec<_>, _>(|at| at.is_ipv4());
+    let first = v4.into_iter().chain(v6).copied().find(|at| may_dial(*at));
+    first.ok_or_else(|| nowhere(FORBIDDEN))
+}
+
+const FORBIDDEN: &str = "none of its IP addresses may be dialled now";
+
+/// Opens a stream to the first of these that answers.
+pub(crate) async fn dial(
+    found: Vec<SocketAddr>,
+    mut may_dial: impl FnMut(SocketAddr) -> bool,
+) -> io::Result<Stream> {
+    let mut rest = found.into_iter().filter(|at| may_dial(*at));
+    let (mut dials, mut failed) = (JoinSet::new(), nowhere(FORBIDDEN));
     loop {
         if let Some(at) = rest.next() {
+            #[cfg(feature = "turmoil")]
+            if turmoil::in_simulation() {
+                return super::simulated::dial(at).await;
+            }
             dials.spawn(TcpStream::connect(at));
         }
         match timer::timeout_at(Instant::now() + PAUSE, dials.join_next()).await {
             Some(Some(Ok(Ok(stream)))) => return super::tcp(stream),
-            Some(Some(Ok(Err(error)))) => failed = Some(error),
-            Some(Some(Err(error))) => failed = Some(io::Error::other(error)),
-            Some(None) => {
-                return Err(failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()));
-            }
+            Some(Some(Ok(Err(error)))) => failed = error,
+            Some(Some(Err(error))) => failed = io::Error::other(error),
+            Some(None) => return Err(failed),
             None => {}
         }
     }

@@ -97,3 +97,16 @@ async fn an_endpoint_may_tell_a_name() {
     let error = error.expect_err("nobody listens any more");
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
 }
+
+/// What leads to no one server is not dialled behind a name either.
+#[tokio::test]
+async fn a_name_is_no_way_around_what_is_never_dialled() {
+    let client = Net::tcp().client().await;
+    for scheme in ["tcp", "udp"] {
+        let nowhere = format!("{scheme}://localhost:0").parse::<Address>();
+        let nowhere = nowhere.expect("an address");
+        let error = patience(client.connect(&nowhere)).await;
+        let error = error.expect_err("nobody is at port 0");
+        assert!(error.to_string().contains("may be dialled"), "{error}");
+    }
+}

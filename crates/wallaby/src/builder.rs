@@ -34,6 +34,7 @@ pub struct Tokio {
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
+    pub(crate) reflection: bool,
 }
 
 impl Default for Tokio {
@@ -49,6 +50,7 @@ impl Default for Tokio {
             interceptors: Vec::new(),
             call_interceptors: Vec::new(),
             transports: Transports::default(),
+            reflection: true,
         }
     }
 }
@@ -338,6 +340,13 @@ impl Builder {
     /// Serves these methods.
     pub fn serve(mut self, service: Service) -> Self {
         self.driver.services.push(service);
+        self
+    }
+
+    /// Whether the endpoint tells which methods it serves, and of which types ([`crate::reflection`]). Default yes: to whoever may
+    /// call it, unless an interceptor refuses that. Servers that strangers reach may want to say no.
+    pub fn reflection(mut self, tell: bool) -> Self {
+        self.driver.reflection = tell;
         self
     }
 

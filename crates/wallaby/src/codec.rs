@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 pub use wallaby_proto::error::CodecError;
 
 use crate::fingerprint;
+use crate::schema::{self, Schema};
 
 /// A format of payloads.
 pub trait Format: Send + Sync + 'static {
@@ -32,6 +33,12 @@ pub trait Codec<T>: Format {
     /// A number that differs, in all likelihood, for types that look different on the wire; 0 fits any.
     fn fingerprint() -> u64 {
         0
+    }
+
+    /// What values of type `T` look like, for tools that do not have it; none where the format knows no types. It is looked for
+    /// each time.
+    fn schema() -> Option<Schema> {
+        None
     }
 }
 
@@ -64,6 +71,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Codec<T> for Postcard {
 
     fn fingerprint() -> u64 {
         fingerprint::of::<T>()
+    }
+
+    fn schema() -> Option<Schema> {
+        Some(schema::of::<T>())
     }
 }
 

@@ -20,6 +20,7 @@ use crate::driver::shared::{Inner, locked};
 use crate::driver::stream::Delayed;
 use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
@@ -101,6 +102,7 @@ impl Endpoint {
         endpoint.set_epoch(unix.unwrap_or_default());
         let inner = Inner::new(endpoint, builder, delay, runtime);
         inner.serve_lines();
+        inner.serve_own()?;
         for service in services {
             inner.register(service)?;
         }
@@ -130,6 +132,11 @@ impl Endpoint {
     /// If one of them is served already or has a reserved name, or the endpoint was closed; none is registered then.
     pub fn serve(&self, service: Service) -> Result<(), ServeError> {
         self.inner.register(service)
+    }
+
+    /// Says whether a service (`package.Service`) takes work, for who asks [`crate::health`]; `""` is the endpoint as a whole.
+    pub fn set_health(&self, service: &str, health: Health) {
+        self.inner.health.set(service, health);
     }
 
     /// Where others reach this endpoint; `None` if it does not listen.
@@ -181,6 +188,7 @@ impl Endpoint {
     /// How many handlers still ran, and how many requests waited for one, when time was up.
     pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
         let end = Instant::now() + timer::bounded(within);
+        self.inner.health.drain();
         self.inner.enter(|core| core.endpoint.drain());
         let drained = poll_fn(|cx| self.inner.poll_drained(cx));
         if timer::timeout_at(end, drained).await.is_some() {

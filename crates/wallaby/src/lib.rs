@@ -23,12 +23,16 @@
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
+//! | [`reflection`], [`schema`], [`health`] | what an endpoint serves, of which types, and whether it takes work |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
 
 pub mod codec;
+pub mod health;
 pub mod intercept;
 #[cfg(target_os = "linux")]
 pub mod polling;
+pub mod reflection;
+pub mod schema;
 pub mod transport;
 
 mod attempts;
@@ -76,6 +80,7 @@ pub use error::{
     AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
     ServeError, Undrained,
 };
+pub use health::Health;
 pub use hedge::Hedge;
 pub use method::{Answer, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;

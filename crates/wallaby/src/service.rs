@@ -11,6 +11,7 @@ use wallaby_proto::{Code, Status};
 use crate::codec::Codec;
 use crate::intercept::Interceptor;
 use crate::method::{Answer, Method, RequestBody};
+use crate::reflection::Description;
 use crate::request::{RawRequest, Request};
 
 /// What a handler returns: a future that ends when it has nothing more to do. If its request is stopped before, it is dropped
@@ -63,6 +64,26 @@ pub(crate) struct Registered {
     pub(crate) shielded: bool,
     /// Who is asked about its requests, the last one first.
     pub(crate) interceptors: Box<[Arc<dyn Interceptor>]>,
+    /// What is said of it to tools.
+    pub(crate) description: Description,
+}
+
+impl Registered {
+    pub(crate) fn new(
+        definition: Arc<MethodDefinition>,
+        handler: impl Handler,
+        description: Description,
+    ) -> Self {
+        Self {
+            definition,
+            handler: Arc::new(handler),
+            one: false,
+            rest: false,
+            shielded: false,
+            interceptors: Box::default(),
+            description,
+        }
+    }
 }
 
 /// The right to serve names of one of Wallaby's own services: for crates of this repository.
@@ -121,7 +142,7 @@ impl Service {
                 Err(error) => Box::pin(ready(Err(undecodable(&error)))),
             }
         };
-        self.push(Arc::clone(method.definition()), Boxed(handler), A::ONE)
+        self.push::<Args, A, C, ()>(method.definition(), handler)
     }
 
     /// Adds a method whose handler blocks: it runs on a pool of threads that grows and shrinks with need.
@@ -170,13 +191,15 @@ impl Service {
                 Err(status) => Box::pin(ready(Err(status))),
             }
         };
-        self.push(Arc::clone(method.definition()), Boxed(handler), A::ONE)
+        self.push::<Args, A, C, B>(method.definition(), handler)
     }
 
     /// Adds a method with payloads as bytes.
     #[must_use]
-    pub fn raw(self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
-        self.push(definition, handler, false)
+    pub fn raw(mut self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
+        let method = Registered::new(definition, handler, Description::default());
+        self.methods.push(method);
+        self
     }
 
     /// Handles requests of all methods that nobody serves by their names at the endpoint, whatever their service: for gateways and
@@ -200,13 +223,10 @@ impl Service {
     /// ```
     #[must_use]
     pub fn catch_all(mut self, handler: impl Handler) -> Self {
+        let definition = Arc::clone(&REST);
         self.methods.push(Registered {
-            definition: Arc::clone(&REST),
-            handler: Arc::new(handler),
-            one: false,
             rest: true,
-            shielded: false,
-            interceptors: Box::default(),
+            ..Registered::new(definition, handler, Description::default())
         });
         self
     }
@@ -236,14 +256,20 @@ impl Service {
         self
     }
 
-    fn push(mut self, definition: Arc<MethodDefinition>, handler: impl Handler, one: bool) -> Self {
+    fn push<Args, A, C, B>(
+        mut self,
+        definition: &Arc<MethodDefinition>,
+        handler: impl Fn(RawRequest) -> HandlerFuture + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        B: RequestBody,
+    {
+        let description = Description::of::<Args, A, C, B>();
         self.methods.push(Registered {
-            definition,
-            handler: Arc::new(handler),
-            one,
-            rest: false,
-            shielded: false,
-            interceptors: Box::default(),
+            one: A::ONE,
+            ..Registered::new(Arc::clone(definition), Boxed(handler), description)
         });
         self
     }

@@ -25,6 +25,7 @@ use crate::builder::Builder;
 use crate::call::Outcome;
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job, WaitingHandler, Work};
+use crate::health::HealthBoard;
 use crate::log::{self, Watcher};
 use crate::metrics::Meters;
 use crate::pipeline::Store;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     listened: AtomicU64,
     /// What messages that came down lines take until they are whole.
     pub(crate) stored: Store,
+    pub(crate) health: HealthBoard,
     pub(super) delay: Option<Arc<DelayLine<Delayed>>>,
     pub(crate) listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
 }
@@ -138,6 +140,7 @@ impl Inner {
             alarm: AtomicU64::new(u64::MAX),
             listened: AtomicU64::new(0),
             stored: Store::default(),
+            health: HealthBoard::default(),
             delay,
             listeners: Mutex::default(),
         })

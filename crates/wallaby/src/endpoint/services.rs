@@ -8,8 +8,9 @@ use wallaby_proto::connection::{MethodDefinition, is_reserved};
 
 use crate::driver::shared::Inner;
 use crate::error::ServeError;
-use crate::pipeline;
+use crate::reflection::{self, Description};
 use crate::service::{Registered, Service};
+use crate::{health, pipeline};
 use wallaby_proto::Status;
 
 impl Inner {
@@ -18,16 +19,21 @@ impl Inner {
         let definition = Arc::clone(pipeline::definition());
         self.enter(|core| {
             if core.endpoint.serve_line(Arc::clone(&definition)).is_some() {
+                let elsewhere = |_| ready(Err(Status::internal("it is for another method")));
                 core.served.push(Arc::new(Registered {
-                    definition,
-                    handler: Arc::new(|_| ready(Err(Status::internal("it is for another method")))),
-                    one: false,
-                    rest: false,
-                    shielded: false,
                     interceptors: Box::new([Arc::new(pipeline::PipelineInterceptor)]),
+                    ..Registered::new(definition, elsewhere, Description::default())
                 }));
             }
         });
+    }
+
+    /// What Wallaby itself serves everywhere; who is asked about requests is asked about these, too.
+    pub(super) fn serve_own(self: &Arc<Self>) -> Result<(), ServeError> {
+        if self.settings.driver.reflection {
+            self.register(reflection::service())?;
+        }
+        self.register(health::service())
     }
 
     pub(super) fn register(self: &Arc<Self>, service: Service) -> Result<(), ServeError> {
@@ -84,7 +90,9 @@ impl Inner {
                 }
             }
             Ok(())
-        })
+        })?;
+        self.health.look_again();
+        Ok(())
     }
 
     /// What this endpoint does with a method that a caller names: its place among those served.

@@ -7,6 +7,7 @@ use wallaby_proto::{Code, Status};
 use super::{Answer, Method, Target, sealed};
 use crate::body::Body;
 use crate::codec::Codec;
+use crate::reflection::Follows;
 use crate::request::RawRequest;
 use crate::streaming::{IntoStreaming, Streaming};
 
@@ -17,6 +18,10 @@ pub trait RequestBody: sealed::Sealed + Send + Sized + 'static {
     /// The fingerprint of arguments that it follows.
     #[doc(hidden)]
     fn fingerprint(arguments: u64) -> u64;
+
+    /// What follows, for tools.
+    #[doc(hidden)]
+    fn follows() -> Follows;
 
     /// What follows this request, for its handler.
     #[doc(hidden)]
@@ -30,6 +35,10 @@ impl RequestBody for () {
         arguments
     }
 
+    fn follows() -> Follows {
+        Follows::Nothing
+    }
+
     fn receive(_: &RawRequest) -> Result<Self, Status> {
         Ok(())
     }
@@ -40,6 +49,10 @@ impl sealed::Sealed for Body {}
 impl RequestBody for Body {
     fn fingerprint(arguments: u64) -> u64 {
         followed(arguments, "bytes", 0)
+    }
+
+    fn follows() -> Follows {
+        Follows::Bytes
     }
 
     fn receive(request: &RawRequest) -> Result<Self, Status> {
@@ -59,6 +72,10 @@ impl<T, C> sealed::Sealed for Streaming<T, C> {}
 impl<T: Send + 'static, C: Codec<T>> RequestBody for Streaming<T, C> {
     fn fingerprint(arguments: u64) -> u64 {
         followed(arguments, "items", C::fingerprint())
+    }
+
+    fn follows() -> Follows {
+        Follows::ItemsOf(C::schema())
     }
 
     fn receive(request: &RawRequest) -> Result<Self, Status> {

@@ -42,6 +42,7 @@ mod peer_memory;
 mod pipeline;
 mod polling;
 mod pool;
+mod reflection;
 mod refusals;
 mod relay;
 mod resend;

@@ -1,0 +1,152 @@
+//! Whether an endpoint takes work: the service `wallaby.Health`, in the manner of gRPC's.
+//!
+//! Every endpoint on tokio serves it, and interceptors of the endpoint are asked about it as about all methods. `""` is the
+//! endpoint as a whole, which serves unless the application says otherwise. So does each service of which the endpoint has a
+//! method (`package.Service`). An application says more with [`Endpoint::set_health`](crate::Endpoint::set_health), also about
+//! names that are no services. An endpoint that is [drained](crate::Endpoint::drain) tells who watches that it does not serve,
+//! and refuses to be asked, as it refuses all new requests, with [`Unavailable`](wallaby_proto::Code::Unavailable).
+//!
+//! The program `wallaby` asks it (`wallaby health`). Who watches takes the place of one handler in the executor.
+//!
+//! ```
+//! use wallaby::{Address, Client, Endpoint, Health, health};
+//!
+//! # async fn example(endpoint: Endpoint, server: Address) -> Result<(), wallaby::CallError> {
+//! endpoint.set_health("example.Index", Health::NotServing); // until it is loaded
+//!
+//! let client = Client::new(&endpoint, server);
+//! let state = client.call(&health::CHECK, ("example.Index".into(),)).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use wallaby_proto::{Code, Status};
+
+use crate::driver::shared::Inner;
+use crate::method::{Many, Method, One};
+use crate::request::Request;
+use crate::service::{Reserved, Service};
+
+const NAME: &str = "wallaby.Health";
+
+/// How the endpoint (`""`) or a service of it is. One that is not known is the status `NotFound`.
+pub static CHECK: Method<(String,), One<Health>> = Method::new("wallaby.Health/check");
+
+/// The same at once and each time that it has changed, [`Health::Unknown`] among it. It ends when the endpoint is drained. Of
+/// changes that come faster than they can be sent only the last one may be told.
+pub static WATCH: Method<(String,), Many<Health>> = Method::new("wallaby.Health/watch");
+
+/// Whether work is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Health {
+    /// Work is taken.
+    Serving,
+    /// It is known, and takes no work now.
+    NotServing,
+    /// It is not known.
+    Unknown,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Serving => "serving",
+            Self::NotServing => "not serving",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// What the application has said, and who waits for news of it.
+#[derive(Debug, Default)]
+pub(crate) struct HealthBoard(watch::Sender<Said>);
+
+#[derive(Debug, Default)]
+struct Said {
+    services: BTreeMap<String, Health>,
+    draining: bool,
+}
+
+impl HealthBoard {
+    pub(crate) fn set(&self, service: &str, health: Health) {
+        self.0.send_modify(|said| {
+            said.services.insert(service.to_owned(), health);
+        });
+    }
+
+    pub(crate) fn drain(&self) {
+        self.0.send_modify(|said| said.draining = true);
+    }
+
+    /// More is served.
+    pub(crate) fn look_again(&self) {
+        self.0.send_modify(|_| {});
+    }
+}
+
+impl Said {
+    fn health(&self, endpoint: &Inner, service: &str) -> Health {
+        if self.draining {
+            return Health::NotServing;
+        }
+        if let Some(health) = self.services.get(service) {
+            return *health;
+        }
+        let is_of = |method: &str| {
+            let rest = method.strip_prefix(service);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        let served = || {
+            endpoint.ask(|core| {
+                let mut served = core.served.iter();
+                served.any(|method| is_of(method.definition.name()))
+            })
+        };
+        match service.is_empty() || served() {
+            true => Health::Serving,
+            false => Health::Unknown,
+        }
+    }
+}
+
+/// The service.
+pub(crate) fn service() -> Service {
+    Service::new(NAME)
+        .reserved(Reserved::new(NAME))
+        .method(&CHECK, |request, (service,)| check(request, service))
+        .method(&WATCH, |request, (service,)| watch(request, service))
+}
+
+async fn check(request: Request<One<Health>>, service: String) -> Result<(), Status> {
+    let endpoint = &request.handling.endpoint;
+    let health = endpoint.health.0.borrow().health(endpoint, &service);
+    if health == Health::Unknown {
+        let message = format!("no service {service:?} here");
+        return Err(Status::new(Code::NotFound, message));
+    }
+    Ok(request.respond(health).await?)
+}
+
+async fn watch(request: Request<Many<Health>>, service: String) -> Result<(), Status> {
+    let endpoint = &request.handling.endpoint;
+    let mut board = endpoint.health.0.subscribe();
+    let mut told = None;
+    loop {
+        let (health, last) = {
+            let said = board.borrow_and_update();
+            (said.health(endpoint, &service), said.draining)
+        };
+        if told != Some(health) {
+            request.reply(health).await?;
+            told = Some(health);
+        }
+        if last || board.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What an endpoint serves, for programs that were not built with it: the service `wallaby.Reflection`.
+//!
+//! Every endpoint on tokio serves it unless [`Builder::reflection`](crate::Builder::reflection) says no. Whoever may call the
+//! endpoint learns the names of its methods and what their arguments and answers look like, not what they do. Interceptors of
+//! the endpoint are asked about it as about all methods. Endpoints of [the polling driver](crate::polling) do not serve it. The
+//! program `wallaby` lists and calls methods by it (`wallaby list`, `wallaby call`).
+//!
+//! ```
+//! use wallaby::reflection::{METHODS, MethodDescription};
+//! use wallaby::{Address, Client, Endpoint};
+//!
+//! # async fn example(endpoint: Endpoint, server: Address) -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(&endpoint, server);
+//! for text in client.call(&METHODS, ("example.Index/".into(),)).collect().await? {
+//!     let method = MethodDescription::parse(&text)?;
+//!     println!("{} has the codec {} and {:?}", method.name, method.codec, method.signature);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+use wallaby_proto::Status;
+use wallaby_proto::connection::MethodDefinition;
+
+use crate::codec::{Codec, CodecError};
+use crate::error::SendError;
+use crate::method::{Answer, Many, Method, RequestBody};
+use crate::request::Request;
+use crate::schema::Schema;
+use crate::service::{Registered, Reserved, Service};
+
+const NAME: &str = "wallaby.Reflection";
+
+/// The methods of an endpoint whose names begin with the argument, `""` for all: each is told as JSON, for
+/// [`MethodDescription::parse`].
+pub static METHODS: Method<(String,), Many<String>> = Method::new("wallaby.Reflection/methods");
+
+/// What an endpoint tells of a method. Its JSON may get more members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MethodDescription {
+    /// `package.Service/method`; `*` stands for all methods that are not served by their names.
+    pub name: String,
+    /// The codec of its payloads.
+    pub codec: String,
+    /// The fingerprints of arguments and answer, in hexadecimal digits.
+    pub fingerprints: [String; 2],
+    /// What it takes and gives; `None` where it was registered without types ([`Service::raw`]), or where these are too long for a
+    /// message.
+    #[serde(default)]
+    pub signature: Option<Signature>,
+}
+
+/// What a method takes and gives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// Whether there is exactly one answer.
+    pub one: bool,
+    /// What follows its requests.
+    pub follows: Follows,
+    /// The tuple of its arguments; `None` where its codec knows no types.
+    pub arguments: Option<Schema>,
+    /// An answer.
+    pub answer: Option<Schema>,
+}
+
+/// What follows the requests of a method.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Follows {
+    /// Nothing.
+    Nothing,
+    /// Bytes ([`crate::Body`]).
+    Bytes,
+    /// Items ([`crate::Streaming`]), which look so.
+    #[serde(rename = "items")]
+    ItemsOf(Option<Schema>),
+}
+
+impl MethodDescription {
+    /// Reads an answer of [`METHODS`].
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, CodecError> {
+        serde_json::from_str(text).map_err(|error| CodecError::new("JSON", error.to_string()))
+    }
+
+    /// What a caller says of the method, to call it with payloads as bytes ([`crate::Client::call_raw`]); `None` if the description
+    /// has no such name, codec or fingerprints.
+    pub fn definition(&self) -> Option<MethodDefinition> {
+        let [arguments, answer] = &self.fingerprints;
+        let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        MethodDefinition::new(&self.name, &self.codec, number(arguments)?, number(answer)?)
+    }
+
+    fn new(definition: &MethodDefinition, signature: Option<Signature>) -> Self {
+        Self {
+            name: definition.name().to_string(),
+            codec: definition.codec().to_owned(),
+            fingerprints: [definition.arguments(), definition.answer()].map(|it| format!("{it:x}")),
+            signature,
+        }
+    }
+}
+
+/// What is told of a method that is served. It is made when somebody asks for the first time.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    signature: Option<fn() -> Signature>,
+    told: OnceLock<String>,
+}
+
+impl Description {
+    pub(crate) fn of<Args, A, C, B>() -> Self
+    where
+        A: Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        B: RequestBody,
+    {
+        let signature = || Signature {
+            one: A::ONE,
+            follows: B::follows(),
+            arguments: <C as Codec<Args>>::schema(),
+            answer: <C as Codec<A::Item>>::schema(),
+        };
+        Self {
+            signature: Some(signature),
+            told: OnceLock::new(),
+        }
+    }
+}
+
+impl Registered {
+    /// What is told of it.
+    fn described(&self) -> &String {
+        let Description { signature, told } = &self.description;
+        told.get_or_init(|| told_of(&self.definition, signature.map(|signature| signature())))
+    }
+}
+
+fn told_of(definition: &MethodDefinition, signature: Option<Signature>) -> String {
+    let description = MethodDescription::new(definition, signature);
+    serde_json::to_string(&description).unwrap_or_default()
+}
+
+/// The service.
+pub(crate) fn service() -> Service {
+    Service::new(NAME)
+        .reserved(Reserved::new(NAME))
+        .method(&METHODS, |request, (prefix,)| tell(request, prefix))
+}
+
+async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Status> {
+    let served = (request.handling.endpoint).ask(|core| core.served.clone());
+    for method in served {
+        if !method.definition.name().starts_with(&prefix) {
+            continue;
+        }
+        let told = method.described();
+        match request.reply(told.clone()).await {
+            // Its types are left out rather than all that comes behind it.
+            Err(SendError::TooLarge { .. }) => {
+                request.reply(told_of(&method.definition, None)).await?;
+            }
+            told => told?,
+        }
+    }
+    Ok(())
+}

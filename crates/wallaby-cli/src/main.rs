@@ -1,5 +1,5 @@
-//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `onc` compiles interface files
-//! of ONC RPC and knows where its programs are.
+//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call` and `health` ask
+//! endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are.
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -8,6 +8,7 @@ mod demo;
 mod onc;
 mod output;
 mod progress;
+mod remote;
 #[cfg(feature = "bench")]
 mod thesis;
 mod time;
@@ -30,6 +31,12 @@ struct Cli {
 enum Command {
     /// Search text files on a cluster of processes: by multi-hop calls, then by plain RPC
     Demo(Box<demo::Demo>),
+    /// List what an endpoint serves: services, methods, types
+    List(remote::List),
+    /// Call a method of an endpoint, with arguments in JSON
+    Call(Box<remote::Call>),
+    /// Ask whether an endpoint, or a service of it, takes work
+    Health(remote::Health),
     /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -47,6 +54,9 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(demo) => demo.run(),
+        Command::List(list) => list.run(),
+        Command::Call(call) => call.run(),
+        Command::Health(health) => health.run(),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => bench.run(),
         #[cfg(feature = "onc")]
@@ -67,6 +77,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     const INTERRUPTED: u8 = 130;
     if error.is::<Gone>() {
         return ExitCode::SUCCESS;
+    }
+    if let Some(output::Exit(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
     }
     if error.is::<Interrupted>() {
         if std::io::stderr().is_terminal() {

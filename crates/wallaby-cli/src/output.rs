@@ -1,4 +1,32 @@
-//! How wide what is drawn may be.
+//! How what is said looks: how wide it may be, and that words of others do nothing to a terminal.
+
+use std::fmt;
+
+/// The program ends with this status; all has been said.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit status {}", self.0)
+    }
+}
+
+impl std::error::Error for Exit {}
+
+/// Somebody else's words in one line: what would control a terminal is escaped, in a way that JSON has, too.
+pub(crate) fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        // What turns the direction of writing makes lines say something else than they do.
+        let turns = matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match turns || character.is_control() {
+            true => out += &format!("\\u{:04x}", u32::from(character)),
+            false => out.push(character),
+        }
+    }
+    out
+}
 
 /// How many columns there are to draw in.
 pub(crate) fn width() -> usize {
@@ -6,5 +34,19 @@ pub(crate) fn width() -> usize {
     match console::Term::stdout().size_checked() {
         Some((_, columns)) => usize::from(columns),
         None => WITHOUT_TERMINAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_do_nothing_to_a_terminal() {
+        assert_eq!(plain("wörter \"und\" so"), "wörter \"und\" so");
+        assert_eq!(
+            plain("a\x1b[2J\u{9b}\n\u{202e}b"),
+            "a\\u001b[2J\\u009b\\u000a\\u202eb"
+        );
     }
 }

@@ -13,6 +13,9 @@ use wallaby_onc::xdr::Xdr;
 use wallaby_onc::{CallError, Channel, Peer, Procedure, service};
 use wallaby_program::output;
 
+use crate::output::plain;
+use crate::remote::block_on;
+
 /// How a machine is asked.
 #[derive(Debug, Args)]
 struct Asking {
@@ -134,7 +137,7 @@ impl Asking {
 
 impl List {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        super::block_on(async {
+        block_on(async {
             let rpcbind = self.asking.rpcbind(self.port, self.udp).await?;
             let mut mappings = rpcbind.dump().await?;
             mappings.sort();
@@ -169,13 +172,9 @@ impl List {
     }
 }
 
-fn plain(text: &str) -> String {
-    text.escape_debug().to_string()
-}
-
 impl Ping {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        super::block_on(async {
+        block_on(async {
             let address = match self.port {
                 Some(port) => self.asking.addresses(port).await?.remove(0),
                 None => self.find().await?,

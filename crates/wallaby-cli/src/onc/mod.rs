@@ -29,12 +29,6 @@ impl Onc {
     }
 }
 
-/// Runs what waits for sockets.
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    { runtime }.enable_all().build()?.block_on(work)
-}
-
 /// An error whose text is complete.
 #[derive(Debug)]
 pub(crate) struct Reported(String);

@@ -51,7 +51,7 @@ enum Whose {
 
 impl Rpcbind {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        super::block_on(async {
+        crate::remote::block_on(async {
             // Before anybody knows that there is something to end.
             let mut interrupt = signal(SignalKind::interrupt())?;
             let mut terminate = signal(SignalKind::terminate())?;

@@ -3,3 +3,4 @@
 
 mod demo;
 mod onc;
+mod remote;

@@ -1,0 +1,134 @@
+//! What is asked of an endpoint that runs: what it serves, a call, whether it takes work.
+
+mod call;
+mod decode;
+mod encode;
+mod health;
+mod list;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use wallaby::reflection::{METHODS, MethodDescription};
+use wallaby::{Address, CallError, Client, Code, Endpoint};
+use wallaby_tls::Tls;
+
+pub(crate) use self::call::Call;
+pub(crate) use self::health::Health;
+pub(crate) use self::list::List;
+
+/// How many values may be inside each other: their types come from a peer. In JSON it is less, by what does not show there.
+const DEPTH: usize = 256;
+
+/// So many names are told to who has a wrong one.
+const MOST_NAMES: usize = 20;
+
+/// Whom to ask, and how.
+#[derive(Debug, Args)]
+struct Asking {
+    /// The server, as tcp://HOST:PORT, udp://HOST:PORT, tls://HOST:PORT, unix:///PATH or shm:///PATH
+    address: Address,
+    /// How long a call may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    deadline: Duration,
+    /// Something that the server is told beside the arguments, perhaps a credential
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
+    /// For tls: the certificates that are trusted, in PEM
+    #[arg(long, value_name = "FILE")]
+    roots: Option<PathBuf>,
+    /// For tls: the certificate that is shown, with those that lead to its root, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["key", "roots"])]
+    certificate: Option<PathBuf>,
+    /// For tls: the key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
+}
+
+/// `KEY=VALUE`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+impl Asking {
+    async fn client(&self) -> anyhow::Result<Client> {
+        let mut builder = Endpoint::builder();
+        if let Some(roots) = &self.roots {
+            let mut tls = Tls::builder().roots_file(roots);
+            if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
+                tls = tls.certificate_files(certificate, key);
+            }
+            builder = builder.transport(tls.build()?);
+        } else if self.address.scheme() == "tls" {
+            bail!("whom to trust? --roots says in which file the certificates are");
+        }
+        let endpoint = builder.bind().await?;
+        let client = Client::new(&endpoint, &self.address).deadline(self.deadline);
+        let metadata = self.metadata.iter();
+        Ok(metadata.fold(client, |client, (key, value)| client.metadata(key, value)))
+    }
+
+    /// The methods whose names begin so, in order.
+    async fn methods(
+        &self,
+        client: &Client,
+        prefix: &str,
+    ) -> anyhow::Result<Vec<MethodDescription>> {
+        let told = client.call(&METHODS, (prefix.to_owned(),)).collect().await;
+        let told = told.map_err(|error| self.explain(error))?;
+        let methods = told.iter().map(|text| MethodDescription::parse(text));
+        let mut methods: Vec<_> = methods
+            .collect::<Result<_, _>>()
+            .with_context(|| format!("{} describes its methods in other words", self.address))?;
+        methods.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(methods)
+    }
+
+    /// Why there are no methods.
+    fn explain(&self, error: CallError) -> anyhow::Error {
+        let address = &self.address;
+        match error.code() {
+            Code::Unimplemented => anyhow::anyhow!(
+                "{address} does not tell what it serves: reflection is switched off there, or it has none"
+            ),
+            _ => anyhow::Error::new(error).context(format!("cannot ask {address} what it serves")),
+        }
+    }
+
+    /// The method of this name.
+    async fn method(&self, client: &Client, name: &str) -> anyhow::Result<MethodDescription> {
+        let methods = self.methods(client, name).await?;
+        if let Some(method) = methods.into_iter().find(|method| method.name == name) {
+            return Ok(method);
+        }
+        let others = self.methods(client, "").await?;
+        let names: Vec<&str> = (others.iter().map(|method| method.name.as_str()))
+            .filter(|name| !is_own(name))
+            .take(MOST_NAMES)
+            .collect();
+        match names.is_empty() {
+            true => bail!("{} serves no methods", self.address),
+            false => bail!(
+                "{} has no method {name}; it has {}",
+                self.address,
+                names.join(", ")
+            ),
+        }
+    }
+}
+
+/// Whether a method is one of Wallaby's own.
+fn is_own(name: &str) -> bool {
+    name.starts_with("wallaby.")
+}
+
+/// Runs what waits for sockets.
+pub(crate) fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().build()?.block_on(work)
+}

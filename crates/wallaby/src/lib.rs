@@ -143,6 +143,11 @@ struct MulticastPage;
 #[doc = include_str!("../../../docs/security.md")]
 struct SecurityPage;
 
+/// And that of the page about asking endpoints that run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/operations.md")]
+struct OperationsPage;
+
 /// And those of the page about extending it.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/extending.md")]

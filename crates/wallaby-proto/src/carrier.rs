@@ -177,6 +177,14 @@ impl Carrier<&mut Connection, &mut Session> {
         either!(self, carried => carried.go_away());
     }
 
+    /// Tells the peer of a stream how much of it was handled: nothing that comes after is. Over datagrams messages may overtake each
+    /// other, so nothing is said there.
+    pub fn stop_reading(&mut self) {
+        if let Self::Stream(connection) = self {
+            connection.stop_reading();
+        }
+    }
+
     /// Ends it, and tells the peer why.
     pub fn close(&mut self, reason: &str) {
         either!(self, carried => carried.close(reason));

@@ -57,10 +57,12 @@ pub enum Code {
     Panicked = 18,
     /// Both sides know the method, but with other types or another codec.
     Mismatch = 19,
+    /// A server was closed while the request ran there: how much of it was done is not known.
+    Unfinished = 20,
 }
 
 impl Code {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Cancelled,
         Self::Unknown,
         Self::InvalidArgument,
@@ -80,6 +82,7 @@ impl Code {
         Self::Unanswered,
         Self::Panicked,
         Self::Mismatch,
+        Self::Unfinished,
     ];
 
     /// The code with this number; a number from a newer version is [`Code::Unknown`].
@@ -114,6 +117,7 @@ impl fmt::Display for Code {
             Self::Unanswered => "unanswered",
             Self::Panicked => "panicked",
             Self::Mismatch => "mismatch",
+            Self::Unfinished => "unfinished",
         })
     }
 }
@@ -127,6 +131,7 @@ pub struct Status {
     server: Option<Address>,
     method: Option<Arc<str>>,
     loss: Option<Arc<Loss>>,
+    not_executed: bool,
 }
 
 impl Status {
@@ -143,6 +148,7 @@ impl Status {
             server: None,
             method: None,
             loss: None,
+            not_executed: false,
         }
     }
 
@@ -187,6 +193,19 @@ impl Status {
     /// and the branch may have been executed.
     pub fn loss(&self) -> Option<&Loss> {
         self.loss.as_deref()
+    }
+
+    /// Whether the request that it is about was certainly not executed, as who would have sent it or its server says: it did not
+    /// reach its server, or that shut down before it began. So it may be made again elsewhere, whatever it does.
+    pub fn is_not_executed(&self) -> bool {
+        self.not_executed
+    }
+
+    /// Says that the request was certainly not executed.
+    #[must_use]
+    pub(crate) fn not_executed(mut self, not_executed: bool) -> Self {
+        self.not_executed = not_executed;
+        self
     }
 
     /// Says at which request this happened.
@@ -244,6 +263,7 @@ impl Status {
             server,
             method: None,
             loss: None,
+            not_executed: false,
         })
     }
 }
@@ -282,6 +302,7 @@ constructors! {
     unanswered => Unanswered,
     panicked => Panicked,
     mismatch => Mismatch,
+    unfinished => Unfinished,
 }
 
 /// So that handlers can use `?` on what reads and writes. Errors that say nothing of the caller's request are

@@ -56,6 +56,8 @@ pub enum Broken {
     SurvivorUnheard,
     /// A call goes on without what is lost of it, and does not say so.
     LossUntold,
+    /// A server that is closed says of requests that it has begun that it has not.
+    NeverBegan,
 }
 
 impl Broken {

@@ -27,6 +27,7 @@ points! {
     // Faults as they took effect.
     FaultProcessCrash: "fault: a process crashed",
     FaultMachineCrash: "fault: a machine crashed",
+    FaultClosed: "fault: an endpoint was closed",
     FaultRestart: "fault: another life started at an address",
     FaultStall: "fault: a node stalled while input waited for it",
     FaultHeld: "fault: a partition held bytes back",
@@ -71,6 +72,9 @@ points! {
     RequestQueueFull: "request: refused, as many waited as may",
     RequestDeadline: "request: stopped at its deadline",
     RequestUndelivered: "request: certainly not delivered",
+    RequestUnread: "request: its server was closed before it had read it",
+    RequestNotExecuted: "request: its server was closed before it began",
+    RequestUnfinished: "request: its server was closed while it ran",
     // How a branch ends.
     EndLast: "end: the last response says so",
     EndOwnManifest: "end: a response with the branch's own manifest",

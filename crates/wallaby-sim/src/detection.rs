@@ -16,7 +16,7 @@ use std::time::Duration;
 use wallaby_proto::wire::{Child, Message, Pong};
 use wallaby_proto::{CallId, Facts, Manifest, Path, RequestId, Token};
 
-use crate::plan::{CallPlan, Fault, NodePlan, Plan};
+use crate::plan::{CallPlan, Fault, Manner, NodePlan, Plan};
 
 /// Times are told to the microsecond, and timers fire a little later.
 const PRECISION: Duration = Duration::from_micros(10);
@@ -398,7 +398,15 @@ fn is_prompt(plan: &Plan, call: &CallPlan, now: Duration) -> bool {
 
 /// Whether the end of a process is the end of its connections, which their other ends learn.
 fn ends_connections(plan: &Plan) -> bool {
-    let silent = |fault: &Fault| matches!(fault, Fault::Crash { machine: true, .. });
+    let silent = |fault: &Fault| {
+        matches!(
+            fault,
+            Fault::Crash {
+                manner: Manner::Machine,
+                ..
+            }
+        )
+    };
     !plan.nodes.iter().any(|node| node.udp) && !plan.faults.iter().any(silent)
 }
 

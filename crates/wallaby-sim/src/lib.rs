@@ -29,6 +29,6 @@ pub use broken::Broken;
 pub use campaign::Summary;
 pub use coverage::{Coverage, Point};
 pub use oracle::{Outcome, Rule, Violation};
-pub use plan::{CallPlan, Fault, LinkPlan, NodePlan, Plan};
+pub use plan::{CallPlan, Fault, LinkPlan, Manner, NodePlan, Plan};
 pub use shrink::{Shrunk, shrink};
 pub use world::{Options, Report, run};

@@ -89,6 +89,8 @@ pub enum Rule {
     StartedAfterAbort,
     /// Bytes arrived other than they were sent.
     Corrupted,
+    /// A request was executed of which it was said that it certainly was not.
+    ExecutedAfterAll,
 }
 
 /// A message for an initiator, by its place.
@@ -109,6 +111,8 @@ struct Record {
     /// What requests have left to give away; gone when they have ended.
     requests: BTreeMap<RequestId, Share>,
     started: BTreeSet<RequestId>,
+    /// Requests whose handlers ran.
+    executed: BTreeSet<RequestId>,
     /// Which task a request was released for.
     released: BTreeMap<RequestId, u32>,
     answers: BTreeMap<Place, Share>,
@@ -167,6 +171,7 @@ impl Oracle {
             outcome: None,
             requests: BTreeMap::new(),
             started: BTreeSet::new(),
+            executed: BTreeSet::new(),
             released: BTreeMap::new(),
             answers: BTreeMap::new(),
             arrived: BTreeSet::new(),
@@ -274,6 +279,13 @@ impl Oracle {
     pub(crate) fn progressed(&mut self, now: Duration, call: CallId, request: RequestId) {
         if let Some(record) = self.calls.get_mut(&call) {
             record.trail.progressed(request, now, false);
+        }
+    }
+
+    /// A request's handler runs.
+    pub(crate) fn executes(&mut self, call: CallId, request: RequestId) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.executed.insert(request);
         }
     }
 
@@ -622,6 +634,9 @@ impl Oracle {
             return;
         };
         let over = record.outcome;
+        let claimed = (answer.as_ref().err()).filter(|status| status.is_not_executed());
+        let claimed = claimed.and_then(Status::request);
+        let is_lie = claimed.is_some_and(|request| record.executed.contains(&request));
         let is_what_was_sent = record
             .payloads
             .get(&place)
@@ -634,6 +649,10 @@ impl Oracle {
         if !is_what_was_sent {
             let what = format!("{place:?} of {call} is not what was sent");
             return self.violate(now, Rule::Corrupted, what);
+        }
+        if is_lie {
+            let what = format!("{place:?} of {call} says that it was not");
+            return self.violate(now, Rule::ExecutedAfterAll, what);
         }
         if !record.delivered.insert(place) {
             self.violate(now, Rule::TwiceDelivered, format!("{place:?} of {call}"));

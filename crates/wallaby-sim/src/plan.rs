@@ -87,7 +87,7 @@ impl CallPlan {
 /// Something that goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// A node dies; perhaps another life starts at its address.
+    /// A node's life ends; perhaps another one starts at its address.
     Crash {
         /// Which.
         node: u32,
@@ -95,8 +95,8 @@ pub enum Fault {
         at: Duration,
         /// How long after.
         restart: Option<Duration>,
-        /// The whole machine: its peers are not told.
-        machine: bool,
+        /// In which way.
+        manner: Manner,
     },
     /// Nothing runs at a node; what arrives waits.
     Stall {
@@ -130,6 +130,17 @@ pub enum Fault {
         /// When.
         at: Duration,
     },
+}
+
+/// How a life ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// The process is killed: its connections end.
+    Killed,
+    /// The whole machine is gone: its peers are not told.
+    Machine,
+    /// The application closes the endpoint, and its process ends. Of one that is stopped then it is killed.
+    Closed,
 }
 
 /// How links behave while nothing goes wrong.
@@ -220,8 +231,13 @@ impl Plan {
             plan.add_queues(&mut random);
         }
         let mut random = next(11);
-        if random.one_in(16) && !crash && !lost_end && !queues {
+        let survivor = random.one_in(16) && !crash && !lost_end && !queues;
+        if survivor {
             plan.add_survivor(&mut random);
+        }
+        let mut random = next(12);
+        if random.one_in(16) && !crash && !lost_end && !queues && !survivor {
+            plan.add_close(&mut random);
         }
         plan
     }
@@ -304,7 +320,7 @@ impl Plan {
             node: far,
             at: begin + Duration::from_micros(random.below(300_000)),
             restart: random.one_in(2).then(|| random.millis(0, 1000)),
-            machine: random.one_in(2),
+            manner: Manner::random(random),
         }];
     }
 
@@ -353,7 +369,7 @@ impl Plan {
                 node: near,
                 at: second + random.millis(60, 110),
                 restart: None,
-                machine: false,
+                manner: Manner::Killed,
             },
             Fault::Cut {
                 a: far,
@@ -416,7 +432,60 @@ impl Plan {
             node: near,
             at: second + Duration::from_micros(random.below(400_000)),
             restart: random.one_in(2).then(|| random.millis(0, 500)),
-            machine: false,
+            manner: match random.one_in(3) {
+                true => Manner::Closed,
+                false => Manner::Killed,
+            },
+        }];
+    }
+
+    /// A server is closed in the moment in which requests come to it, one or several at a time, while it has a place for one or for
+    /// all, and nothing else goes wrong.
+    fn add_close(&mut self, random: &mut Random) {
+        let Some([home, near, far]) = self.three(random) else {
+            return;
+        };
+        self.links = self.links.quick();
+        let places = random.one_in(2).then_some(1);
+        for node in &mut self.nodes {
+            node.requests = ROOMY;
+        }
+        self.nodes[far as usize].places = places;
+        let begin = self.end() + 500 * MS;
+        let call = |at, root| CallPlan {
+            initiator: home,
+            at,
+            roots: vec![root],
+            deadline: Duration::from_secs(30),
+            ping_period: 250 * MS,
+            timeout: 1250 * MS,
+            stall: None,
+            tolerant: false,
+            retries: 0,
+            appetite: Duration::ZERO,
+            abort: None,
+        };
+        // The first call sees to it that the connections are there.
+        let first = Hop::sending_on(near, Hop::waiting(far, MS));
+        self.calls.extend([
+            call(begin, first),
+            call(begin + 100 * MS, Hop::waiting(far, MS)),
+        ]);
+        let second = begin + 500 * MS;
+        for turn in 0..random.between(1, 4) as u32 {
+            let work = Hop::waiting(far, Duration::from_secs(2));
+            let root = match random.one_in(3) {
+                true => Hop::sending_on(near, work),
+                false => work,
+            };
+            self.calls.push(call(second + turn * MS / 2, root));
+        }
+        let within = self.links.longest() * 4;
+        self.faults = vec![Fault::Crash {
+            node: far,
+            at: second + Duration::from_micros(random.below(within.as_micros() as u64)),
+            restart: random.one_in(2).then(|| random.millis(0, 500)),
+            manner: Manner::Closed,
         }];
     }
 
@@ -769,7 +838,7 @@ fn random_faults(nodes: &[NodePlan], calls: &[CallPlan], random: &mut Random) ->
                 node,
                 at,
                 restart: (!random.one_in(3)).then(|| random.millis(0, 1500)),
-                machine: random.one_in(3),
+                manner: Manner::random(random),
             },
             1 => Fault::Stall {
                 node,
@@ -810,12 +879,21 @@ fn pick<'a, T>(items: &'a [T], random: &mut Random) -> &'a T {
     &items[random.below(items.len() as u64) as usize]
 }
 
+impl Manner {
+    fn random(random: &mut Random) -> Self {
+        *pick(&[Self::Killed, Self::Machine, Self::Closed], random)
+    }
+}
+
 impl Fault {
     /// What kind of fault it is, in words.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Crash { machine: false, .. } => "process crash",
-            Self::Crash { machine: true, .. } => "machine crash",
+            Self::Crash { manner, .. } => match manner {
+                Manner::Killed => "process crash",
+                Manner::Machine => "machine crash",
+                Manner::Closed => "close",
+            },
             Self::Stall { .. } => "stall",
             Self::Partition { both: true, .. } => "partition",
             Self::Partition { both: false, .. } => "one-way partition",

@@ -11,7 +11,7 @@ use wallaby_proto::{NodeId, Path, RequestId};
 
 use crate::detection::{Cause, Lost};
 use crate::oracle::Place;
-use crate::plan::{CallPlan, Fault, NodePlan, Plan, Reach};
+use crate::plan::{CallPlan, Fault, Manner, NodePlan, Plan, Reach};
 
 /// The keep-alive's patience and what it waits before: a connection is given up that was silent for so long.
 const LONGEST_SILENCE: Duration = Duration::from_secs(13);
@@ -487,7 +487,7 @@ impl Trail {
         };
         let since = now.saturating_sub(LONGEST_SILENCE);
         plan.faults.iter().any(|fault| {
-            matches!(fault, Fault::Crash { node, at, machine: true, .. }
+            matches!(fault, Fault::Crash { node, at, manner: Manner::Machine, .. }
                 if node == to && (since..=now).contains(at))
         })
     }

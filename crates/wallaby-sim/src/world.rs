@@ -10,7 +10,7 @@ use crate::coverage::{Coverage, Point};
 use crate::network::{LinkId, Network, Segment, Side, Socket};
 use crate::node::{Input, Node};
 use crate::oracle::{Oracle, Outcome, Rule, Violation};
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, Manner, Plan};
 use crate::queue::{Event, Queue};
 use crate::random::Random;
 
@@ -306,9 +306,9 @@ impl<'a> World<'a> {
             Fault::Crash {
                 node,
                 restart,
-                machine,
+                manner,
                 ..
-            } => self.crash(node, restart, machine),
+            } => self.end_life(node, restart, manner),
             Fault::Stall { node, lasts, .. } => {
                 let place = &mut self.places[node as usize];
                 place.until = place.until.max(context.now() + lasts);
@@ -328,16 +328,19 @@ impl<'a> World<'a> {
         }
     }
 
-    fn crash(&mut self, node: u32, restart: Option<Duration>, machine: bool) {
+    fn end_life(&mut self, node: u32, restart: Option<Duration>, manner: Manner) {
         let context = &mut self.context;
         let place = &mut self.places[node as usize];
-        let Some(gone) = place.node.take() else {
+        let Some(mut gone) = place.node.take() else {
             return;
         };
-        context.hit(if machine {
-            Point::FaultMachineCrash
-        } else {
-            Point::FaultProcessCrash
+        if manner == Manner::Closed && place.stalled.is_none() {
+            gone.handle(Input::Close, context);
+        }
+        context.hit(match manner {
+            Manner::Killed => Point::FaultProcessCrash,
+            Manner::Machine => Point::FaultMachineCrash,
+            Manner::Closed => Point::FaultClosed,
         });
         let now = context.queue.now();
         let judged = (context.plan, &mut context.coverage);
@@ -345,9 +348,12 @@ impl<'a> World<'a> {
             context.hit(Point::OutcomeInitiatorGone);
         }
         place.stalled = None;
-        context
-            .network
-            .crash(node, machine, &mut context.queue, &mut context.coverage);
+        context.network.crash(
+            node,
+            manner == Manner::Machine,
+            &mut context.queue,
+            &mut context.coverage,
+        );
         if let Some(after) = restart {
             context.queue.after(after, Event::Restart(node));
         }

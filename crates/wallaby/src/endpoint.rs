@@ -181,7 +181,7 @@ impl Endpoint {
 
     /// Shuts the endpoint down without loss: what runs here is finished and answered, new requests are refused with the
     /// status `Unavailable`, handlers cannot delegate any more, and connected peers send their next requests elsewhere.
-    /// When all is done, or after `within`, the endpoint is closed; what ran on until then ends with a status.
+    /// When all is done, or after `within`, the endpoint is [closed](Self::close).
     ///
     /// # Errors
     ///
@@ -196,17 +196,27 @@ impl Endpoint {
             return Ok(());
         }
         let Load { running, waiting } = self.load();
-        self.inner.enter(|core| core.endpoint.stop_all());
         self.close();
         Err(Undrained { running, waiting })
     }
 
     /// Closes the endpoint: its calls fail, its connections end, it listens no more, and it gives up its services.
     ///
+    /// Who waits for its answers is told at once. Requests whose handlers have not begun, or that it has not even read, end with
+    /// the status `Unavailable`, which [says](crate::Status::is_not_executed) that they were not executed; those whose handlers
+    /// run end with [`Code::Unfinished`](crate::Code::Unfinished). What of this is lost on its way (over `udp:` it is sent once)
+    /// callers find out as if the process had died.
+    ///
     /// Until then it keeps them. A service that holds its own endpoint therefore keeps it open: such an endpoint must be
     /// closed, or [drained](Self::drain), and not just dropped.
     pub fn close(&self) {
-        self.inner.close();
+        self.inner.close(false);
+    }
+
+    /// Closes the endpoint as if its process had died, for tests of those who call it: its connections end, and nobody is told what
+    /// becomes of requests here.
+    pub fn kill(&self) {
+        self.inner.close(true);
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -216,7 +226,7 @@ impl Endpoint {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.close(false);
     }
 }
 
@@ -243,7 +253,7 @@ impl Inner {
         })
     }
 
-    fn close(self: &Arc<Self>) {
+    fn close(self: &Arc<Self>, killed: bool) {
         if self.is_closed() {
             return;
         }
@@ -252,9 +262,13 @@ impl Inner {
             accepting.abort();
             drop(locked(&listening).take());
         }
+        // Sessions send nothing any more once they are closed.
+        if !killed {
+            self.enter(|core| core.endpoint.stop_all());
+        }
         self.flush_ports();
         self.enter(|core| {
-            core.endpoint.close("the endpoint was closed");
+            core.endpoint.hang_up("the endpoint was closed");
             core.stop_requests();
         });
         self.close_ports();

@@ -1172,7 +1172,7 @@ impl Drop for RunningHandler {
             // The runtime ends and takes the handler along: what it would have sent is missing.
             if !self.handling.has_ended() {
                 let why = "its server shut down before its handler was done";
-                self.handling.fail(&Status::new(Code::Unavailable, why));
+                self.handling.fail(&Status::new(Code::Unfinished, why));
             }
             // Its place stays taken: whoever waits for it would only begin, and be taken along, too.
         }

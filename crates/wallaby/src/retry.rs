@@ -18,6 +18,7 @@ const MOST: u32 = 64;
 /// - was not sent ([`Failure::NotSent`](crate::Failure::NotSent), [`Failure::Refused`](crate::Failure::Refused)),
 /// - was lost ([`Failure::Lost`](crate::Failure::Lost): a request undelivered or silent, a response lost, a handler without
 ///   progress),
+/// - was answered by a server that was closed: [not executed](crate::Status::is_not_executed), or [`Code::Unfinished`],
 /// - took longer than an attempt may ([`Self::each`]),
 /// - or was answered with a status that is retried ([`Self::on`]),
 ///
@@ -31,7 +32,7 @@ const MOST: u32 = 64;
 /// # fn example(endpoint: &Endpoint, server: Address, other: Address) {
 /// let client = Client::new(endpoint, server)
 ///     .alternates([other])
-///     .retry(Retry::idempotent(3).each(Duration::from_secs(2)).on(Code::Unavailable));
+///     .retry(Retry::idempotent(3).each(Duration::from_secs(2)).on(Code::ResourceExhausted));
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +71,8 @@ impl Retry {
         self
     }
 
-    /// A status of this code in place of the first answer is retried too; none is by default. Servers that shut down
-    /// refuse with [`Code::Unavailable`], those that have too much to do with [`Code::ResourceExhausted`].
+    /// A status of this code in place of the first answer is retried too; by default only those of servers that shut down are.
+    /// Servers that have too much to do refuse with [`Code::ResourceExhausted`].
     #[must_use]
     pub fn on(mut self, code: Code) -> Self {
         self.codes.push(code);
@@ -81,7 +82,10 @@ impl Retry {
     /// Whether an error that came in place of the first answer is retried.
     pub(crate) fn retries(&self, error: &CallError) -> bool {
         let by_code = match error {
-            CallError::Status(status) => self.codes.contains(&status.code()),
+            CallError::Status(status) => {
+                let was_closed = status.is_not_executed() || status.code() == Code::Unfinished;
+                was_closed || self.codes.contains(&status.code())
+            }
             _ => false,
         };
         by_code || is_loss(error)

@@ -76,7 +76,7 @@ impl Cluster {
         self.hosts.retain(|(endpoint, host)| {
             let stays = host.address() != address;
             if !stays {
-                endpoint.close();
+                endpoint.kill();
             }
             stays
         });

@@ -33,6 +33,8 @@ pub enum Event {
     GoingAway {
         /// Messages received by the peer.
         received: u64,
+        /// The peer is closed now, and has handled so many bytes of this connection: nothing that stands behind them.
+        read: Option<u64>,
     },
     /// The peer closes the connection and says why.
     Closed(String),

@@ -49,9 +49,14 @@ impl Features {
     pub const BINARY_METADATA: Self = Self(1 << 2);
     /// Requests may have a durable id: this side reads it.
     pub const DURABLE: Self = Self(1 << 3);
+    /// A stream's end may be told with how much of it was read: this side reads that.
+    pub const READ: Self = Self(1 << 4);
 
     /// What every [endpoint](crate::endpoint) understands.
-    pub(crate) const OF_ENDPOINTS: Self = Self::TIME.and(Self::BINARY_METADATA).and(Self::DURABLE);
+    pub(crate) const OF_ENDPOINTS: Self = Self::TIME
+        .and(Self::BINARY_METADATA)
+        .and(Self::DURABLE)
+        .and(Self::READ);
 
     /// These and those.
     #[must_use]

@@ -544,6 +544,23 @@ impl Connection {
             .put_frame(kind::GOING_AWAY, |out| varint::put(out, received));
     }
 
+    /// Tells the peer that this side is closed, and how much of the connection it has handled: nothing that comes after is. So the
+    /// peer knows which of its requests were not taken, if it has [`Features::READ`].
+    pub fn stop_reading(&mut self) {
+        let understands = |peer: &Arc<Hello>| peer.features.contains(Features::READ);
+        if self.peer.as_ref().is_some_and(understands) {
+            let Counters {
+                messages_received,
+                bytes_received,
+                ..
+            } = self.counters;
+            self.output.put_frame(kind::GOING_AWAY, |out| {
+                varint::put(out, messages_received);
+                varint::put(out, bytes_received);
+            });
+        }
+    }
+
     /// Tells the peer why the connection is closed now.
     pub fn close(&mut self, reason: &str) {
         let reason = &reason[..reason.floor_char_boundary(MAX_REASON)];
@@ -800,9 +817,7 @@ impl Connection {
             kind::METHOD => self.handle_method(body).map(Some),
             kind::CREDIT => self.handle_credit(body).map(Some),
             kind::CALL_CREDIT => self.handle_call_credit(body).map(Some),
-            kind::GOING_AWAY => Ok(Some(Event::GoingAway {
-                received: read_one(body, "going away")?,
-            })),
+            kind::GOING_AWAY => Ok(Some(self.handle_going_away(body)?)),
             kind::PROBE => self.handle_probe(body).map(|()| None),
             kind::CLOSE => Ok(Some(closed(body))),
             kind::HELLO => Err(ConnectionError::OutOfPlace {
@@ -1001,6 +1016,19 @@ impl Connection {
         self.refused = false;
         self.call_windows.grant(call, bytes);
         Ok(Event::Credit(Granted::Call(call)))
+    }
+
+    fn handle_going_away(&self, body: &[u8]) -> Result<Event, DecodeError> {
+        let what = "going away";
+        let mut reader = Reader::new(body);
+        let received = reader.varint(what)?;
+        let may_be_closed = self.me.features.contains(Features::READ);
+        let read = match may_be_closed && !reader.is_empty() {
+            true => Some(reader.varint(what)?),
+            false => None,
+        };
+        reader.finish(what)?;
+        Ok(Event::GoingAway { received, read })
     }
 
     /// A probe asks whether this side still lives; an answer to a probe of ours proves the same of the peer.

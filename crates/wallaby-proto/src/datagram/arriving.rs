@@ -248,7 +248,8 @@ impl Session {
             kind::GOING_AWAY => {
                 let received = reader.varint("going away")?;
                 reader.finish("going away")?;
-                events(Event::GoingAway { received });
+                let read = None;
+                events(Event::GoingAway { received, read });
             }
             kind::CLOSE => {
                 let reason = &body[..body.len().min(MAX_REASON)];

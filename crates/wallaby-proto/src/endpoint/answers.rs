@@ -141,6 +141,8 @@ impl<P: Probe> Endpoint<P> {
                     true => call.method_of(response.request),
                     false => None,
                 };
+                let options = response.options.as_ref().filter(|_| response.status);
+                let not_executed = options.is_some_and(|options| options.undelivered);
                 let fail_fast = call
                     .options
                     .as_ref()
@@ -164,6 +166,7 @@ impl<P: Probe> Endpoint<P> {
                     from,
                     method,
                     loss: None,
+                    not_executed,
                 };
                 self.keep_answer(sequence, answer);
                 if response.status && fail_fast {

@@ -18,6 +18,7 @@ use bytes::Bytes;
 
 use super::bodies::OutBody;
 use super::conn::{ConnId, Parcel, Towards};
+use super::draining::shutting_down;
 use super::event::{Answer, CallKey, Next, Outcome, Output};
 use super::order::Order;
 use super::probe::{Note, Probe};
@@ -136,8 +137,9 @@ pub(super) struct InitialRequest {
     pub(super) request: RequestId,
     pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
-    /// Where it went out, and how far that must be written for it.
+    /// Where it went out, where it ends there, and how far that must be written for it and for what was asked about it.
     pub(super) session: Option<ConnId>,
+    pub(super) sent: Mark,
     pub(super) mark: Mark,
     /// Who was there.
     pub(super) node: Option<NodeId>,
@@ -350,6 +352,7 @@ impl<P: Probe> Endpoint<P> {
                     server: server.clone(),
                     method: Arc::clone(method),
                     session: None,
+                    sent: Mark::Written(0),
                     mark: Mark::Written(0),
                     node: None,
                     lost: false,
@@ -826,7 +829,7 @@ impl<P: Probe> Endpoint<P> {
         };
         if let (Some(root), Some(peer)) = (call.root(request), self.conns.get_mut(session)) {
             root.session = Some(session);
-            root.mark = mark;
+            (root.sent, root.mark) = (mark, mark);
             root.node = peer.node();
             root.lost = false;
             peer.carried_calls = true;
@@ -847,12 +850,15 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn root_left(&mut self, sequence: u64, request: RequestId, mark: u64) {
         let call = self.calls.get_mut(sequence);
         if let Some(root) = call.and_then(|call| call.root(request)) {
-            root.mark = Mark::Written(mark);
+            (root.sent, root.mark) = (Mark::Written(mark), Mark::Written(mark));
         }
     }
 
     /// An initial request certainly reaches nobody.
     pub(super) fn not_sent(&mut self, sequence: u64, request: RequestId, error: ConnectError) {
+        if self.ending {
+            return self.end_call(sequence, Err(Failure::Closed));
+        }
         if let Some(call) = self.calls.get(sequence) {
             self.probe
                 .notes(Note::Undelivered(call.initiator.call(), request));
@@ -898,11 +904,42 @@ impl<P: Probe> Endpoint<P> {
             other => other.to_string(),
         };
         let status = Status::new(failure.code(), message).by(failure.server());
-        let (call, token) = (call.initiator.call(), call.token);
-        let response = undelivered_initial(call, token, request, &status);
-        self.probe.replaced(&response);
-        self.local.push_back(Message::Response(response));
+        self.answer_in_its_name(sequence, request, &status);
         true
+    }
+
+    /// The server of an initial request was closed, and has said that it has not read it: it is tried elsewhere, or ends with the
+    /// status that it would have got there.
+    pub(super) fn not_read(&mut self, sequence: u64, request: RequestId) {
+        let root = self
+            .calls
+            .get_mut(sequence)
+            .and_then(|call| call.root(request));
+        let Some(root) = root else { return };
+        self.probe.notes(Note::Unread);
+        let (server, session) = (root.server.clone(), root.session.take());
+        if self.try_elsewhere(sequence, request) {
+            return;
+        }
+        let root = self
+            .calls
+            .get_mut(sequence)
+            .and_then(|call| call.root(request));
+        if let Some(root) = root {
+            root.session = session; // what else went out there is still asked about
+        }
+        let status = shutting_down().by(Some(&server));
+        self.answer_in_its_name(sequence, request, &status);
+    }
+
+    /// An initial request certainly is not executed: this status ends it.
+    fn answer_in_its_name(&mut self, sequence: u64, request: RequestId, status: &Status) {
+        if let Some(call) = self.calls.get(sequence) {
+            let (call, token) = (call.initiator.call(), call.token);
+            let response = undelivered_initial(call, token, request, status);
+            self.probe.replaced(&response);
+            self.local.push_back(Message::Response(response));
+        }
     }
 
     /// A session does not take an initial request at all.

@@ -15,6 +15,7 @@ use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, Parcel, Towards};
 use super::event::Output;
 use super::probe::{Note, Probe};
+use super::sending::ended;
 use super::sockets::SocketId;
 use super::streams::Stream;
 use crate::error::ConnectError;
@@ -189,10 +190,8 @@ impl<P: Probe> Endpoint<P> {
         expected: Option<NodeId>,
         named_by: NamedBy,
     ) -> Result<ConnId, ConnectError> {
-        if self.closed {
-            let reason = "this endpoint was closed".into();
-            let server = to.clone();
-            return Err(ConnectError::Unreachable { server, reason });
+        if self.ending {
+            return Err(ended(to));
         }
         self.make_room().map_err(|limit| ConnectError::TooMany {
             server: to.clone(),
@@ -547,12 +546,22 @@ impl<P: Probe> Endpoint<P> {
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
     pub(super) fn going_away(&mut self, id: ConnId) {
+        self.leave_address(id);
+        self.take_requests_back(id);
+    }
+
+    /// What is dialled at its address from now on is another connection.
+    fn leave_address(&mut self, id: ConnId) {
         if let Some(at) = self.conns.get(id).and_then(|peer| peer.at.as_ref())
             && self.by_address.get(at) == Some(&id)
         {
             self.by_address.remove(at);
         }
         self.last_address = None;
+    }
+
+    /// Requests that wait for a connection go another way.
+    pub(super) fn take_requests_back(&mut self, id: ConnId) {
         let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
         let requests = requests.map(|queues| {
             let followed = std::mem::take(&mut queues.followed);
@@ -664,6 +673,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(followed) = peer.followed.take() {
             self.lose_bodies(*followed, &error);
         }
+        let read = peer.stream().and_then(|stream| stream.read);
         if let Some(stream) = peer.stream_mut() {
             self.stream_removed(id, stream, &error);
         }
@@ -677,7 +687,7 @@ impl<P: Probe> Endpoint<P> {
             self.note_written(); // what is announced says whether its output has left
             self.records.session_ended(id.session(), self.now);
             if peer.carried_calls {
-                self.disconnected(id, node);
+                self.disconnected((id, node), read);
             }
             return self.post_again(queued.into_iter());
         }

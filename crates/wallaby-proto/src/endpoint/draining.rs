@@ -52,25 +52,47 @@ impl<P: Probe> Endpoint<P> {
         is_idle && self.conns.iter().all(|(id, _)| self.is_idle(id))
     }
 
-    /// Ends all requests that wait, for their turn or for something that their handlers put them aside for, with the status
-    /// `Unavailable`. It looks at all requests.
+    /// Ends all requests, as the endpoint is about to be [closed](Self::close): those whose handlers have not begun with the status
+    /// `Unavailable`, which says that they were not executed; the others with `Unfinished`. What waits to be delegated ends as
+    /// undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be. New
+    /// requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
     pub fn stop_all(&mut self) {
+        if std::mem::replace(&mut self.ending, true) {
+            return;
+        }
+        self.draining = true;
+        self.records.announce_handed_on(self.now);
+        self.settle();
         // First what waits for a place: each that becomes free would be given to it.
-        let is_queued = |stage| matches!(stage, Stage::Queued(_));
-        let waits = |stage| stage != Stage::Runs;
-        self.stop_those(is_queued);
-        self.stop_those(waits);
+        self.stop_those(|stage| matches!(stage, Stage::Queued(_)));
+        self.stop_those(|_| true);
+        for id in self.conns.ids() {
+            self.take_requests_back(id);
+        }
+        self.settle();
     }
 
     fn stop_those(&mut self, which: impl Fn(Stage) -> bool) {
         let those: Vec<RequestKey> = self.handlers.those(which).collect();
         for key in those {
-            self.stop(key, shutting_down());
+            match self.handlers.get(key) {
+                Some(handler) if handler.is_repeatable() => self.abandon(key, unfinished()),
+                Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
+                _ => self.stop(key, shutting_down()),
+            }
         }
     }
 }
 
 #[cold]
 pub(super) fn shutting_down() -> Status {
-    Status::new(Code::Unavailable, "this server is shutting down")
+    let why = "this server is shutting down and has not executed the request";
+    Status::new(Code::Unavailable, why).not_executed(true)
+}
+
+#[cold]
+fn unfinished() -> Status {
+    let why =
+        "this server was closed before the request was done: it is unknown how much of it was";
+    Status::new(Code::Unfinished, why)
 }

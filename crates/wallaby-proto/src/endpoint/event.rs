@@ -194,6 +194,8 @@ pub struct Answer {
     pub(super) method: Option<Arc<str>>,
     /// It stands for what is lost of a branch.
     pub(super) loss: Option<Arc<Loss>>,
+    /// It is a status, and its request was certainly not executed.
+    pub(super) not_executed: bool,
 }
 
 impl Answer {
@@ -216,7 +218,8 @@ impl Answer {
         }
         match Status::from_payload(&self.payload) {
             Ok(status) => Err(CallError::Status(
-                status.at(self.request).called(self.method.as_ref()),
+                (status.at(self.request).called(self.method.as_ref()))
+                    .not_executed(self.not_executed),
             )),
             Err(error) => Err(CallError::Decode {
                 request: self.request,

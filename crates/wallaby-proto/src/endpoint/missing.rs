@@ -59,6 +59,7 @@ impl<P: Probe> Endpoint<P> {
             from: None,
             method: None, // the loss says it
             loss: Some(loss),
+            not_executed: false,
         };
         self.keep_answer(sequence, answer);
     }

@@ -172,7 +172,7 @@ pub use crate::executor::Load;
 use self::bodies::Bodies;
 use self::call_table::CallTable;
 use self::config::{Map, Seeded};
-use self::conn::{Conns, Meant, Parcel, RefusedMethod};
+use self::conn::{Conn, Conns, Meant, Parcel, RefusedMethod};
 use self::handler_table::Handlers;
 use self::sending::RefusedForRoom;
 use self::sockets::Sockets;
@@ -440,6 +440,8 @@ pub struct Endpoint<P = ()> {
     draining: bool,
     /// That was done when it was looked last, and was told.
     drained: bool,
+    /// All its requests have ended, as it is about to be closed: nothing is dialled any more.
+    ending: bool,
 }
 
 impl Endpoint {
@@ -547,6 +549,7 @@ impl<P: Probe> Endpoint<P> {
             closed: false,
             draining: false,
             drained: false,
+            ending: false,
         }
     }
 
@@ -831,7 +834,12 @@ impl<P: Probe> Endpoint<P> {
                 self.look_at_bodies(id);
                 self.pump_for(id, *granted);
             }
-            News::GoingAway { .. } => self.going_away(id),
+            News::GoingAway { read, .. } => {
+                if let Some(stream) = self.conns.get_mut(id).and_then(Conn::stream_mut) {
+                    stream.read = *read;
+                }
+                self.going_away(id);
+            }
             News::TooLarge { message, size } => self.handle_too_large(id, message, *size),
             News::Closed(reason) => self.closed_by_peer(id, std::mem::take(reason)),
             News::Body(number, event) => self.handle_body(id, *number, event),

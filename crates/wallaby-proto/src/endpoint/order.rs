@@ -82,6 +82,7 @@ mod tests {
             from: None,
             method: None,
             loss: None,
+            not_executed: false,
         };
         let mut order = Order::default();
         let mut told = Vec::new();

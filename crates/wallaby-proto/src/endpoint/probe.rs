@@ -127,6 +127,8 @@ pub enum Note {
     TimedOut(ConnId),
     /// A request was not delivered.
     Undelivered(CallId, RequestId),
+    /// The server of an initial request was closed before it had read it.
+    Unread,
     /// The records have a request stopped.
     Stopped(CallId, RequestId, StopReason),
 }

@@ -216,6 +216,18 @@ impl Handler {
         self.deadline.saturating_add(time / 512 + BEHIND)
     }
 
+    /// Whether anything may have been done for it: its handler was begun, or what decides whether that is.
+    pub(super) fn has_begun(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// Whether it may come again in another attempt.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.options
+            .as_ref()
+            .is_some_and(|options| options.repeatable)
+    }
+
     /// Whether the application may come back to it, or has.
     fn was_put_aside(&self) -> bool {
         matches!(self.stage, Stage::Aside | Stage::Resumed)
@@ -317,7 +329,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if self.draining && !line => Err(shutting_down()),
+            _ if self.ending || self.draining && !line => Err(shutting_down()),
             Some(Ok(meant)) => Ok(meant.clone()),
             Some(Err(RefusedMethod(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
@@ -620,11 +632,20 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request that waits ends here and now.
     pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
+        self.stop_as(key, status, true);
+    }
+
+    /// The same, but its initiator is not told.
+    pub(super) fn abandon(&mut self, key: RequestKey, why: Status) {
+        self.stop_as(key, why, false);
+    }
+
+    fn stop_as(&mut self, key: RequestKey, status: Status, told: bool) {
         let Some(handler) = self.handlers.take(key) else {
             return;
         };
         let (body, is_known) = (handler.body, handler.began.is_some()); // else nobody waits for it
-        if handler.server.has_ended() {
+        if handler.server.has_ended() || !told {
             self.release_key(&handler); // its handler goes on, that is all
         } else {
             self.end_with(handler, &status);

@@ -219,6 +219,7 @@ impl<P: Probe> Endpoint<P> {
                     Route::Over(id)
                 }
             },
+            Towards::Server(to) if self.ending => Route::Nowhere(ended(to)),
             Towards::Server(to) => match self.conn_at(to) {
                 Some(id) => Route::Over(id),
                 None => Route::Dial(to.clone(), None, NamedBy::Application),
@@ -280,6 +281,7 @@ impl<P: Probe> Endpoint<P> {
             .as_ref()
             .map(|address| (address, self.reachable(address)))
         {
+            Some((address, _)) if self.ending => ended(address),
             Some((address, _)) if !self.config.dial_policy.permits(address) => {
                 self.counters.dials_forbidden += 1;
                 ConnectError::Forbidden {
@@ -942,6 +944,15 @@ fn gone() -> ConnectError {
     ConnectError::Closed {
         server: Address::Mem("initiator".into()),
         reason: "its connection has ended, and it is not reached elsewhere".into(),
+    }
+}
+
+/// Why an endpoint that is about to be closed dials nobody.
+#[cold]
+pub(super) fn ended(server: &Address) -> ConnectError {
+    ConnectError::Unreachable {
+        server: server.clone(),
+        reason: "this endpoint was closed".into(),
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Stream {
     keep_alive: KeepAlive,
     /// Who has named its address, if it was dialled.
     pub(super) named_by: NamedBy,
+    /// How many bytes of it its peer has handled that is closed now.
+    pub(super) read: Option<u64>,
 }
 
 /// Whoever waits for the place of a large message in the output.
@@ -94,6 +96,7 @@ impl Stream {
             large: Vec::new(),
             keep_alive: KeepAlive::default(),
             named_by: NamedBy::Application,
+            read: None,
         }
     }
 }
@@ -256,13 +259,26 @@ impl<P: Probe> Endpoint<P> {
         self.conns.get(id).map_or_else(nobody, Conn::server)
     }
 
-    /// Tells all peers that this endpoint is gone, and begins nothing any more: its calls fail with
-    /// [`Failure::Closed`], and connections end with their last words.
+    /// Tells all peers that this endpoint is gone, and begins nothing any more: its requests [are ended](Self::stop_all), its calls
+    /// fail with [`Failure::Closed`], and connections end with their last words. Sessions over datagrams say nothing but that: what
+    /// else is to be sent must have left before.
     pub fn close(&mut self, reason: &str) {
+        if !self.closed {
+            self.stop_all();
+            self.hang_up(reason);
+        }
+    }
+
+    /// The same without a word of its requests, as if its process had died: who waits for them finds that out.
+    pub fn hang_up(&mut self, reason: &str) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
+        let is_told = std::mem::replace(&mut self.ending, true);
         for id in self.conns.ids() {
+            if let Some(mut carrier) = self.carrier(id).filter(|_| is_told) {
+                carrier.stop_reading();
+            }
             self.close_conn(id, reason);
         }
         let mut next = Some(0);

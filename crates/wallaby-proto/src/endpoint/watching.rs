@@ -27,6 +27,8 @@ const MOST_TOLD: usize = 8192;
 pub(super) struct Farewell {
     id: ConnId,
     node: NodeId,
+    /// How much of it that node has handled, if that was closed and has said so.
+    read: Option<u64>,
     next: usize,
 }
 
@@ -351,8 +353,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// A session with this node has ended, and all that came over it was read. Calls are told when what is
     /// being done now is done, since they dial others: of very many some in later turns.
-    pub(super) fn disconnected(&mut self, id: ConnId, node: NodeId) {
-        self.farewells.push_back(Farewell { id, node, next: 0 });
+    pub(super) fn disconnected(&mut self, (id, node): (ConnId, NodeId), read: Option<u64>) {
+        let next = 0;
+        self.farewells.push_back(Farewell {
+            id,
+            node,
+            read,
+            next,
+        });
         self.note_due(self.now);
     }
 
@@ -361,13 +369,16 @@ impl<P: Probe> Endpoint<P> {
         let mut most = MOST_TOLD;
         while let Some(farewell) = self.farewells.front_mut() {
             let (batch, next) = self.calls.batch(farewell.next, most);
-            let (id, node) = (farewell.id, farewell.node);
+            let (id, node, read) = (farewell.id, farewell.node, farewell.read);
             match next {
                 Some(next) => farewell.next = next,
                 None => drop(self.farewells.pop_front()),
             }
             let was_last = self.was_last(node);
             for sequence in batch {
+                if let Some(read) = read {
+                    self.tell_unread(sequence, id, read);
+                }
                 self.tell_farewell(sequence, id, (node, was_last));
             }
             most = match next {
@@ -377,6 +388,24 @@ impl<P: Probe> Endpoint<P> {
             if most == 0 {
                 return;
             }
+        }
+    }
+
+    /// A server was closed before it had read all that came over a connection: what stands behind was not executed.
+    #[cold]
+    fn tell_unread(&mut self, sequence: u64, id: ConnId, read: u64) {
+        let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) else {
+            return;
+        };
+        let is_unread = |root: &&InitialRequest| match root.sent {
+            _ if root.session != Some(id) => false,
+            Mark::Written(end) => end > read,
+            Mark::Parts(_) => true, // its last part has not even left
+        };
+        let unread = call.roots.iter().filter(is_unread);
+        let unread: Vec<RequestId> = unread.map(|root| root.request).collect();
+        for request in unread {
+            self.not_read(sequence, request);
         }
     }
 

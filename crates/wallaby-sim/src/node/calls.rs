@@ -284,6 +284,7 @@ impl Node {
         let hanging = self.hanging(context);
         match failure {
             Failure::Aborted { .. } | Failure::FailedFast => return Outcome::Aborted,
+            Failure::Closed => return Outcome::InitiatorGone,
             Failure::Deadline { .. } => return Outcome::Deadline,
             Failure::Lost(mut failure) => {
                 if context.is(Broken::NothingSent) {

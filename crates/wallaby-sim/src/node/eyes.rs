@@ -162,6 +162,12 @@ impl Eyes {
     }
 }
 
+/// The code of a status.
+pub(super) fn code(response: &Response) -> Option<Code> {
+    let status = (response.status).then(|| Status::from_payload(&response.payload));
+    Some(status?.ok()?.code())
+}
+
 /// What a status looks like that is lost: the word that no more comes. Only of work that was refused for want of room.
 pub(super) fn lost_status(status: &Response) -> Option<End> {
     let is_status = status.status && status.last && status.index == 0;
@@ -266,7 +272,13 @@ impl Probe for Eyes {
         self.facts.push(Fact::Replaced(status.clone()));
     }
 
-    fn leaves(&mut self, _: ConnId, message: Leaving<'_>) {
+    fn leaves(&mut self, _: ConnId, mut message: Leaving<'_>) {
+        if let Leaving::Response(response) = &mut message
+            && self.is(Broken::NeverBegan)
+            && code(response) == Some(Code::Unfinished)
+        {
+            response.options.get_or_insert_default().undelivered = true;
+        }
         if let Leaving::Request(request) = message
             && self.is(Broken::Watermark)
             && request.call.initiator == self.node

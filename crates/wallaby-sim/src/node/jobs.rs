@@ -53,6 +53,7 @@ impl Node {
         note!(context, self.index, "runs {id} of {call}");
         let now = context.now();
         context.oracle.progressed(now, call, id); // it may have waited for its turn
+        context.oracle.executes(call, id);
         let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
         let job = Job {
             call,

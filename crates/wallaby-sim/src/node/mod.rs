@@ -82,6 +82,8 @@ pub(crate) enum Input {
     Abort(usize),
     /// It ends its sessions with that node.
     HangUp(u32),
+    /// The application closes its endpoint.
+    Close,
 }
 
 /// Where the node with this index is reached.
@@ -212,6 +214,7 @@ impl Node {
             Input::Begin(index) => self.begin_call(index, context),
             Input::Abort(index) => self.abort_call(index, context),
             Input::HangUp(node) => self.hang_up_on(node, context),
+            Input::Close => self.end(context),
         }
         self.follow(context);
         self.note_written(context);
@@ -297,6 +300,13 @@ impl Node {
 
     fn wake(&self, delay: Duration, timer: Timer, context: &mut Context<'_>) {
         context.wake((self.index, self.life), self.plan.drift, delay, timer);
+    }
+
+    /// Closes the endpoint, as the drivers do.
+    fn end(&mut self, context: &mut Context<'_>) {
+        self.endpoint.stop_all();
+        self.follow(context);
+        self.endpoint.close("the endpoint was closed");
     }
 
     /// Ends all sessions with a node.

@@ -11,7 +11,7 @@ use wallaby_proto::wire::{MAX_FRAME, Message, Ping, Pong, Request, Response};
 use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
 
 use super::Node;
-use super::eyes::{Fact, Judged, Out, lost_status};
+use super::eyes::{Fact, Judged, Out, code, lost_status};
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
@@ -206,6 +206,16 @@ impl Node {
         context: &mut Context<'_>,
     ) {
         cover_end(&what, id, (last, first), context);
+        if let Out::Response(response) = &what {
+            let options = response.options.as_ref();
+            match code(response) {
+                Some(Code::Unfinished) => context.hit(Point::RequestUnfinished),
+                Some(_) if options.is_some_and(|options| options.undelivered) => {
+                    context.hit(Point::RequestNotExecuted);
+                }
+                _ => {}
+            }
+        }
         let lost = match &what {
             Out::Response(response) if context.is(Broken::LostStatus) => lost_status(response),
             _ => None,
@@ -339,6 +349,7 @@ impl Node {
             Note::DialHeld => Point::DialHeld,
             Note::RefusedDelegation => Point::DelegationFrozen,
             Note::Undelivered(..) => Point::RequestUndelivered,
+            Note::Unread => Point::RequestUnread,
             Note::TimedOut(conn) if self.streams.contains_key(&conn) => return,
             Note::TimedOut(_) => Point::SessionNoAnswer,
             Note::Resent(call, request, index) => {

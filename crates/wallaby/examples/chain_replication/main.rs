@@ -580,7 +580,7 @@ async fn main() -> Result<(), Error> {
     ] {
         if let Some(at) = at {
             // Whoever is there now: what runs in it stops, and nobody is told.
-            servers.remove(at).close();
+            servers.remove(at).kill();
         }
         for _ in 0..100 {
             client.add("visits", 1).await?;

@@ -46,7 +46,7 @@ impl Cluster {
     }
 
     fn crash(&self, replica: &Address) {
-        self.servers[replica].close();
+        self.servers[replica].kill();
     }
 }
 

@@ -347,7 +347,7 @@ async fn main() -> Result<(), Error> {
         "a new one has come",
     ] {
         match what {
-            "the first has died" => backends[0].0.close(),
+            "the first has died" => backends[0].0.kill(),
             "a new one has come" => {
                 let join = balancer::at(&endpoint, &address).join(backends[3].1.clone());
                 join.await?;

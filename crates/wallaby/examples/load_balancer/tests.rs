@@ -165,7 +165,7 @@ async fn a_backend_that_dies_is_taken_out_and_a_new_one_in() {
     let mut is_time = dies_at.1.subscribe();
     let death = tokio::spawn(async move {
         is_time.wait_for(|is_time| *is_time).await.unwrap();
-        dying.close();
+        dying.kill();
     });
     // None fails: clients make those again that were there.
     cluster.render(600).await;

@@ -248,6 +248,13 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.is_drained()
     }
 
+    /// Ends the endpoint as if its process had died, for tests of those who call it: its connections end, and nobody is told what
+    /// becomes of requests here.
+    pub fn kill(mut self) {
+        self.look_at_clock();
+        self.core.hang_up("the endpoint was closed");
+    }
+
     // Serving.
 
     /// Serves a method. The handler runs in [`turn`](Self::turn), and no other does meanwhile: what takes long is put aside
@@ -881,6 +888,10 @@ fn keep(arrived: &mut BytesMut, datagram: &[u8]) -> Bytes {
 impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
         self.look_at_clock();
+        // Sessions send nothing any more once they are closed.
+        self.core.stop_all();
+        self.follow();
+        self.flush();
         self.core.close("the endpoint was closed");
         self.follow();
         self.flush();

@@ -71,7 +71,7 @@ async fn a_server_that_was_never_reached_is_gone_when_nobody_listens_there(net: 
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).one(String::new());
     until(|| last.load() == load(1, 0)).await;
-    last.close();
+    last.kill();
     is_given_up_early(call, &at(&last), last.node(), 3 * PERIOD).await;
 }
 
@@ -82,7 +82,7 @@ async fn a_server_that_was_never_reached_is_gone_when_another_life_is_there(net:
     let call = work::at(&initiator, at(&first)).one(String::new());
     until(|| last.load() == load(1, 0)).await;
     let (address, node) = (at(&last), last.node());
-    last.close();
+    last.kill();
     let again = Endpoint::builder()
         .serve(mute())
         .listen(&address.to_string());
@@ -107,13 +107,13 @@ async fn a_server_that_was_never_reached_may_have_handed_its_work_on(net: Net) {
     let initiator = initiator(&net).await;
     let call = work::at(&initiator, at(&first)).one("there".into());
     until(|| last.load() == load(1, 0)).await;
-    second.close();
+    second.kill();
     // Others are given up meanwhile, one after the other: they were reached, so no longer than a period is waited for.
     for _ in 0..2 {
         let gone = net.serve(mute()).await;
         let lost = work::at(&initiator, at(&gone)).one(String::new());
         until(|| gone.load() == load(1, 0)).await;
-        gone.close();
+        gone.kill();
         is_given_up_early(lost, &at(&gone), gone.node(), PERIOD).await;
     }
     gate.open(1);
@@ -159,7 +159,7 @@ async fn a_server_that_only_others_reach_is_not_taken_for_dead() {
     patience(async {
         let net = Net::tcp();
         let nobody = net.endpoint().await;
-        nobody.close();
+        nobody.kill();
         let next = Child {
             server: at(&nobody),
             node: NodeId::new(9),

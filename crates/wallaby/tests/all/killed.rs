@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, at, failure, load, patience, process, service, until, work};
 use wallaby::{
-    Address, Call, CallError, Client, Endpoint, Failure, FailureKind, Many, One, Request, Service,
+    Address, Call, CallError, Client, Code, Endpoint, Failure, FailureKind, Many, One, Request,
+    Service,
 };
 
 /// Where a process of this program listens, and for what.
@@ -62,6 +63,12 @@ impl Server {
         let address = address.expect("it has ended").parse();
         let address = address.expect("an address");
         Self { process, address }
+    }
+
+    /// Lets it end by itself: it drops its endpoint.
+    fn end(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().expect("it ends");
     }
 
     fn kill(&mut self) {
@@ -131,6 +138,30 @@ async fn who_waits_for_it_learns_that_it_is_gone() {
         is_missed(call, &server.address).await;
     })
     .await;
+}
+
+/// No rule for those that are gone is needed: it has said so itself. Over datagrams, too.
+#[tokio::test]
+async fn who_waits_for_one_that_ends_by_itself_is_told() {
+    for net in [Net::tcp(), Net::unix(), Net::shm(), Net::udp()] {
+        patience(async {
+            let mut server = Server::start(&net.address());
+            let builder = Endpoint::builder()
+                .gone_after(600 * PERIOD)
+                .ping(2 * PERIOD, 600 * PERIOD);
+            let client = net.bind(builder).await;
+            let mut call = work::at(&client, &server.address).many(String::new());
+            assert_eq!(call.next().await, Some(Ok("begun".into())));
+            server.end();
+            let Some(Err(CallError::Status(unfinished))) = call.next().await else {
+                panic!("it is a status")
+            };
+            assert_eq!(unfinished.code(), Code::Unfinished, "{unfinished}");
+            assert_eq!(unfinished.server(), Some(&server.address), "{unfinished}");
+            assert_eq!(call.next().await, None);
+        })
+        .await;
+    }
 }
 
 /// The caller is connected with it. Who has handed the request on tells at once that it is gone, so that nobody waits until he

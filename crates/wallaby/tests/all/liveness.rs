@@ -75,7 +75,7 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     let mut call = work::at(&initiator, at(&first)).one(String::new());
     until(|| last.load() == load(1, 0)).await;
     let (address, node) = (at(&last), last.node());
-    last.close();
+    last.kill();
     let failed = failure(call.answer().await);
     let Failure::Lost(loss) = &failed else {
         panic!("another failure: {failed}")
@@ -390,6 +390,7 @@ async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
             }
         };
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.is_not_executed(), "{refused}");
         gate.open(1);
         assert_eq!(running.answer().await.expect("it is finished"), "runs");
         assert_eq!(draining.await.expect("no panic"), Ok(()));
@@ -412,7 +413,7 @@ async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
         let left = server.drain(Duration::from_millis(20)).await;
         assert_eq!(left.expect_err("it never ends").running, 1);
         let ended = status(stuck.answer().await);
-        assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+        assert_eq!(ended.code(), Code::Unfinished, "{ended}");
         // Who drains hands nothing on.
         let idle = first.drain(Duration::from_secs(20)).await;
         assert_eq!(idle, Ok(()));

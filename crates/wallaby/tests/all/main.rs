@@ -13,6 +13,7 @@ mod blocking;
 mod bodies;
 mod budgets;
 mod catch_all;
+mod closing;
 mod credit;
 #[cfg(target_os = "linux")]
 mod datagrams;

@@ -570,7 +570,7 @@ async fn a_line_that_breaks_while_bytes_pass(net: Net) {
             assert_eq!(server.read.recv().await, Some(Step::Read("some".into())));
             server.gate.open(1);
         }
-        servers[victim].endpoint.close();
+        servers[victim].endpoint.kill();
         let _ = send.send(Ok("more".into()));
         drop(send);
         finish(&mut call).await;
@@ -616,7 +616,7 @@ async fn a_line_that_breaks_after_the_bytes_passed(net: Net) {
                 servers[victim].gate.open(1);
                 first = call.next().await;
             }
-            servers[victim].endpoint.close();
+            servers[victim].endpoint.kill();
             for server in &servers {
                 server.gate.open(1);
             }

@@ -86,7 +86,7 @@ async fn an_address_is_free_as_soon_as_its_endpoint_is_closed(net: Net) {
         .await
         .expect_err("the address is taken");
     assert!(taken.to_string().contains(&address.to_string()), "{taken}");
-    first.close();
+    first.kill();
     let second = again(&address, echo()).await;
     assert_ne!(first.node(), second.node());
     drop(second);
@@ -124,7 +124,7 @@ async fn a_server_may_come_back_as_another_life(net: Net) {
     let client = client();
     let mut old = work::at(&client, &address).one("old".into());
     until(|| first.load() == load(1, 0)).await;
-    first.close();
+    first.kill();
     let second = again(&address, echo()).await;
     // Over UDP it may have asked the dying one once more, and more than one have ended.
     until(|| client.metrics().connections_ended >= 1).await;
@@ -155,7 +155,7 @@ async fn a_call_whose_server_is_gone_fails(net: Net) {
     let client = client();
     let mut call = work::at(&client, at(&server)).one(String::new());
     until(|| server.load() == load(1, 0)).await;
-    server.close();
+    server.kill();
     let lost = failure(call.answer().await);
     assert!(matches!(lost, Failure::Lost(_)), "{lost}");
     assert!(
@@ -185,7 +185,7 @@ async fn what_arrived_before_the_end_is_delivered(net: Net) {
     let work = work::at(&client, at(&server)).deadline(Duration::from_millis(500));
     let mut call = work.many(String::new());
     gate.pass().await;
-    server.close();
+    server.kill();
     let mut items = all(&mut call).await;
     let lost = failure(items.pop().expect("the failure"));
     assert!(

@@ -378,7 +378,7 @@ async fn the_time_of_a_call_ends_if_its_way_back_is_gone(net: Net) {
         .deadline(Duration::from_millis(500))
         .one(String::new());
     until(|| leaf.load() == load(1, 0)).await;
-    root.close();
+    root.kill();
     let failed = failure(call.answer().await);
     assert!(
         matches!(failed, Failure::Lost(_) | Failure::Deadline { .. }),

@@ -230,7 +230,7 @@ async fn nothing_is_made_again_once_an_answer_was_delivered(net: Net) {
     let mut call = work::within(client).many("first".into());
     let first = call.next().await.expect("an answer").expect("no status");
     assert_eq!(first, "first");
-    server.close();
+    server.kill();
     let failed = failure(call.next().await.expect("the failure"));
     let told = attempts_failed(&failed);
     assert_eq!((told.made, told.why), (1, NoMore::Delivered));
@@ -374,8 +374,8 @@ async fn a_call_that_both_attempts_lost_tells_of_both(net: Net) {
     let mut call = work::within(client).one(String::new());
     let killed = async {
         until(|| runs.count() == 1 && second_runs.count() == 1).await;
-        first.close();
-        second.close();
+        first.kill();
+        second.kill();
     };
     let (answer, ()) = tokio::join!(call.answer(), killed);
     let failed = failure(answer);
@@ -623,7 +623,7 @@ async fn requests_are_kept_within_limits(net: Net) {
             call.next().await.expect("one of five").expect("no status");
         }
     }
-    first.close();
+    first.kill();
     assert_eq!(crate::common::all(&mut kept).await.len(), 5);
     for mut call in [too_long, one_too_many] {
         let failed = failure(call.next().await.expect("the failure"));

@@ -58,7 +58,7 @@ async fn a_shard_that_dies_costs_its_own_answers(net: Net) {
     // It has been asked about before it dies.
     until(|| initiator.metrics().messages_received >= 15).await;
     let dead = at(&shards[1]);
-    shards[1].close();
+    shards[1].kill();
     gates[0].open(2);
     let lost = failure(all(&mut strict).await.pop().expect("an end"));
     assert!(matches!(lost, Failure::Lost(_)), "{lost}");
@@ -203,7 +203,7 @@ async fn a_loss_is_made_again() {
         let call = work::within(caller.retry(Retry::idempotent(2))).one("x".into());
         let dies = async {
             until(|| dead.load() == load(1, 0)).await;
-            dead.close();
+            dead.kill();
             gate.open(2); // the handler of who has gone may take one
         };
         let (answer, ()) = tokio::join!(call, dies);

@@ -78,7 +78,7 @@ impl Line {
     /// The relay is gone, and so many handlers want to answer.
     async fn break_off(&self, answers: usize) {
         until(|| self.leaf.load() == load(answers, 0)).await;
-        self.relay.close();
+        self.relay.kill();
         until(|| self.leaf.metrics().connections_ended == 1).await;
         self.gate.open(answers);
     }
@@ -129,7 +129,7 @@ async fn a_relay_keeps_them_too(net: Net) {
     let client = client();
     let call = work::at(&client, at(&far)).one("late".into());
     until(|| leaf.load() == load(1, 0)).await;
-    far.close();
+    far.kill();
     until(|| near.metrics().connections_ended == 1).await;
     gate.open(1);
     until(|| near.metrics().waited_for_routes == 1).await;

@@ -195,7 +195,7 @@ pub(crate) async fn the_end_of_a_server_is_noticed(net: Net) {
     let call = work::at(&client, at(&server)).one(String::new());
     let ends = async {
         gate.pass().await;
-        server.close();
+        server.kill();
     };
     let (outcome, ()) = tokio::join!(call, ends);
     assert!(matches!(failure(outcome), Failure::Lost(_)));

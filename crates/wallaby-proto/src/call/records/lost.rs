@@ -91,6 +91,17 @@ impl Records {
         }
     }
 
+    /// This endpoint is about to be closed: initiators are told where requests went on of which they may not know that yet.
+    pub fn announce_handed_on(&mut self, now: Duration) {
+        let now = now.into();
+        for slot in self.table.records.slots() {
+            let record = self.table.records.get(slot);
+            if record.has_delegated() && self.may_be_unknown(record, now) {
+                self.announce(slot, now);
+            }
+        }
+    }
+
     /// Tells of these.
     pub(super) fn announce_delegating(&mut self, now: Nanoseconds) {
         for ticket in mem::take(&mut self.to_announce) {

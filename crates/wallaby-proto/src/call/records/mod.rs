@@ -24,6 +24,7 @@
 //! a session's output was written:    records.written(session, mark)
 //! a request of a stream goes on by    records.announce_after_delegation(ticket, now)
 //! datagrams:
+//! the endpoint is to be closed:      records.announce_handed_on(now)
 //! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
 //! another server's response goes     relay_id = records.begin_relay(&response, session, now),
 //! on, but waits or goes in parts:    then records.relayed(relay_id, output)

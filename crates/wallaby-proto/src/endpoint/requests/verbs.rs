@@ -794,7 +794,10 @@ impl<P: Probe> Endpoint<P> {
         } else {
             let record = self.record(&handler);
             self.counters.statuses_sent += 1;
-            let last = handler.server.fail(&self.own(status.clone()), record);
+            let mut last = handler.server.fail(&self.own(status.clone()), record);
+            if let (true, Outbound::Response(response)) = (status.is_not_executed(), &mut last) {
+                response.options.get_or_insert_default().undelivered = true;
+            }
             self.leave_one(&handler, last);
             if let Some(key) = handler.key.filter(|_| !self.bodies.is_empty()) {
                 self.end_held_bodies(key);

@@ -538,7 +538,7 @@ fn going_away_and_closing_are_told() {
     world.gate(2).session(at_2).expect("open").go_away();
     let (events, _) = world.pass(SHORT);
     assert!(
-        matches!(events[..], [(id, Ok(Event::GoingAway { received: 1 }))] if id == at_1),
+        matches!(events[..], [(id, Ok(Event::GoingAway { received: 1, .. }))] if id == at_1),
         "{events:?}"
     );
     world.gate(1).session(at_1).expect("open").close("enough");

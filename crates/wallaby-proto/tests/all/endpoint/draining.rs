@@ -1,13 +1,13 @@
 //! How an endpoint comes to rest.
 
 use wallaby_proto::Code;
-use wallaby_proto::endpoint::Limits;
+use wallaby_proto::endpoint::{Limits, Outcome};
 use wallaby_proto::error::SendError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
 use super::queues::{MS, World, at, executor};
 
-const WHY: &str = "this server is shutting down";
+const WHY: &str = "this server is shutting down and has not executed the request";
 
 #[test]
 fn what_was_begun_is_finished_and_nothing_begins() {
@@ -79,10 +79,14 @@ fn all_that_waits_can_be_stopped() {
     world.server().drain();
     world.server().stop_all();
     world.settle();
-    for call in calls {
-        let status = world.status(call);
+    let ended = world.status(calls[0]);
+    assert_eq!(ended.code(), Code::Unfinished);
+    assert!(!ended.is_not_executed(), "{ended}");
+    for call in &calls[1..] {
+        let status = world.status(*call);
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.message().contains(WHY), "{status}");
+        assert!(status.is_not_executed());
     }
     assert!(world.server().take_request(untaken).is_none());
     assert_eq!(world.next_run(), None, "nothing begins");
@@ -92,4 +96,50 @@ fn all_that_waits_can_be_stopped() {
     assert_eq!(*stopped, aside);
     world.pass(MS);
     assert!(world.server().is_drained());
+}
+
+/// Of a server that is closed each caller learns in the same moment what became of its request: it runs, it waits, or it was not even
+/// read.
+#[test]
+fn who_waits_for_a_closed_server_is_told() {
+    let mut world = World::new(executor(1, 9, Schedule::Fifo));
+    world.ends = true;
+    let [runs, waits] = ["a", "b"].map(|name| world.call(name));
+    world.take();
+    world.deaf = vec![1];
+    let unread = world.call("c");
+    world.server().close("the test is over");
+    world.settle();
+    assert_eq!(world.status(runs).code(), Code::Unfinished);
+    for call in [waits, unread] {
+        let status = world.status(call);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(status.server(), Some(&at(1)));
+        assert!(status.is_not_executed() && status.message().contains(WHY));
+    }
+    for call in [runs, waits, unread] {
+        let outcome = world.heard(call).outcome.as_ref();
+        assert_eq!(outcome, Some(&Outcome::Complete { statuses: 1 }));
+    }
+}
+
+/// What it had handed on and what still waited to leave: of the one the next server tells, of the other it does.
+#[test]
+fn what_waits_to_be_delegated_ends_with_a_closed_server() {
+    let mut world = World::new(ExecutorConfig::default());
+    world.ends = true;
+    let next = world.add(ExecutorConfig::default(), Limits::default());
+    let first = world.call("a");
+    let (key, _) = world.take();
+    let method = world.method.clone();
+    // Its connection is not open yet.
+    let sent = world.server().forward(key, at(next), &method, "b".into());
+    assert_eq!(sent, Ok(()));
+    world.server().returned(key, Ok(()));
+    world.server().close("the test is over");
+    world.settle();
+    let status = world.status(first);
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.is_not_executed(), "{status}");
+    assert_eq!(status.request().map(|request| request.hop), Some(1));
 }

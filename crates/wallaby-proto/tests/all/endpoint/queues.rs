@@ -40,8 +40,13 @@ pub(crate) struct World {
     pub(crate) heard: BTreeMap<(usize, CallKey), Heard>,
     /// How often somebody was dialled.
     pub(crate) dials: usize,
+    /// Whether connections may end.
+    pub(crate) ends: bool,
+    /// Those endpoints read nothing.
+    pub(crate) deaf: Vec<usize>,
     others: BTreeMap<End, End>,
     input: BTreeMap<End, BytesMut>,
+    ended: Vec<End>,
 }
 
 /// So many handlers at a time, and as many that wait.
@@ -69,8 +74,11 @@ impl World {
             stopped: Vec::new(),
             heard: BTreeMap::new(),
             dials: 0,
+            ends: false,
+            deaf: Vec::new(),
             others: BTreeMap::new(),
             input: BTreeMap::new(),
+            ended: Vec::new(),
         };
         world.add(ExecutorConfig::default(), Limits::default());
         world.add(executor, limits);
@@ -209,13 +217,19 @@ impl World {
             for number in 0..self.endpoints.len() {
                 self.follow(number);
             }
-            let input = std::mem::take(&mut self.input);
-            if input.values().all(|bytes| bytes.is_empty()) {
+            let mut input = std::mem::take(&mut self.input);
+            let unread = |(number, _): &End| self.deaf.contains(number);
+            self.input = input.extract_if(.., |end, _| unread(end)).collect();
+            let ended = std::mem::take(&mut self.ended);
+            if input.values().all(|bytes| bytes.is_empty()) && ended.is_empty() {
                 return;
             }
             for ((number, conn), mut bytes) in input {
                 while self.endpoints[number].handle_input(conn, &mut bytes) == InputOutcome::More {}
-                assert!(bytes.is_empty(), "whole frames are carried");
+                assert!(bytes.is_empty() || self.ends, "whole frames are carried");
+            }
+            for (number, conn) in ended {
+                self.endpoints[number].handle_ended(conn, "it has ended".into());
             }
         }
     }
@@ -228,6 +242,12 @@ impl World {
                 Output::Stopped(key, status) => self.stopped.push((key, *status)),
                 Output::Dial(conn, to) => self.dial((number, conn), &to),
                 Output::Write(conn) => self.write((number, conn)),
+                Output::Close(conn, closed) if self.ends => {
+                    let other = self.others[&(number, conn)];
+                    let input = self.input.entry(other).or_default();
+                    input.extend_from_slice(&closed.last_words);
+                    self.ended.push(other);
+                }
                 Output::Close(conn, closed) => panic!("{conn:?} of {number} has ended: {closed:?}"),
                 _ => {} // nothing is dialled over UDP, and the tests look by themselves
             }

@@ -405,8 +405,33 @@ fn ends() -> Vec<Sample> {
             "Nothing new comes; so many messages were received.",
             |alice| alice.go_away(),
         ),
+        unread(),
         sample("close", "The connection is closed, and why.", |alice| {
             alice.close("malformed bytes")
         }),
     ]
+}
+
+/// To who reads it.
+fn unread() -> Sample {
+    let knows = |node| Hello {
+        features: Features::READ,
+        ..hello(node, ConnectionLimits::default())
+    };
+    let open = move || {
+        let mut pair = Pair::closed(knows(alice()), knows(bob()));
+        pair.carry_to_bob(usize::MAX).expect("a good hello");
+        pair.carry_to_alice(usize::MAX).expect("a good hello");
+        pair
+    };
+    let mut pair = open();
+    pair.alice.stop_reading();
+    Sample {
+        name: "going-away-closed",
+        about: "This side is closed, and has handled so many bytes: nothing that stands behind them.",
+        link: LinkEnds::new(alice(), bob()),
+        begins: true,
+        written: written(&mut pair.alice),
+        reader: Box::new(move |bytes: &[u8]| effect(&mut open(), bytes)),
+    }
 }

@@ -269,7 +269,13 @@ fn the_end_is_announced() {
     let reason = "é".repeat(512);
     assert_eq!(
         events,
-        [Event::GoingAway { received: 1 }, Event::Closed(reason)]
+        [
+            Event::GoingAway {
+                received: 1,
+                read: None
+            },
+            Event::Closed(reason)
+        ]
     );
 }
 

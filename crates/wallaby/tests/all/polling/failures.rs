@@ -184,7 +184,7 @@ fn a_server_that_says_goodbye_is_noticed_sooner() {
         world.event(&mut [&mut client, &mut server], 0, Duration::from_secs(1)),
         None
     );
-    drop(server);
+    server.kill();
     let (_, end) = outcome(&world, &mut [&mut client]);
     assert!(matches!(failure(end), Failure::Lost(_)));
 }
@@ -373,7 +373,7 @@ fn very_many_calls_learn_that_their_server_is_another_life() {
         world.step(&mut [&mut client, &mut server], LONG);
     }
     let at = socket(&server.address());
-    drop(server);
+    server.kill();
     let mut server = world.bind_at(Endpoint::builder(), at);
     let (mut failed, end) = (0, world.now() + Duration::from_secs(60));
     while failed < CALLS && world.now() < end {

@@ -132,7 +132,7 @@ fn cut_off(seed: u64) -> (World, Endpoint<Link>, Endpoint<Link>, Words) {
     while aside.borrow().is_empty() {
         world.step(&mut [&mut client, &mut first, &mut last], LONG);
     }
-    drop(first);
+    first.kill();
     world.step(&mut [&mut last], LONG);
     let key = aside.borrow_mut().pop().expect("it came");
     let request = last.request(key).expect("it waits");

@@ -289,7 +289,7 @@ fn who_ends_is_noticed_and_its_last_words_are_heard() {
             client.turn(Wait::Not).expect("the system lives");
             server.turn(Wait::Not).expect("the system lives");
         }
-        drop(server); // before the client has read what it has said
+        server.kill(); // before the client has read what it has said
         let mut next = || {
             loop {
                 if let Some(event) = client.next_event() {

@@ -276,7 +276,7 @@ fn a_server_that_ends_fails_its_calls_soon() {
         streams.step(&mut [&mut client, &mut server]);
     }
     let begun = world.now();
-    drop(server);
+    server.kill();
     let (_, end) = streams.outcome(&mut [&mut client]);
     let failure = failure(end);
     assert!(matches!(failure, Failure::Lost(_)), "{failure}");

@@ -89,7 +89,7 @@ impl<'a> Layout<'a> {
             0x02 => self.method(),
             0x03 => self.credit(),
             0x04 => self.part(),
-            0x05 => self.one("going away", "messages received"),
+            0x05 => self.going_away(),
             0x06 => self.probe(),
             0x07 => self.call_credit(),
             0x08 => self.close(),
@@ -294,6 +294,13 @@ impl<'a> Layout<'a> {
             self.take(1, "kind of the message");
         }
         self.take(self.bytes.len() - self.position, "bytes of the message");
+    }
+
+    fn going_away(&mut self) {
+        self.one("going away", "messages received");
+        if self.position < self.bytes.len() {
+            self.varint("closed, and so many bytes handled");
+        }
     }
 
     fn probe(&mut self) {

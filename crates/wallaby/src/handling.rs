@@ -267,7 +267,7 @@ impl Handling {
             return Poll::Ready(Ok(()));
         }
         let own = *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Intent::lane));
-        let (polling, cancelled) = (self.is_polling(), self.is_cancelled());
+        let cancelled = self.is_cancelled();
         let mut body = None;
         let sent = self.endpoint.enter(|core| {
             let waits = core.endpoint.waits(self.key, own) && !cancelled;
@@ -287,7 +287,8 @@ impl Handling {
             let other = own.other();
             let waited = core.endpoint.waits(self.key, other);
             self.give(core, sending, &mut body)?;
-            if !polling && !last {
+            // Asked under the lock: whose poll is over says so before it takes the lock to flush.
+            if !self.is_polling() && !last {
                 core.endpoint.flush(self.key);
             }
             // What was held back has left, too.
@@ -314,14 +315,13 @@ impl Handling {
                 false => Err(SendError::Full),
             };
         }
-        let polling = self.is_polling();
         let mut body = None;
         let sent = self.endpoint.enter(|core| {
             if !core.endpoint.may_leave_now(self.key, message.server()) {
                 return Err(SendError::Full);
             }
             self.give(core, message, &mut body)?;
-            if !polling {
+            if !self.is_polling() {
                 core.endpoint.flush(self.key);
             }
             Ok(())

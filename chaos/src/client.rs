@@ -25,6 +25,8 @@ const MOST_WORDS: usize = 20;
 const MOST_TOUCHES: usize = 10;
 /// How long a call takes that takes long.
 const LASTING_MS: u32 = 2_000;
+/// How long it waits for handlers that go on: as long as it takes.
+const LONGEST_STOP: Duration = Duration::from_secs(3600);
 /// Of calls to servers that lie.
 const BAIT_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -389,7 +391,7 @@ where
             item = call.next() => item,
             () = &mut patience => {
                 let start = Instant::now();
-                call.stop().await;
+                let _ = call.stop_within(LONGEST_STOP).await;
                 return Ended {
                     receipts,
                     statuses,

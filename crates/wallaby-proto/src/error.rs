@@ -3,6 +3,7 @@
 //! The text of an error is whole: it says what its cause says. So the cause is not its `source()` as well, or who prints
 //! the chain of sources would read it twice; it is a field (with `r#`, which says so to thiserror).
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,11 @@ use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::Violation;
-use crate::call::missing::Missing;
-use crate::call::watch::Loss;
+use crate::call::missing::{Missing, named};
+use crate::call::watch::{Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
-use crate::{Address, Code, NodeId, RequestId, Status};
+use crate::{Address, CallId, Code, NodeId, RequestId, Status};
 
 /// What to do about a message that is too large, where another transport would carry it.
 pub fn hint(limit: u64, datagrams: bool) -> &'static str {
@@ -605,6 +606,87 @@ impl ConnectError {
             | Self::Forbidden { server }
             | Self::NoTransport { server } => server,
         }
+    }
+}
+
+/// Handlers of a call that was given up which have not stopped, and what has not said whether it has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Error)]
+#[error("{}", self.describe())]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// The call.
+    pub call: Option<CallId>,
+    /// Handlers that go on although they were told to stop, as their servers have said last: at most 8
+    /// ([`Missing::MOST`](crate::call::missing::Missing::MOST)).
+    pub handlers: Vec<RunningHandler>,
+    /// How many more there are.
+    pub more: u64,
+    /// How many branches have not said yet whether anything of them runs.
+    pub unheard: u64,
+}
+
+/// A handler that goes on although its call was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningHandler {
+    /// Its request.
+    pub request: RequestId,
+    /// What was called, if anybody has told.
+    pub method: Option<Arc<str>>,
+    /// Where it runs.
+    pub server: Location,
+    /// The requests that led to it, from the initiator on, as far as known.
+    pub path: Vec<Step>,
+}
+
+impl StillRunning {
+    /// Whether nothing runs, and everything has said so that could.
+    pub fn is_empty(&self) -> bool {
+        self.handlers.is_empty() && self.unheard == 0
+    }
+
+    /// Those of several calls.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.call = self.call.or(other.call);
+        self.handlers.extend(other.handlers);
+        self.more += other.more;
+        self.unheard += other.unheard;
+        self
+    }
+
+    fn describe(&self) -> String {
+        let mut parts: Vec<String> = self.handlers.iter().map(ToString::to_string).collect();
+        if self.more > 0 {
+            parts.push(format!("{} more handlers still run", self.more));
+        }
+        if self.unheard > 0 {
+            let branches = if self.unheard == 1 {
+                "branch has"
+            } else {
+                "branches have"
+            };
+            parts.push(format!(
+                "{} {branches} not said whether it has stopped",
+                self.unheard
+            ));
+        }
+        match (parts.is_empty(), self.call) {
+            (true, _) => "nothing of the call runs any more".to_owned(),
+            (false, Some(call)) => format!("call {call} was given up: {}", parts.join("; ")),
+            (false, None) => parts.join("; "),
+        }
+    }
+}
+
+impl fmt::Display for RunningHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = named(self.request, self.method.as_deref(), Some(&self.server));
+        write!(f, "{named} still runs")?;
+        for (index, step) in self.path.iter().enumerate() {
+            let before = if index > 0 { ", " } else { ", reached by " };
+            write!(f, "{before}{step}")?;
+        }
+        Ok(())
     }
 }
 

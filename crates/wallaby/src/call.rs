@@ -1,11 +1,12 @@
 //! A call as its initiator sees it: a stream of answers that ends when the whole tree of hops is complete.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -22,8 +23,9 @@ use crate::client::Outgoing;
 use crate::driver::effects::{self, Effect};
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Failure, StillRunning};
 use crate::log;
+use crate::timer::{self, Instant};
 
 mod typed;
 
@@ -171,6 +173,19 @@ impl CallShared {
             })
         })
         .await;
+    }
+
+    /// The same, for so long at most; what runs on then.
+    async fn stopped(&self, within: Duration) -> StillRunning {
+        self.with(|core, key| core.endpoint.await_stop(key, within));
+        let mut settled = pin!(self.settled());
+        let mut late = pin!(timer::sleep_until(Instant::now() + timer::bounded(within)));
+        poll_fn(|cx| match settled.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => late.as_mut().poll(cx),
+        })
+        .await;
+        (self.endpoint).ask(|core| core.endpoint.still_running(self.key))
     }
 
     pub(crate) fn poll_next(
@@ -543,8 +558,8 @@ impl RawCall {
     }
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached: after completion at once,
-    /// after a failure or an abort when all its requests have been stopped or silent for the ping timeout. What may run on even
-    /// then is said at [`Call::stop`](crate::Call::stop).
+    /// after a failure or an abort when all its requests have been stopped or silent for the ping timeout, or two ping periods after
+    /// only handlers go on which do not stop. What may run on even then is said at [`Call::stop`](crate::Call::stop).
     pub async fn settled(&self) {
         if let Some(attempts) = &self.attempts {
             for attempt in attempts.all() {
@@ -552,6 +567,29 @@ impl RawCall {
             }
         }
         self.shared.settled().await;
+    }
+
+    /// Gives the call up and waits until nothing of it runs any more, but at most for so long: see
+    /// [`Call::stop_within`](crate::Call::stop_within).
+    ///
+    /// # Errors
+    ///
+    /// What runs on then.
+    pub async fn stop_within(&self, grace: Duration) -> Result<(), StillRunning> {
+        self.abort();
+        let end = Instant::now() + timer::bounded(grace);
+        let left = || end.saturating_duration_since(Instant::now());
+        let mut running = StillRunning::default();
+        if let Some(attempts) = &self.attempts {
+            for attempt in attempts.all() {
+                running = running.and(attempt.stopped(left()).await);
+            }
+        }
+        running = running.and(self.shared.stopped(left()).await);
+        match running.is_empty() {
+            true => Ok(()),
+            false => Err(running),
+        }
     }
 
     pub(crate) fn fail(&self, failure: Failure) {

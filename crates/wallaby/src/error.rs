@@ -9,7 +9,8 @@ use thiserror::Error;
 use wallaby_proto::{Address, AddressError, Code, Status};
 
 pub use wallaby_proto::error::{
-    AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
+    AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, RunningHandler,
+    SendError, StillRunning,
 };
 
 /// Why an endpoint could not be made.

@@ -77,8 +77,8 @@ pub use call::{AnswerFuture, Call, CallOptions, Outcome, RawAnswer, RawCall, Res
 pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use endpoint::Endpoint;
 pub use error::{
-    AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
-    ServeError, Undrained,
+    AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore,
+    RunningHandler, SendError, ServeError, StillRunning, Undrained,
 };
 pub use health::Health;
 pub use hedge::Hedge;

@@ -78,7 +78,7 @@ async fn an_abort_reaches_the_link_that_runs() {
         let chain = pipe(at(&a), &words::REPEAT, (1,)).then(at(&b), &words::HANG);
         let call = chain.call(client.caller()).expect("it is small");
         hanging.acquire().await.expect("it is open").forget();
-        call.stop().await;
+        call.stop().await.expect("it is dropped");
         hanging.acquire().await.expect("it is open").forget();
         until(|| b.load().is_idle()).await;
     })

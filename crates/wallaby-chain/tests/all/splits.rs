@@ -194,7 +194,7 @@ async fn what_was_merged_in_part_is_dropped_with_its_call() {
             "{refused}"
         );
         assert_eq!(hosts(&refused).len(), 3);
-        call.stop().await;
+        call.stop().await.expect("they are dropped");
         three.eventually("a b", "(a!+b!!)").await;
     })
     .await;
@@ -260,7 +260,7 @@ async fn splits_and_what_merges_keep_have_limits() {
             "{refused}"
         );
         // What it has kept for that one it keeps no more.
-        call.stop().await;
+        call.stop().await.expect("they are dropped");
         three
             .eventually(&format!("{long} b"), &format!("({long}!+b!!)"))
             .await;

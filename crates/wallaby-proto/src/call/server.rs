@@ -250,6 +250,11 @@ impl<T> Server<T> {
         self.ended
     }
 
+    /// The message that waits to learn if it is the last is not sent.
+    pub fn discard_held(&mut self) {
+        self.held = None;
+    }
+
     /// Whether a message waits to learn if it is the last.
     pub fn holds_back(&self) -> bool {
         self.held.is_some()

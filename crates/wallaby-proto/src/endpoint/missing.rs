@@ -112,7 +112,7 @@ impl Call {
         Some(Arc::clone(&by.method)).filter(|method| !method.is_empty())
     }
 
-    fn server_of(&self, request: RequestId) -> Location {
+    pub(super) fn server_of(&self, request: RequestId) -> Location {
         if let Some(root) = self.root_of(request) {
             return Location {
                 address: Some(root.server.clone()),

@@ -11,7 +11,7 @@
 //! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
-//! | `places`, `draining` | which requests run and which wait; how an endpoint comes to rest |
+//! | `places`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
 //! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
 //! | `relaying` | what is relayed for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
@@ -145,6 +145,7 @@ mod requests;
 mod resending;
 mod sending;
 mod sockets;
+mod stopping;
 mod streams;
 mod watching;
 
@@ -401,6 +402,8 @@ pub struct Endpoint<P = ()> {
     /// Which of them is for all others.
     rest: Option<usize>,
     handlers: Handlers,
+    /// How many of them go on although their call was aborted.
+    stopping: usize,
     executor: Executor<RequestKey>,
     /// Of those that were put aside, or wait for their turn.
     tickets: BTreeMap<Ticket, RequestKey>,
@@ -528,6 +531,7 @@ impl<P: Probe> Endpoint<P> {
             served: Vec::new(),
             rest: None,
             handlers: Handlers::default(),
+            stopping: 0,
             executor,
             tickets: BTreeMap::new(),
             bodies: Bodies::default(),

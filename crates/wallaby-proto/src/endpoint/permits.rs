@@ -10,28 +10,65 @@ use crate::{Code, Status};
 
 /// A place of the executor, which a handler has that may go on after its request has ended: see
 /// [`Endpoint::keep_permit`]. It is given back once, by [`Endpoint::release_permit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "the place is taken until it is given back"]
-pub struct Permit(Owner);
+pub struct Permit {
+    owner: Owner,
+    /// The request whose handler has it.
+    of: Option<RequestKey>,
+    /// The place was given to others meanwhile.
+    free: bool,
+}
+
+impl Permit {
+    /// Whether its place [was given to others](Endpoint::free_permit).
+    pub fn is_free(&self) -> bool {
+        self.free
+    }
+}
 
 impl<P: Probe> Endpoint<P> {
     /// Takes over the place that a request has. Whoever runs handlers that may go on after their request has ended does that, and
-    /// [gives it back](Self::release_permit) when the handler is done. Otherwise the place is free when the request has ended.
-    /// `None` if it has none: it has ended, or somebody has taken its place over.
+    /// [gives it back](Self::release_permit) when the handler is done: until then a request whose call is aborted does not end.
+    /// Otherwise the place is free when the request has ended. `None` if it has none: it has ended, or somebody has taken its place
+    /// over.
     pub fn keep_permit(&mut self, key: RequestKey) -> Option<Permit> {
         let handler = self.handlers.get_mut(key)?;
-        std::mem::take(&mut handler.placed).then(|| Permit(handler.owner()))
+        let placed = std::mem::take(&mut handler.placed);
+        handler.kept |= placed;
+        placed.then(|| Permit {
+            owner: handler.owner(),
+            of: Some(key),
+            free: false,
+        })
     }
 
     /// Takes another place for a request that is open, if one is free.
     pub fn take_place(&mut self, key: RequestKey) -> Option<Permit> {
         let owner = self.handlers.get(key)?.owner();
-        self.executor.try_run(owner).then_some(Permit(owner))
+        let permit = |owner| Permit {
+            owner,
+            of: None,
+            free: false,
+        };
+        self.executor.try_run(owner).then(|| permit(owner))
     }
 
     /// Gives back what [`keep_permit`](Self::keep_permit) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
-    pub fn release_permit(&mut self, place: Permit) {
-        self.free_place(place.0);
+    pub fn release_permit(&mut self, permit: Permit) {
+        if !permit.free {
+            self.free_place(permit.owner);
+        }
+        if let Some(key) = permit.of {
+            self.note_done(key);
+        }
+    }
+
+    /// The next request that waits gets the place, though the handler that has it is not done.
+    pub fn free_permit(&mut self, permit: &mut Permit) {
+        if !std::mem::replace(&mut permit.free, true) {
+            self.free_place(permit.owner);
+        }
     }
 
     /// How many handlers run and how many requests wait.

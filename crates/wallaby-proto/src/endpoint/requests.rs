@@ -100,6 +100,10 @@ pub struct Handler {
     pub(super) stage: Stage,
     /// It has one of the executor's places, which is free when it ends.
     pub(super) placed: bool,
+    /// Somebody runs its handler and says when it is done: it may go on when the request has ended.
+    pub(super) kept: bool,
+    /// Its call was aborted: with this status it ends when its handler is done.
+    pub(super) stopping: Option<Box<Status>>,
 }
 
 /// Who hands work on, or calls, for a request.
@@ -375,6 +379,8 @@ impl<P: Probe> Endpoint<P> {
             key: None,
             stage: Stage::Waits,
             placed: false,
+            kept: false,
+            stopping: None,
         })
     }
 
@@ -475,6 +481,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// A handler has returned, with a status if it failed. Its request ends, unless it was put aside.
     pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) {
+        if self.is_stopping(key) {
+            self.counters.late_errors += u64::from(result.is_err());
+            return;
+        }
         match (self.handlers.take(key), result) {
             (Some(handler), Ok(())) if handler.stage == Stage::Aside => {
                 self.handlers.put(key, handler);
@@ -494,6 +504,9 @@ impl<P: Probe> Endpoint<P> {
     /// A request waits for something of the application's: it is put aside until it is [resumed](Self::resume), aborted, or has no
     /// time left. What was held back leaves.
     pub fn put_aside(&mut self, key: RequestKey) {
+        if self.is_stopping(key) {
+            return;
+        }
         let Some(mut handler) = self.handlers.take(key) else {
             return;
         };
@@ -507,7 +520,7 @@ impl<P: Probe> Endpoint<P> {
         handler.stage = Stage::Aside;
         self.handlers.put(key, handler);
         if self.was_stopped(key) {
-            self.stop(key, stopped());
+            self.stop_aborted(key, stopped());
         }
     }
 
@@ -525,7 +538,9 @@ impl<P: Probe> Endpoint<P> {
     /// [`returned`](Self::returned), or puts it aside again.
     pub fn resume(&mut self, key: RequestKey) -> bool {
         let handler = self.handlers.get_mut(key);
-        let Some(handler) = handler.filter(|handler| handler.stage == Stage::Aside) else {
+        let goes_on =
+            |handler: &&mut Handler| handler.stage == Stage::Aside && handler.stopping.is_none();
+        let Some(handler) = handler.filter(goes_on) else {
             return false;
         };
         handler.stage = Stage::Resumed;
@@ -614,6 +629,7 @@ impl<P: Probe> Endpoint<P> {
         self.outputs
             .extend(waiting.map(|lane| Output::Room(key, lane)));
         self.handlers.release(key);
+        self.stopping -= usize::from(handler.stopping.is_some());
         if let Some(payload) = handler.owed {
             self.grant_request(handler.from, payload);
         }
@@ -627,7 +643,9 @@ impl<P: Probe> Endpoint<P> {
     }
 
     pub(super) fn request_deadline(&mut self, key: RequestKey) {
-        self.stop(key, too_late());
+        if !self.is_stopping(key) {
+            self.stop(key, too_late());
+        }
     }
 
     /// A request that waits ends here and now.

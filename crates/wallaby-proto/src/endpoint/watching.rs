@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::records::{
-    Action as RecordAction, Origin, ReleasedMessage, SessionNumber, Ticket, invitation,
+    Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
 };
 use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
@@ -720,7 +720,11 @@ impl<P: Probe> Endpoint<P> {
             } => {
                 self.probe.notes(Note::Stopped(call, request, reason));
                 if let Some(key) = self.tickets.get(&ticket).copied() {
-                    self.stop(key, Status::new(Code::Cancelled, reason.to_string()));
+                    let status = Status::new(Code::Cancelled, reason.to_string());
+                    match reason {
+                        StopReason::Aborted => self.stop_aborted(key, status),
+                        _ => self.stop(key, status),
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Calls of a node, and what their applications see.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
 use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Next};
@@ -24,8 +25,9 @@ pub(super) struct Call {
     pub(super) id: CallId,
     /// Which of the plan's.
     index: usize,
-    /// How it ended, as the application learnt.
+    /// How it ended, as the application learnt, and when.
     outcome: Option<Outcome>,
+    ended: Duration,
     /// The application takes its answers a while after they came, and is about to.
     taking: bool,
     /// What a call that only counts would know.
@@ -120,6 +122,7 @@ impl Node {
             id,
             index,
             outcome: None,
+            ended: Duration::ZERO,
             taking: false,
             counts: Counts {
                 branches: plan.roots.len() as i64,
@@ -316,7 +319,7 @@ impl Node {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        call.outcome = Some(outcome);
+        (call.outcome, call.ended) = (Some(outcome), context.now());
         let id = call.id;
         context.hit(match outcome {
             Outcome::Complete { statuses: false } => Point::OutcomeComplete,
@@ -373,6 +376,9 @@ impl Node {
                     .ended(now, id, Outcome::Complete { statuses: false });
             }
         }
+        if context.plan.faults.is_empty() {
+            self.look_for_lingering(context);
+        }
         let (calls, endpoint) = (&mut self.calls, &mut self.endpoint);
         calls.retain(|key, call| {
             let is_live = endpoint.is_live(*key) || call.outcome.is_none();
@@ -381,6 +387,22 @@ impl Node {
             }
             is_live
         });
+    }
+}
+
+impl Node {
+    /// Where nothing goes wrong a call that has ended is soon over, whatever goes on at its servers.
+    fn look_for_lingering(&self, context: &mut Context<'_>) {
+        let now = context.now();
+        let stays = |(key, call): &(&CallKey, &Call)| {
+            let planned = &context.plan.calls[call.index];
+            let soon = planned.timeout * 4 + planned.ping_period * 16;
+            call.outcome.is_some() && self.endpoint.is_live(**key) && now > call.ended + soon
+        };
+        if let Some((_, call)) = self.calls.iter().find(stays) {
+            let what = format!("{} stays, though it ended at {:?}", call.id, call.ended);
+            context.violate(Rule::Leftover, what);
+        }
     }
 }
 

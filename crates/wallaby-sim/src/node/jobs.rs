@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use wallaby_proto::endpoint::RequestKey;
+use wallaby_proto::endpoint::{Permit, RequestKey};
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::Child;
 use wallaby_proto::{CallId, Code, RequestId, Status};
@@ -21,6 +21,9 @@ const FULL: Duration = Duration::from_millis(5);
 /// By how much some handlers stop late.
 const TARDY: Duration = Duration::from_millis(10);
 
+/// By how much a few of these do: longer than anybody asks.
+const STUBBORN: Duration = Duration::from_secs(25);
+
 /// One request that is handled.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -28,6 +31,8 @@ pub(super) struct Job {
     id: RequestId,
     acts: VecDeque<Act>,
     finale: Option<Finale>,
+    /// Of one that goes on when it is told to stop.
+    permit: Option<Permit>,
 }
 
 /// How far a handler got.
@@ -60,6 +65,10 @@ impl Node {
             id,
             acts: task.acts.into(),
             finale: Some(task.finale),
+            permit: match self.plan.tardy {
+                true => self.endpoint.keep_permit(key),
+                false => None,
+            },
         };
         self.go_on(key, job, context);
     }
@@ -69,7 +78,9 @@ impl Node {
         let Some(job) = self.jobs.remove(&key) else {
             return;
         };
-        if self.endpoint.resume(key) {
+        if !self.endpoint.resume(key) {
+            self.done(job);
+        } else {
             let now = context.now();
             context.oracle.progressed(now, job.call, job.id);
             self.go_on(key, job, context);
@@ -83,6 +94,9 @@ impl Node {
         }
         // Who is tardy finds out only when it goes on.
         match self.plan.tardy {
+            true if self.plan.places.is_none() && context.random.one_in(8) => {
+                self.wake(STUBBORN, Timer::Resume(key), context)
+            }
             true => self.wake(TARDY, Timer::Resume(key), context),
             false => drop(self.jobs.remove(&key)),
         }
@@ -105,7 +119,17 @@ impl Node {
                 self.wake(wait, Timer::Resume(key), context);
                 self.jobs.insert(key, job);
             }
-            Step::Returned(result) => self.endpoint.returned(key, result),
+            Step::Returned(result) => {
+                self.endpoint.returned(key, result);
+                self.done(job);
+            }
+        }
+    }
+
+    /// A handler is done.
+    fn done(&mut self, job: Job) {
+        if let Some(permit) = job.permit {
+            self.endpoint.release_permit(permit);
         }
     }
 

@@ -5,6 +5,7 @@ use std::future::{Future, IntoFuture, poll_fn};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
 use wallaby_proto::CallId;
@@ -12,9 +13,12 @@ use wallaby_proto::CallId;
 use super::{Outcome, RawAnswer, RawCall};
 use crate::blocking;
 use crate::codec::{Codec, Postcard};
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, Failure, StillRunning};
 use crate::method::{Answer, Many, One};
 use wallaby_proto::trace::Trace;
+
+/// How long [`Call::stop`] waits.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A call to a method that answers `A`.
 ///
@@ -76,13 +80,28 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
         self.raw.abort();
     }
 
-    /// Gives the call up and waits until its servers have stopped all its requests, or have been silent for the ping timeout.
+    /// Gives the call up and waits until nothing of it runs any more: [`stop_within`](Self::stop_within) 10 seconds.
     ///
-    /// Handlers that waited have been dropped then. What may run on for a while: one that was just being polled, to its next
-    /// `.await`; what is [shielded](crate::RequestInfo::shield), blocking handlers, and tasks that handlers have started.
-    pub async fn stop(self) {
-        self.raw.abort();
-        self.raw.settled().await;
+    /// # Errors
+    ///
+    /// What runs on then.
+    pub async fn stop(self) -> Result<(), StillRunning> {
+        self.stop_within(GRACE).await
+    }
+
+    /// Gives the call up and waits until nothing of it runs any more, but at most for so long. A server that is silent for the
+    /// call's ping timeout is not waited for.
+    ///
+    /// Handlers that wait are dropped. This waits for those that are not: one that is just being polled, to its next `.await`;
+    /// what is [shielded](crate::RequestInfo::shield), and blocking handlers. It does not wait for tasks that handlers have started,
+    /// nor for what a handler does after it has given its last answer.
+    ///
+    /// # Errors
+    ///
+    /// What runs on then: each handler with its method, its server and the requests that led to it, as its server has said last;
+    /// and how many branches of the call have not said in this time whether they have stopped.
+    pub async fn stop_within(self, grace: Duration) -> Result<(), StillRunning> {
+        self.raw.stop_within(grace).await
     }
 
     /// Whether the answers of each branch are delivered in order.

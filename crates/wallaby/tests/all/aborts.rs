@@ -8,12 +8,15 @@ use crate::common::{Gate, Net, at, client, heap, load, patience, service, until,
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use wallaby::intercept::{Admission, Incoming};
-use wallaby::{Code, Endpoint, Failure, Many, One, Outcome, Request, Service, Status};
+use wallaby::{Address, Code, Endpoint, Failure, Many, One, Outcome, Request, Service, Status};
 
 over_every_transport!(
     a_handler_that_waits_is_dropped_with_its_request,
     what_is_shielded_is_finished,
     who_stops_a_call_waits_until_its_handlers_are_gone,
+    who_stops_a_call_waits_for_what_is_shielded,
+    what_does_not_stop_in_time_is_named,
+    a_call_that_was_dropped_does_not_stay_for_what_is_shielded,
     dropping_a_call_stops_its_handler,
     a_call_within_a_handler_ends_with_its_request,
     a_reply_that_waits_ends_with_the_call,
@@ -84,9 +87,107 @@ async fn who_stops_a_call_waits_until_its_handlers_are_gone(net: Net) {
     for _ in 0..10 {
         let mut call = work::at(&client, at(&server)).many("stop".into());
         call.next().await.expect("an answer").expect("an answer");
-        call.stop().await;
+        call.stop().await.expect("it is dropped");
         assert_eq!(dropped.try_recv().as_deref(), Ok("stop"));
     }
+}
+
+/// A handler that goes on to the end, whatever happens, once the gate lets it.
+fn shielded(gate: &Gate, told: &mpsc::UnboundedSender<String>) -> Service {
+    let (gate, told) = (gate.clone(), told.clone());
+    let method = move |request: Request<Many<String>>, (what,): (String,)| {
+        let (gate, guard) = (gate.clone(), Guard(told.clone(), what));
+        async move {
+            request.reply("begun".into()).await?;
+            gate.pass().await;
+            drop(guard);
+            Ok(())
+        }
+    };
+    service().method(&work::MANY, method).shielded()
+}
+
+fn forwarding(next: Address) -> Service {
+    let method = move |request: Request<Many<String>>, (what,): (String,)| {
+        let next = next.clone();
+        async move { Ok(request.forward(next, work::many(what)).await?) }
+    };
+    service().method(&work::MANY, method)
+}
+
+async fn impatient(net: &Net) -> Endpoint {
+    let builder = Endpoint::builder().ping(Duration::from_millis(20), Duration::from_secs(20));
+    net.bind(builder).await
+}
+
+async fn who_stops_a_call_waits_for_what_is_shielded(net: Net) {
+    let (told, mut finished) = mpsc::unbounded_channel();
+    let gate = Gate::new();
+    let server = net.serve(shielded(&gate, &told)).await;
+    let front = net.serve(forwarding(at(&server))).await;
+    let client = impatient(&net).await;
+    let mut call = work::at(&client, at(&front)).many("done".into());
+    call.next().await.expect("an answer").expect("an answer");
+    let stopping = tokio::spawn(call.stop_within(Duration::from_secs(3600)));
+    let asked = client.metrics().messages_received;
+    until(|| client.metrics().messages_received > asked + 5).await;
+    assert!(!stopping.is_finished());
+    gate.open(1);
+    assert_eq!(stopping.await.expect("no panic"), Ok(()));
+    assert_eq!(finished.try_recv().as_deref(), Ok("done"));
+}
+
+async fn what_does_not_stop_in_time_is_named(net: Net) {
+    let (told, _finished) = mpsc::unbounded_channel();
+    let gate = Gate::new();
+    let server = net.serve(shielded(&gate, &told)).await;
+    let front = net.serve(forwarding(at(&server))).await;
+    let client = impatient(&net).await;
+    let mut grace = Duration::from_millis(50);
+    let running = loop {
+        let mut call = work::at(&client, at(&front)).many("goes on".into());
+        call.next().await.expect("an answer").expect("an answer");
+        let running = call.stop_within(grace).await.expect_err("it is shielded");
+        // A busy machine may take longer to say so.
+        if running.unheard == 0 {
+            break running;
+        }
+        grace *= 2;
+    };
+    let [handler] = &running.handlers[..] else {
+        panic!("{running:?}")
+    };
+    assert_eq!(handler.server.address.as_ref(), Some(&at(&server)));
+    assert_eq!(handler.method.as_deref(), Some("test.Work/many"));
+    assert_eq!((handler.request.hop, running.more), (1, 0));
+    let path: Vec<_> = handler
+        .path
+        .iter()
+        .map(|step| &step.server.address)
+        .collect();
+    assert_eq!(path, [&Some(at(&front))]);
+    let said = running.to_string();
+    assert!(
+        said.contains("(test.Work/many) at") && said.contains("still runs"),
+        "{said}"
+    );
+    gate.open(100);
+    until(|| server.load() == load(0, 0)).await;
+}
+
+/// Its server says again and again that its handler goes on.
+async fn a_call_that_was_dropped_does_not_stay_for_what_is_shielded(net: Net) {
+    let (told, _finished) = mpsc::unbounded_channel();
+    let gate = Gate::new();
+    let server = net.serve(shielded(&gate, &told)).await;
+    let client = impatient(&net).await;
+    let mut call = work::at(&client, at(&server)).many("goes on".into());
+    call.next().await.expect("an answer").expect("an answer");
+    drop(call);
+    assert_eq!(client.drain(Duration::from_secs(25)).await, Ok(()));
+    assert_eq!(server.load(), load(1, 0), "its handler runs");
+    gate.open(1);
+    until(|| server.load() == load(0, 0)).await;
 }
 
 async fn what_is_shielded_is_finished(net: Net) {

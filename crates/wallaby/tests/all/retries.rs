@@ -323,7 +323,7 @@ async fn a_slow_call_is_hedged_and_the_loser_is_stopped(net: Net) {
     assert_eq!((call.attempts(), runs.count()), (2, 1));
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     // If it has begun at all, that is: the second may be quicker than the first request's way.
-    call.stop().await;
+    call.stop().await.expect("nothing of it runs");
     until(|| first.load().is_idle() && slow.count() == slow.stopped()).await;
     let metrics = caller.metrics();
     assert_eq!((metrics.hedges, metrics.hedges_won), (1, 1));
@@ -689,7 +689,7 @@ async fn a_call_that_ends_while_it_waits_to_be_sent_again_is_over(net: Net) {
     first.close();
     until(|| caller.metrics().resends == 1).await;
     // Nobody is there to send it to.
-    call.stop().await;
+    call.stop().await.expect("nothing runs");
     let metrics = caller.metrics();
     assert_eq!((metrics.calls_aborted, metrics.calls_failed), (1, 0));
 }

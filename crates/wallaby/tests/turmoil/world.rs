@@ -233,7 +233,7 @@ impl World {
             (_, other) => End::Failed(format!("{other:?}")),
         };
         self.log().ended(now(), index, end);
-        call.stop().await;
+        let _ = call.stop_within(Duration::from_secs(3600)).await;
         self.log().calls.entry(index).or_default().settled = true;
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct WatchedBranch {
     pub(super) seen: (u32, u32),
     /// Winding down: nothing of it can start any more; nothing of it runs any more.
     pub(super) stopped: Stopped,
+    /// Since when only its handler may go on.
+    pub(super) frozen: Option<Duration>,
     /// Winding down: it has begun.
     pub(super) wound: bool,
 }

@@ -133,7 +133,9 @@ impl Watch {
     /// When a branch that does not answer is no longer asked to stop (PROTOCOL-NOTES 35).
     pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
         let evidence = self.branches[position as usize].evidence.max(since);
-        evidence.saturating_add(self.settings.ping.timeout)
+        let silent = evidence.saturating_add(self.settings.ping.timeout);
+        let let_go = self.let_go_at(position);
+        let_go.map_or(silent, |let_go| silent.min(let_go))
     }
 
     /// Decides whether a branch has been silent for too long; returns whether there is nothing more to do for it now.
@@ -371,7 +373,7 @@ impl Watch {
 
     /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own. Of a
     /// long way only the end, so that many losses along it take no more than a part of it each.
-    fn path_to(
+    pub(super) fn path_to(
         &self,
         initiator: &Initiator,
         position: Option<u32>,

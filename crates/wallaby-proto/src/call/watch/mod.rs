@@ -36,6 +36,7 @@ mod location;
 mod pace;
 mod queue;
 mod root;
+mod running;
 mod wind;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -160,6 +161,8 @@ pub struct Watch {
     unseen: bool,
     /// When the latest turn was.
     turn: Duration,
+    /// Until when somebody waits for handlers that go on although they were told to stop.
+    awaited_until: Duration,
     /// Branches that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
@@ -264,6 +267,7 @@ impl Watch {
             unwound: 0..0,
             unseen: false,
             turn: now,
+            awaited_until: Duration::ZERO,
             unfrozen: 0,
             unquiet: 0,
             actions: VecDeque::new(),

@@ -63,6 +63,9 @@ impl Watch {
             self.unfrozen -= usize::from(watched.stopped < Stopped::Frozen);
             self.unquiet -= usize::from(stopped == Stopped::Quiet);
             watched.stopped = stopped;
+            if stopped == Stopped::Frozen {
+                watched.frozen = Some(self.turn);
+            }
         }
         if watched.stopped == Stopped::Quiet
             && let Some(due) = watched.due.take()

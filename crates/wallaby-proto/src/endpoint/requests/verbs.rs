@@ -449,6 +449,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Lets a request end that was put aside: what it has sent last was the last.
     pub fn finish_request(&mut self, key: RequestKey) {
+        if self.is_stopping(key) {
+            return;
+        }
         if let Some(handler) = self.handlers.take(key) {
             self.finish(handler);
         }
@@ -473,6 +476,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Ends a request with a status.
     pub fn fail(&mut self, key: RequestKey, status: &Status) {
+        if self.is_stopping(key) {
+            return;
+        }
         if let Some(handler) = self.handlers.take(key) {
             self.end_with(handler, status);
         }
@@ -615,6 +621,9 @@ impl<P: Probe> Endpoint<P> {
                 "it was answered or failed before"
             };
             return Err(SendError::Ended(why.into()));
+        }
+        if let Some(why) = &handler.stopping {
+            return Err(SendError::Ended(why.message().to_owned()));
         }
         let size = payload as u64;
         let limit = match server {

@@ -1,0 +1,102 @@
+//! What goes on of a call that was aborted: requests end when their handlers do, and who has given the call up may wait for that.
+
+use std::time::Duration;
+
+use super::Endpoint;
+use super::event::{CallKey, Output, RequestKey};
+use super::probe::Probe;
+use crate::call::missing::Missing;
+use crate::error::{RunningHandler, StillRunning};
+use crate::{RequestId, Status};
+
+impl<P: Probe> Endpoint<P> {
+    // At servers.
+
+    /// The call of a request was aborted. If its handler may go on for a while, the request ends only when that is done:
+    /// until then its initiator, who asks, is told that it was not stopped yet. Else it ends here and now.
+    pub(super) fn stop_aborted(&mut self, key: RequestKey, status: Status) {
+        let Some(handler) = self.handlers.get_mut(key) else {
+            return;
+        };
+        if !handler.kept || handler.server.has_ended() {
+            return self.stop(key, status);
+        }
+        handler.server.discard_held();
+        handler.stopping = Some(Box::new(status.clone()));
+        let body = handler.body;
+        self.stopping += 1;
+        self.outputs
+            .push_back(Output::Stopped(key, Box::new(status)));
+        if let Some(body) = body {
+            self.give_body_up(body);
+        }
+        self.break_bodies_of_request(key);
+    }
+
+    /// Whether nothing but the end of its handler is waited for.
+    #[inline]
+    pub(super) fn is_stopping(&self, key: RequestKey) -> bool {
+        self.stopping > 0 && self.was_told_to_stop(key)
+    }
+
+    #[cold]
+    fn was_told_to_stop(&self, key: RequestKey) -> bool {
+        let handler = self.handlers.get(key);
+        handler.is_some_and(|handler| handler.stopping.is_some())
+    }
+
+    /// The handler of a request is done, whose permit is given back.
+    #[inline]
+    pub(super) fn note_done(&mut self, key: RequestKey) {
+        if self.is_stopping(key) {
+            self.end_stopped(key);
+        }
+    }
+
+    #[cold]
+    fn end_stopped(&mut self, key: RequestKey) {
+        if let Some(handler) = self.handlers.take(key)
+            && let Some(status) = handler.stopping.clone()
+        {
+            self.end_with(handler, &status);
+            self.settle();
+        }
+    }
+
+    // At initiators.
+
+    /// Somebody waits until nothing runs any more of a call that has failed or was aborted, for so long: its servers are asked
+    /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told.
+    pub fn await_stop(&mut self, key: CallKey, within: Duration) {
+        let until = self.now.saturating_add(within);
+        if let Some(call) = self.calls.get_mut(key.0)
+            && let Some(watch) = &mut call.watch
+        {
+            watch.await_stop(until);
+        }
+    }
+
+    /// What runs on of a call that has failed or was aborted, as its servers have said last.
+    pub fn still_running(&self, key: CallKey) -> StillRunning {
+        let Some(call) = self.calls.peek(key.0) else {
+            return StillRunning::default();
+        };
+        let Some(watch) = &call.watch else {
+            return StillRunning::default();
+        };
+        let (running, unheard) = watch.still_running(&call.initiator);
+        let named = running.iter().take(Missing::MOST);
+        let named = named.map(|(request, path): &(RequestId, _)| RunningHandler {
+            request: *request,
+            method: call.method_of(*request),
+            server: call.server_of(*request),
+            path: Vec::clone(path),
+        });
+        StillRunning {
+            call: Some(call.initiator.call()),
+            handlers: named.collect(),
+            more: running.len().saturating_sub(Missing::MOST) as u64,
+            unheard: if call.over { 0 } else { unheard },
+        }
+    }
+}

@@ -177,7 +177,7 @@ impl CallShared {
 
     /// The same, for so long at most; what runs on then.
     async fn stopped(&self, within: Duration) -> StillRunning {
-        self.with(|core, key| core.endpoint.await_stop(key, within));
+        self.with(|core, key| core.endpoint.wait_for_stop(key, within));
         let mut settled = pin!(self.settled());
         let mut late = pin!(timer::sleep_until(Instant::now() + timer::bounded(within)));
         poll_fn(|cx| match settled.as_mut().poll(cx) {

@@ -67,12 +67,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// Somebody waits until nothing runs any more of a call that has failed or was aborted, for so long: its servers are asked
     /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told.
-    pub fn await_stop(&mut self, key: CallKey, within: Duration) {
+    pub fn wait_for_stop(&mut self, key: CallKey, within: Duration) {
         let until = self.now.saturating_add(within);
         if let Some(call) = self.calls.get_mut(key.0)
             && let Some(watch) = &mut call.watch
         {
-            watch.await_stop(until);
+            watch.wait_for_stop(until);
         }
     }
 

@@ -162,7 +162,7 @@ pub struct Watch {
     /// When the latest turn was.
     turn: Duration,
     /// Until when somebody waits for handlers that go on although they were told to stop.
-    awaited_until: Duration,
+    asked_until: Duration,
     /// Branches that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
@@ -267,7 +267,7 @@ impl Watch {
             unwound: 0..0,
             unseen: false,
             turn: now,
-            awaited_until: Duration::ZERO,
+            asked_until: Duration::ZERO,
             unfrozen: 0,
             unquiet: 0,
             actions: VecDeque::new(),

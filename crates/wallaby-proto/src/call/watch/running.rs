@@ -13,8 +13,8 @@ const ASKED: u32 = 2;
 
 impl Watch {
     /// Somebody waits until then for handlers that go on.
-    pub fn await_stop(&mut self, until: Duration) {
-        self.awaited_until = self.awaited_until.max(until);
+    pub fn wait_for_stop(&mut self, until: Duration) {
+        self.asked_until = self.asked_until.max(until);
     }
 
     /// When a branch is asked no more whose handler goes on although it was told to stop: a server that always says so must not
@@ -22,7 +22,7 @@ impl Watch {
     pub(super) fn let_go_at(&self, position: u32) -> Option<Duration> {
         let frozen = self.branches[position as usize].frozen?;
         let asked = self.settings.ping.period.saturating_mul(ASKED);
-        Some(frozen.saturating_add(asked).max(self.awaited_until))
+        Some(frozen.saturating_add(asked).max(self.asked_until))
     }
 
     /// Requests whose handlers go on although they were told to stop, as their servers have said last, and what led to them, as far

@@ -1,5 +1,7 @@
 //! Abort and winding down.
 
+use std::time::Duration;
+
 use std::collections::BTreeSet;
 
 use wallaby_proto::call::watch::{WatchSettings, dismiss};
@@ -46,11 +48,12 @@ fn an_abort_reaches_all_and_has_two_milestones() {
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
-/// Note 35: a handler that ignores its token keeps the call from being quiet; that is reported by not being reported.
+/// Note 35: a handler that ignores its token keeps the call from being quiet as long as somebody waits for it.
 #[test]
 fn a_stubborn_handler_is_asked_again_and_again() {
     let mut desk = Desk::new();
     desk.abort();
+    desk.watch.wait_for_stop(Duration::from_secs(3600));
     let mut milestones = Vec::new();
     for time in 1..30 {
         milestones.extend(desk.pong(1, "0", aborted(running())));
@@ -58,7 +61,25 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     }
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
+    let (running, unheard) = desk.watch.still_running(&desk.initiator);
+    assert_eq!((running.len(), unheard), (1, 0));
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
+    assert!(desk.watch.still_running(&desk.initiator).0.is_empty());
+}
+
+/// Where nobody waits a server that says so again and again does not keep the call.
+#[test]
+fn a_stubborn_handler_is_let_go_where_nobody_waits() {
+    let mut desk = Desk::new();
+    desk.abort();
+    let mut milestones = Vec::new();
+    for time in 1..30 {
+        milestones.extend(desk.pong(1, "0", aborted(running())));
+        milestones.extend(desk.until(100 + 100 * time));
+    }
+    let quiet = milestones.iter().filter(|text| text.contains("quiet"));
+    assert_eq!(quiet.count(), 1, "{milestones:?}");
+    assert_eq!(desk.watch.still_running(&desk.initiator).0.len(), 1);
 }
 
 /// Note 35: winding down ends although a server is dead.

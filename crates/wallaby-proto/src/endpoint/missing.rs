@@ -11,7 +11,7 @@ use super::event::{Answer, CallKey};
 use super::probe::Probe;
 use crate::RequestId;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
-use crate::call::watch::{Location, Loss};
+use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
 
 impl<P: Probe> Endpoint<P> {
@@ -82,6 +82,14 @@ impl Call {
         loss.method = self.method_of(loss.request);
         if !loss.server.is_known() {
             loss.server = self.server_of(loss.request);
+        }
+        self.locate(&mut loss.path);
+    }
+
+    /// Says where the steps of a way are, of which its watch does not know it.
+    pub(super) fn locate(&self, path: &mut [Step]) {
+        for step in path.iter_mut().filter(|step| !step.server.is_known()) {
+            step.server = self.server_of(step.request);
         }
     }
 

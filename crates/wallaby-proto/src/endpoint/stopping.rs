@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::Endpoint;
 use super::event::{CallKey, Output, RequestKey};
 use super::probe::Probe;
+use crate::Status;
 use crate::call::missing::Missing;
 use crate::error::{RunningHandler, StillRunning};
-use crate::{RequestId, Status};
 
 impl<P: Probe> Endpoint<P> {
     // At servers.
@@ -84,18 +84,22 @@ impl<P: Probe> Endpoint<P> {
         let Some(watch) = &call.watch else {
             return StillRunning::default();
         };
-        let (running, unheard) = watch.still_running(&call.initiator);
-        let named = running.iter().take(Missing::MOST);
-        let named = named.map(|(request, path): &(RequestId, _)| RunningHandler {
-            request: *request,
-            method: call.method_of(*request),
-            server: call.server_of(*request),
-            path: Vec::clone(path),
+        let (mut running, unheard) = watch.still_running(&call.initiator);
+        let more = running.len().saturating_sub(Missing::MOST) as u64;
+        running.truncate(Missing::MOST);
+        let named = running.into_iter().map(|(request, mut path)| {
+            call.locate(&mut path);
+            RunningHandler {
+                request,
+                method: call.method_of(request),
+                server: call.server_of(request),
+                path,
+            }
         });
         StillRunning {
             call: Some(call.initiator.call()),
             handlers: named.collect(),
-            more: running.len().saturating_sub(Missing::MOST) as u64,
+            more,
             unheard: if call.over { 0 } else { unheard },
         }
     }

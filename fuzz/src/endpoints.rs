@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{MethodDefinition, StrangerLimits};
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds,
+    RequestKey, Schemes, Seeds, Serving,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -92,7 +92,7 @@ impl World {
             };
             let told = (host + 1 < NODES).then(|| address(host));
             let mut endpoint = Endpoint::new(config, node(host as u64 + 1), told, seeds);
-            endpoint.serve(Arc::clone(&method), false);
+            endpoint.serve(Arc::clone(&method), Serving::default());
             Host {
                 endpoint,
                 streams: BTreeMap::new(),

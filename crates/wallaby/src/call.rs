@@ -253,8 +253,8 @@ impl CallShared {
     }
 
     /// It goes down a line: these are its servers, behind the first. Said before it is watched over.
-    pub(crate) fn note_line(&self, servers: &[Address]) {
-        self.with(|core, key| core.endpoint.note_line(key, servers));
+    pub(crate) fn expect_servers(&self, servers: &[Address]) {
+        self.with(|core, key| core.endpoint.expect_servers(key, servers));
     }
 
     /// What it has gone on without.

@@ -101,7 +101,7 @@ impl Endpoint {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         endpoint.set_epoch(unix.unwrap_or_default());
         let inner = Inner::new(endpoint, builder, delay, runtime);
-        inner.serve_lines();
+        inner.serve_pipelines();
         inner.serve_own()?;
         for service in services {
             inner.register(service)?;

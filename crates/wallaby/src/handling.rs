@@ -746,23 +746,14 @@ impl Handling {
         }
     }
 
-    // Messages that came down a line.
-
-    /// Passes the request on to the next server of its line; `left` are to have it, that one included.
-    pub(crate) fn pass_on(&self, to: DelegatedRequest, left: u32) {
-        let DelegatedRequest {
-            server,
-            method,
-            payload,
-            body,
-            own: _,
-        } = to;
-        let has_body = body.is_some();
-        let out = self.endpoint.enter(|core| {
-            let to = (server, &method);
-            core.endpoint.pass_on(self.key, to, payload, has_body, left)
-        });
-        self.send_body(out.zip(body));
+    /// Hands work to another server at once, whatever its handler does. That it can't be is told when it has
+    /// [ended](Self::has_ended).
+    pub(crate) fn send_now(&self, to: DelegatedRequest) {
+        let mut body = None;
+        let sent = (self.endpoint).enter(|core| self.give_with(core, to, false, &mut body));
+        if sent.is_ok() {
+            self.send_body(body);
+        }
     }
 
     /// Whether the request has ended: nothing may be sent for it any more.

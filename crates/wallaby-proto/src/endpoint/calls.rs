@@ -126,8 +126,8 @@ pub(super) struct Traced {
 /// What is known of a call that goes on without what is lost.
 #[derive(Debug, Default)]
 pub(super) struct Tolerance {
-    /// Where the servers of its line are, behind the first.
-    pub(super) line: Vec<Address>,
+    /// Where its servers are, behind the first, if it is known that one follows another.
+    pub(super) expected: Vec<Address>,
     pub(super) losses: Vec<Arc<Loss>>,
 }
 
@@ -608,15 +608,15 @@ impl<P: Probe> Endpoint<P> {
         tolerant.map_or(&[], |tolerant| &tolerant.losses)
     }
 
-    /// A call that goes on without what is lost goes down a line: these are its servers, behind the first. Said before it is
-    /// watched over.
-    pub fn note_line(&mut self, key: CallKey, servers: &[Address]) {
+    /// The first delegation of a call's first request goes to the first of these servers, the first one of that to the next, and so
+    /// on: so a call that goes on without what is lost can go on without each of them. Said before it is watched over.
+    pub fn expect_servers(&mut self, key: CallKey, servers: &[Address]) {
         let tolerant = self
             .calls
             .kept(key.0)
             .and_then(|call| call.tolerant.as_mut());
         if let Some(tolerant) = tolerant {
-            tolerant.line = servers.to_vec();
+            tolerant.expected = servers.to_vec();
         }
     }
 

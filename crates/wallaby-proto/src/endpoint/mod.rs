@@ -41,7 +41,7 @@
 //! use std::time::Duration;
 //! use bytes::BytesMut;
 //! use wallaby_proto::connection::MethodDefinition;
-//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds};
+//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
 //! use wallaby_proto::{Address, NodeId, Status};
 //!
 //! struct Shell {
@@ -104,7 +104,7 @@
 //! };
 //! let (mut client, mut server) = (shell(1), shell(2));
 //! let echo = Arc::new(MethodDefinition::new("example.Echo/say", "raw", 0, 0).unwrap());
-//! server.endpoint.serve(echo.clone(), true);
+//! server.endpoint.serve(echo.clone(), Serving { one: true, ..Serving::default() });
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
@@ -318,20 +318,21 @@ const REST: &str = "*";
 #[derive(Debug)]
 struct Served {
     definition: Arc<MethodDefinition>,
-    /// Its initiators expect exactly one answer.
-    one: bool,
-    entry: Entry,
+    how: Serving,
 }
 
-/// When requests of a method are handed out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
-    /// When there is a place for them.
-    Placed,
-    /// At once: somebody is to decide first whether they get one.
-    Ahead,
-    /// The same also while the endpoint is drained: they go down a line of servers.
-    Line,
+/// How the requests of a method are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Serving {
+    /// Its initiators expect exactly one answer.
+    pub one: bool,
+    /// They are handed out at once, whatever runs, for somebody to decide what becomes of them:
+    /// [`run_as`](Endpoint::run_as) says when they are to have a place. What they take of their connection's credit is not free before.
+    pub ahead: bool,
+    /// They are taken also while the endpoint is drained: servers behind it wait for what their handlers hand on.
+    pub while_draining: bool,
+    /// With a cluster's key they must be sealed, even where [others need not](Config::require_seals).
+    pub sealed: bool,
 }
 
 /// One participant, client and server at once, without IO.
@@ -863,43 +864,32 @@ impl<P: Probe> Endpoint<P> {
 
     // Methods.
 
-    /// Serves a method from now on; returns its place among those served. `one`: its initiators expect exactly one answer. `None`
-    /// if one of this name is served already.
-    pub fn serve(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
-        self.serve_as(definition, one, Entry::Placed)
-    }
-
-    /// The same for one whose requests are handed out at once, whatever runs, for somebody to decide what becomes of them:
-    /// [`run_as`](Self::run_as) says when they are to have a place. What they take of their connection's credit is not free
-    /// before.
-    pub fn serve_ahead(&mut self, definition: Arc<MethodDefinition>, one: bool) -> Option<usize> {
-        self.serve_as(definition, one, Entry::Ahead)
-    }
-
-    /// The same for one whose requests go down a line of servers: they are handed out at once, and the handler says when it is the
-    /// turn of the method that they are for: [`run_as`](Self::run_as). With a cluster's key they must be sealed, since whoever has
-    /// one seals what it passes on.
-    pub fn serve_line(&mut self, definition: Arc<MethodDefinition>) -> Option<usize> {
-        self.serve_as(definition, false, Entry::Line)
+    /// Serves a method from now on; returns its place among those served. `None` if one of this name is served already.
+    pub fn serve(&mut self, definition: Arc<MethodDefinition>, how: Serving) -> Option<usize> {
+        let name = Arc::clone(definition.name());
+        if self.names.contains_key(&name) {
+            return None;
+        }
+        self.names.insert(name, self.served.len());
+        Some(self.add_served(definition, how))
     }
 
     /// Serves all methods that are not served by their names, but for those whose names begin with `wallaby.`; returns its place among
     /// those served. Which one a request calls tells [`method_of`](Self::method_of). Whoever serves them checks what callers say of
-    /// their types. `ahead` is as for [`serve_ahead`](Self::serve_ahead). `None` if the rest is served already.
-    pub fn serve_rest(&mut self, ahead: bool) -> Option<usize> {
+    /// their types. `None` if the rest is served already.
+    pub fn serve_rest(&mut self, how: Serving) -> Option<usize> {
         if self.rest.is_some() {
             return None;
         }
         let definition = Arc::new(MethodDefinition::new(REST, "", 0, 0)?);
-        let position = self.served.len();
-        self.rest = Some(position);
-        self.served.push(Served {
-            definition,
-            one: false,
-            entry: if ahead { Entry::Ahead } else { Entry::Placed },
-        });
+        self.rest = Some(self.served.len());
+        Some(self.add_served(definition, how))
+    }
+
+    fn add_served(&mut self, definition: Arc<MethodDefinition>, how: Serving) -> usize {
+        self.served.push(Served { definition, how });
         self.look_up_again();
-        Some(position)
+        self.served.len() - 1
     }
 
     /// Whether what is not served by its name is [served](Self::serve_rest).
@@ -920,27 +910,6 @@ impl<P: Probe> Endpoint<P> {
     pub fn method(&self, caller: &MethodDefinition) -> Result<usize, Status> {
         let meant = self.find_method(caller).map_err(|refused| refused.0.1)?;
         Ok(meant.served)
-    }
-
-    fn serve_as(
-        &mut self,
-        definition: Arc<MethodDefinition>,
-        one: bool,
-        entry: Entry,
-    ) -> Option<usize> {
-        let name = Arc::clone(definition.name());
-        if self.names.contains_key(&name) {
-            return None;
-        }
-        let position = self.served.len();
-        self.names.insert(name, position);
-        self.served.push(Served {
-            definition,
-            one,
-            entry,
-        });
-        self.look_up_again();
-        Some(position)
     }
 
     /// The method that a caller means.

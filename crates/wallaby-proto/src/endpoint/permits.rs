@@ -118,14 +118,13 @@ impl<P: Probe> Endpoint<P> {
         true
     }
 
-    /// A request that was handed out [ahead](Self::serve_ahead), or came down a [line](Self::serve_line), is to have a place, as
-    /// one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn.
+    /// A request that was handed out [ahead](super::Serving::ahead) is to have a place, as one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn.
     ///
     /// # Errors
     ///
     /// If it has ended, or is refused now since as many wait as may: with this status.
     pub fn run_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
-        let one = self.served.get(served).is_some_and(|served| served.one);
+        let one = self.serving(served).one;
         let over = || Status::new(Code::Aborted, "the request has ended");
         let mut handler = self.handlers.take(key).ok_or_else(over)?;
         if handler.server.has_ended() {

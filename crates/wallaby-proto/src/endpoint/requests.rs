@@ -1,5 +1,6 @@
 //! The server's side: which requests are handled, what they send, and how they end.
 
+mod delegation;
 mod verbs;
 
 use std::sync::Arc;
@@ -7,14 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::verbs::{AcceptedDelegation, DelegateOptions, How, NewDelegation};
+pub use self::delegation::{AcceptedDelegation, DelegateOptions, How, NewDelegation};
 
 use super::bodies::{InBody, OutBody};
 use super::conn::{ConnId, Meant, RefusedMethod};
 use super::draining::shutting_down;
 use super::event::{IncomingRequest, Output, RequestKey};
 use super::probe::Probe;
-use super::{Alarm, Endpoint, Entry};
+use super::{Alarm, Endpoint, Serving};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::call::server::Server;
 use crate::connection::MethodDefinition;
@@ -39,6 +40,8 @@ pub(super) struct Destination {
     pub(super) method: Arc<MethodDefinition>,
     /// What follows it.
     pub(super) body: Option<OutBody>,
+    /// It has its place in the tree [whatever happens](DelegateOptions::always).
+    always: bool,
     /// Why it must not go there, though it has a place in the tree already.
     pub(super) refused: Option<Box<Status>>,
     /// What it has of its own.
@@ -242,6 +245,13 @@ impl Handler {
         (self.served, self.owes_answer) = (served, one);
     }
 
+    /// The next delegation goes on to so many servers.
+    fn announce_line(&mut self, servers: u32) {
+        if let Some(allowance) = self.server.allowance_mut() {
+            allowance.announce_line(servers);
+        }
+    }
+
     /// Whether an abort finds it.
     pub(super) fn is_listed(&self) -> bool {
         self.was_put_aside() || matches!(self.stage, Stage::Queued(_))
@@ -266,11 +276,10 @@ impl<P: Probe> Endpoint<P> {
         };
         let owner = (from.session(), request.call.initiator);
         let served = judged.as_ref().map_or(0, |meant| meant.served);
-        let entry = self.served.get(served).map(|served| served.entry);
-        let entry = entry.filter(|_| judged.is_ok());
-        let placed = entry == Some(Entry::Placed) && self.executor.try_run(owner);
-        let waits = entry == Some(Entry::Placed) && !placed;
-        let owed = (waits || entry == Some(Entry::Ahead)).then_some(payload.len());
+        let ahead = self.serving(served).ahead;
+        let placed = judged.is_ok() && !ahead && self.executor.try_run(owner);
+        let waits = judged.is_ok() && !ahead && !placed;
+        let owed = (judged.is_ok() && !placed).then_some(payload.len());
         if owed.is_none() {
             self.grant_request(from, payload.len());
         }
@@ -310,9 +319,9 @@ impl<P: Probe> Endpoint<P> {
         let methods = &self.conns.get(from)?.methods;
         let served = methods.get(number as usize);
         let served = served.and_then(|served| served.as_ref().ok());
-        let line = served.is_some_and(|meant| self.is_line(meant.served));
-        // Nothing goes down a line in a cluster's name that did not come from it.
-        let sealed = self.config.require_seals || line && !self.config.cluster_keys.is_empty();
+        let how = served.map_or_else(Serving::default, |meant| self.serving(meant.served));
+        let sealed = how.sealed && !self.config.cluster_keys.is_empty();
+        let sealed = sealed || self.config.require_seals;
         if sealed && !self.takes(from, request) {
             return None;
         }
@@ -333,7 +342,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if self.ending || self.draining && !line => Err(shutting_down()),
+            _ if self.ending || self.draining && !how.while_draining => Err(shutting_down()),
             Some(Ok(meant)) => Ok(meant.clone()),
             Some(Err(RefusedMethod(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
@@ -341,9 +350,9 @@ impl<P: Probe> Endpoint<P> {
         Some((Some(ticket), judged))
     }
 
-    fn is_line(&self, served: usize) -> bool {
+    pub(super) fn serving(&self, served: usize) -> Serving {
         let served = self.served.get(served);
-        served.is_some_and(|served| served.entry == Entry::Line)
+        served.map_or_else(Serving::default, |served| served.how)
     }
 
     fn handler(
@@ -371,7 +380,7 @@ impl<P: Probe> Endpoint<P> {
             payload,
             owed: None,
             body: None,
-            owes_answer: self.served.get(served).is_some_and(|served| served.one),
+            owes_answer: self.serving(served).one,
             refused: None,
             exhausted: false,
             reported: false,

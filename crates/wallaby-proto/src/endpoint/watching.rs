@@ -140,7 +140,7 @@ impl<P: Probe> Endpoint<P> {
             let (id, token) = (call.initiator.call(), call.token);
             let next = |path: &Path| Some(path.child(0, id, token));
             let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
-            for (path, server) in places.zip(&tolerant.line) {
+            for (path, server) in places.zip(&tolerant.expected) {
                 let at = Location {
                     address: Some(server.clone()),
                     node: None,

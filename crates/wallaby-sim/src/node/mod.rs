@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, SocketId,
+    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::{Address, NodeId};
@@ -146,7 +146,7 @@ impl Node {
             unreachable!("the name is neither empty nor long")
         };
         let method = Arc::new(method);
-        endpoint.serve(Arc::clone(&method), false);
+        endpoint.serve(Arc::clone(&method), Serving::default());
         note!(context, index, "life {life} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
         let ghosts = Ghosts::new(Arc::clone(endpoint.hello()));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wallaby_proto::Code;
 use wallaby_proto::connection::{MethodDefinition, is_reserved};
+use wallaby_proto::endpoint::Serving;
 
 use crate::driver::shared::Inner;
 use crate::error::ServeError;
@@ -15,10 +16,17 @@ use wallaby_proto::Status;
 
 impl Inner {
     /// Messages come down lines of servers, whatever is served.
-    pub(super) fn serve_lines(self: &std::sync::Arc<Self>) {
+    pub(super) fn serve_pipelines(self: &std::sync::Arc<Self>) {
         let definition = Arc::clone(pipeline::definition());
+        // Whoever has a cluster's key seals what it passes on.
+        let how = Serving {
+            one: false,
+            ahead: true,
+            while_draining: true,
+            sealed: true,
+        };
         self.enter(|core| {
-            if core.endpoint.serve_line(Arc::clone(&definition)).is_some() {
+            if (core.endpoint.serve(Arc::clone(&definition), how)).is_some() {
                 let elsewhere = |_| ready(Err(Status::internal("it is for another method")));
                 core.served.push(Arc::new(Registered {
                     interceptors: Box::new([Arc::new(pipeline::PipelineInterceptor)]),
@@ -79,11 +87,14 @@ impl Inner {
             }
             for method in methods {
                 let definition = Arc::clone(&method.definition);
-                let ahead = !method.interceptors.is_empty();
-                let served = match ahead {
-                    _ if method.rest => core.endpoint.serve_rest(ahead),
-                    false => core.endpoint.serve(definition, method.one),
-                    true => core.endpoint.serve_ahead(definition, method.one),
+                let how = Serving {
+                    one: method.one,
+                    ahead: !method.interceptors.is_empty(),
+                    ..Serving::default()
+                };
+                let served = match method.rest {
+                    true => core.endpoint.serve_rest(how),
+                    false => core.endpoint.serve(definition, how),
                 };
                 if served.is_some() {
                     core.served.push(Arc::new(method));

@@ -112,7 +112,7 @@ impl Caller {
         };
         self.meet(&head.rest);
         let call = client.call_once(definition(), head.write(), body.map(Attached::new));
-        call.shared().note_line(&head.rest);
+        call.shared().expect_servers(&head.rest);
         Ok(call)
     }
 

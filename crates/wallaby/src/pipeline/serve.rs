@@ -133,7 +133,9 @@ impl Stage {
         };
         let mut to = DelegatedRequest::new(server, Arc::clone(head::definition()), head.write());
         to.body = body.map(Attached::new);
-        self.handling.pass_on(to, left);
+        // The initiator tells by its place which server it is: it is the first delegation, whatever the handler does afterwards.
+        (to.options_mut().servers, to.options_mut().always) = (left, true);
+        self.handling.send_now(to);
     }
 
     /// The arguments are here: the handler's turn, or the status that says why it has none.

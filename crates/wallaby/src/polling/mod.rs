@@ -59,7 +59,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
 use wallaby_proto::connection::{MethodDefinition, is_reserved};
 use wallaby_proto::endpoint::{
-    ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, SocketId,
+    ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, Serving, SocketId,
 };
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
@@ -303,7 +303,7 @@ impl<D: Datagrams> Endpoint<D> {
         &mut self,
         handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError> {
-        if self.core.serve_rest(false).is_none() {
+        if self.core.serve_rest(Serving::default()).is_none() {
             return Err(ServeError::Taken { name: "*".into() });
         }
         self.handlers.push(Box::new(handler));
@@ -320,7 +320,11 @@ impl<D: Datagrams> Endpoint<D> {
         if is_reserved(&name) {
             return Err(ServeError::Reserved { name });
         }
-        if self.core.serve(method, one).is_none() {
+        let how = Serving {
+            one,
+            ..Serving::default()
+        };
+        if self.core.serve(method, how).is_none() {
             return Err(ServeError::Taken { name });
         }
         self.handlers.push(handler);

@@ -14,7 +14,7 @@ use wallaby::intercept::{
     Admission, DelegatedRequest, Exchange, Exit, Incoming, Intent, Interceptor, Placed, SendFuture,
 };
 use wallaby::{
-    Address, Budgets, CallId, Code, Endpoint, ExecutorConfig, HandlerFuture, Many,
+    Address, Budgets, CallId, Code, DialPolicy, Endpoint, ExecutorConfig, HandlerFuture, Many,
     MethodDefinition, One, Request, SendError, Service, Status,
 };
 
@@ -29,6 +29,7 @@ over_every_transport!(
     an_answer_may_become_none_or_several,
     what_is_refused_is_seen_by_who_is_around_it,
     what_was_recorded_is_sent_in_place_of_the_handler,
+    what_goes_always_is_a_status_where_it_may_not_go,
     hostile_interceptors_break_nothing_but_their_own_requests,
 );
 
@@ -654,6 +655,32 @@ async fn what_was_recorded_is_sent_in_place_of_the_handler(net: Net) {
     let seen = lines(&seen);
     let first = seen.iter().filter(|line| **line == "outer: an answer of 6");
     assert_eq!(first.count(), 3, "{seen:?}");
+}
+
+async fn what_goes_always_is_a_status_where_it_may_not_go(net: Net) {
+    let leaf = net.serve(echo()).await;
+    let method = Arc::clone(work::MANY.definition());
+    let mut onward = DelegatedRequest::new(at(&leaf), method, encoded("leaf"));
+    onward.options_mut().servers = 2;
+    for always in [false, true] {
+        onward.options_mut().always = always;
+        let onward = onward.clone();
+        let replay = move |_: &Incoming| {
+            let last = Intent::answer(encoded("last")).last();
+            Admission::Replay(vec![onward.clone().into(), last])
+        };
+        let nowhere = DialPolicy::default().only_if(|_| false);
+        let builder = Endpoint::builder().dial_policy(nowhere).serve(echo_many());
+        let (server, client) = (net.bind(builder.interceptor(replay)).await, client());
+        let mut call = work::at(&client, at(&server)).many("x".into());
+        let (answers, statuses) = sorted(&mut call).await;
+        let [status] = &statuses[..] else {
+            panic!("{statuses:?}")
+        };
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert_eq!(answers.len(), usize::from(always), "the rest is sent");
+    }
+    assert_eq!(leaf.metrics().connections_opened, 0);
 }
 
 /// Whoever waits for the end of a request is told, though it has ended before its turn came.

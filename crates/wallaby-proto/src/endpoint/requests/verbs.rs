@@ -1,135 +1,38 @@
 //! What handlers send, and how it leaves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Author, Destination, Handler, LONGEST, TimedOptions, age};
+use super::{Destination, Handler, age};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{Frozen, OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::bodies::OutBody;
 use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
-use crate::error::{CodecError, SendError};
+use crate::error::SendError;
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{
-    Budgets, Child, Continuation, HandledBy, Message, Metadata, MetadataError, MethodRef, Options,
-    ReplyTo, Request, TraceRecord,
-};
-use crate::{Address, Code, DurableId, RequestId, Status};
+use crate::wire::{Budgets, Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
+use crate::{Address, Code, Status};
 
 /// A message that a handler sends.
 #[derive(Debug)]
-enum HandlerMessage {
+pub(super) enum HandlerMessage {
     Answer(Bytes),
     Delegation(Destination, Bytes),
 }
 
-/// What a delegation has of its own: see [`Endpoint::delegate_with`]. What it does not say is as with any other.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct DelegateOptions {
-    /// Pairs beside the metadata that came with the request, in place of those with the same keys.
-    pub metadata: Metadata,
-    /// Keys whose pairs it does not inherit.
-    pub without: Vec<String>,
-    /// How much time it has, from now on; never more than the request has left.
-    pub deadline: Option<Duration>,
-    /// Whether its hops report their timings although its request does not.
-    pub traced: bool,
-    /// What goes along with it alone.
-    pub continuation: Option<Continuation>,
-    /// In place of the durable id that follows from its request's and from how much its handler has handed on before.
-    pub durable: Option<DurableId>,
-}
-
-impl DelegateOptions {
-    /// What metadata it has if its request has come with this.
-    ///
-    /// # Errors
-    ///
-    /// If that is too much.
-    pub fn metadata_beside(&self, inherited: &Metadata) -> Result<Metadata, MetadataError> {
-        let mut all = inherited.clone();
-        for key in &self.without {
-            all.remove(key);
-        }
-        for (key, value) in self.metadata.iter() {
-            all.insert(key, value)?;
-        }
-        for (key, value) in self.metadata.iter_bin() {
-            all.insert_bin(key, value.clone())?;
-        }
-        Ok(all)
-    }
-
-    /// How many bytes its metadata and its continuation have.
-    pub fn size(&self) -> usize {
-        let continuation = self.continuation.as_ref();
-        let without: usize = self.without.iter().map(String::len).sum();
-        let continuation = continuation.map_or(0, |continuation| continuation.bytes().len());
-        self.metadata.size() + without + continuation
-    }
-
-    /// What it has of its own of a request with these optional fields.
-    fn of(self, request: Option<&Options>, now: Duration) -> Result<TimedOptions, MetadataError> {
-        let changes = !(self.metadata.is_empty() && self.without.is_empty());
-        let metadata = changes.then(|| match request {
-            Some(options) => self.metadata_beside(&options.metadata),
-            None => self.metadata_beside(&Metadata::default()),
-        });
-        let time = self.deadline.map(|time| time.min(LONGEST));
-        Ok(TimedOptions {
-            metadata: metadata.transpose()?,
-            until: time.map(|time| now.saturating_add(time)),
-            traced: self.traced,
-            continuation: self.continuation,
-            durable: self.durable,
-        })
-    }
-}
-
-/// Work that is handed to another server.
-#[derive(Debug)]
-pub struct NewDelegation {
-    /// The server.
-    pub server: Address,
-    /// The method.
-    pub method: Arc<MethodDefinition>,
-    /// The arguments.
-    pub payload: Bytes,
-    /// What it has of its own.
-    pub options: Option<DelegateOptions>,
-    /// Whether a body follows it.
-    pub followed: bool,
-}
-
-/// What comes after a delegation that leaves now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// More may follow.
-    More,
-    /// It is the last message, which ends the request.
-    Last,
-}
-
-/// A delegation that leaves.
-#[derive(Debug, Clone, Copy)]
-pub struct AcceptedDelegation {
-    /// Its place in the call's tree.
-    pub place: RequestId,
-    /// What is to be written behind it.
-    pub body: Option<OutBody>,
-}
-
 impl HandlerMessage {
+    /// Whether it has its place in the tree [whatever happens](DelegateOptions::always).
+    fn is_always(&self) -> bool {
+        matches!(self, Self::Delegation(to, _) if to.always)
+    }
+
     fn size(&self) -> usize {
         let (Self::Answer(payload) | Self::Delegation(_, payload)) = self;
         payload.len()
@@ -139,60 +42,6 @@ impl HandlerMessage {
         match self {
             Self::Answer(_) => None,
             Self::Delegation(to, _) => Some(&to.server),
-        }
-    }
-}
-
-impl Destination {
-    /// What is handed on by a request with a durable id has one that follows from it, unless it has a name already.
-    #[inline]
-    fn inherit_name(&mut self, handler: &mut Handler) {
-        if handler.durable().is_some() {
-            self.set_name(handler);
-        }
-    }
-
-    #[cold]
-    fn set_name(&mut self, handler: &mut Handler) {
-        let own = self.own.get_or_insert_default();
-        if own.durable.is_none() {
-            own.durable = handler.name_next(Author::Handler);
-        }
-    }
-}
-
-impl TimedOptions {
-    /// It takes the place of what the delegation would have inherited.
-    #[cold]
-    fn apply(&self, request: &mut Request, times: &mut Times, now: Duration) {
-        let Self {
-            metadata,
-            until,
-            traced,
-            continuation,
-            durable,
-        } = self;
-        request.traced |= traced;
-        if let Some(metadata) = metadata {
-            request.options.get_or_insert_default().metadata = metadata.clone();
-        }
-        if let Some(continuation) = continuation {
-            let bytes = Some(continuation.bytes().clone());
-            request.options.get_or_insert_default().continuation = bytes;
-        }
-        if durable.is_some() {
-            request.options.get_or_insert_default().durable = *durable;
-        }
-        if request
-            .options
-            .as_ref()
-            .is_some_and(|options| options.is_empty())
-        {
-            request.options = None;
-        }
-        if let Some(until) = until.filter(|until| *until < times.until) {
-            (times.until, times.own) = (until, true);
-            request.deadline = Some(until.saturating_sub(now));
         }
     }
 }
@@ -359,86 +208,6 @@ impl<P: Probe> Endpoint<P> {
         self.handlers.waits(key, lane)
     }
 
-    /// Hands work to another server with what it has of its own, and perhaps with a body that follows the request, whether the handler
-    /// goes on or not: that is to be [written](Self::write_body). More may follow.
-    ///
-    /// # Errors
-    ///
-    /// As [`delegate`](Self::delegate), or if its metadata is too much. That bodies do not go over `udp:` shows as a status among the
-    /// call's answers.
-    pub fn delegate_with(
-        &mut self,
-        request: RequestKey,
-        delegation: NewDelegation,
-    ) -> Result<Option<OutBody>, SendError> {
-        let hold = |endpoint: &mut Self, handler: &mut Handler, sending| {
-            endpoint.send_more(handler, sending)
-        };
-        let ((), body) = self.hand_on(request, delegation, How::More, hold)?;
-        Ok(body)
-    }
-
-    /// The same, and it leaves now, where it would else be held back until more is sent: so its place is told. If it is the
-    /// [last](How::Last) message the request ends, as by [`forward`](Self::forward).
-    ///
-    /// # Errors
-    ///
-    /// As [`delegate_with`](Self::delegate_with) and [`forward`](Self::forward).
-    pub fn delegate_now(
-        &mut self,
-        request: RequestKey,
-        delegation: NewDelegation,
-        how: How,
-    ) -> Result<AcceptedDelegation, SendError> {
-        let send = |endpoint: &mut Self, handler: &mut Handler, sending| {
-            match how {
-                How::Last => endpoint.send_last(handler, sending)?,
-                How::More => {
-                    endpoint.send_more(handler, sending)?;
-                    endpoint.flush_held(handler);
-                }
-            }
-            Ok(handler.server.latest_delegation())
-        };
-        let (place, body) = self.hand_on(request, delegation, how, send)?;
-        Ok(AcceptedDelegation { place, body })
-    }
-
-    fn hand_on<T>(
-        &mut self,
-        request: RequestKey,
-        delegation: NewDelegation,
-        how: How,
-        send: impl FnOnce(&mut Self, &mut Handler, HandlerMessage) -> Result<T, SendError>,
-    ) -> Result<(T, Option<OutBody>), SendError> {
-        let handler = self.handlers.get_mut(request);
-        let handler = handler.ok_or_else(|| SendError::Ended("it is over".into()))?;
-        let (deadline, now) = (handler.deadline, self.raw);
-        let own = (delegation.options).map(|own| own.of(handler.options.as_deref(), now));
-        let own = own.transpose().map_err(|error| {
-            let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
-            note_refused(handler, &error, how == How::Last);
-            error
-        });
-        let own = own?.map(Box::new);
-        let body = (delegation.followed).then(|| self.begin_delegated_body(request, deadline));
-        let to = Destination {
-            server: delegation.server,
-            method: delegation.method,
-            body,
-            refused: None,
-            own,
-        };
-        let sending = HandlerMessage::Delegation(to, delegation.payload);
-        let sent = self.with(request, |endpoint, handler| {
-            send(endpoint, handler, sending)
-        });
-        if let (Err(_), Some(body)) = (&sent, body) {
-            self.forget_body(body);
-        }
-        sent.map(|sent| (sent, body))
-    }
-
     /// Sends the message that is held back because it might be the last one.
     pub fn flush(&mut self, key: RequestKey) {
         if let Some(mut handler) = self.handlers.take(key) {
@@ -491,7 +260,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn with<T>(
+    pub(super) fn with<T>(
         &mut self,
         key: RequestKey,
         send: impl FnOnce(&mut Self, &mut Handler) -> Result<T, SendError>,
@@ -505,7 +274,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A message after which more may follow.
-    fn send_more(
+    pub(super) fn send_more(
         &mut self,
         handler: &mut Handler,
         sending: HandlerMessage,
@@ -532,7 +301,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The last message.
-    fn send_last(
+    pub(super) fn send_last(
         &mut self,
         handler: &mut Handler,
         sending: HandlerMessage,
@@ -600,6 +369,9 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn check(&mut self, handler: &Handler, sending: &HandlerMessage) -> Result<(), SendError> {
+        if sending.is_always() {
+            return check_open(handler);
+        }
         self.check_may(handler, sending.server(), sending.size())?;
         if !self.may_wait_for(handler, sending) && !self.would_leave(handler, sending) {
             self.full.refused += 1;
@@ -614,17 +386,21 @@ impl<P: Probe> Endpoint<P> {
         server: Option<&Address>,
         payload: usize,
     ) -> Result<(), SendError> {
-        if handler.server.has_ended() {
-            let why = if handler.exhausted {
-                "a budget was used up"
-            } else {
-                "it was answered or failed before"
-            };
-            return Err(SendError::Ended(why.into()));
+        check_open(handler)?;
+        self.check_size(handler, server, payload)?;
+        match server {
+            None => Ok(()),
+            Some(_) if self.draining => Err(SendError::Draining),
+            Some(server) => self.check_delegation(handler, server),
         }
-        if let Some(why) = &handler.stopping {
-            return Err(SendError::Ended(why.message().to_owned()));
-        }
+    }
+
+    pub(super) fn check_size(
+        &mut self,
+        handler: &Handler,
+        server: Option<&Address>,
+        payload: usize,
+    ) -> Result<(), SendError> {
         let size = payload as u64;
         let limit = match server {
             None if size <= MAX_MESSAGE as u64 => self.config.limits.message,
@@ -641,78 +417,7 @@ impl<P: Probe> Endpoint<P> {
             };
             return Err(SendError::TooLarge { size, limit, peer });
         }
-        match server {
-            None => Ok(()),
-            Some(_) if self.draining => Err(SendError::Draining),
-            Some(server) => self.check_delegation(handler, server),
-        }
-    }
-
-    /// Whether anything may go to this server.
-    fn check_delegation(&mut self, handler: &Handler, server: &Address) -> Result<(), SendError> {
-        if !self.config.dial_policy.permits(server) {
-            self.counters.dials_forbidden += 1;
-            let server = server.clone();
-            return Err(SendError::Forbidden { server });
-        }
-        let (depth, limit) = (
-            handler.server.depth().saturating_add(1),
-            self.config.max_depth,
-        );
-        if depth > limit {
-            return Err(SendError::TooDeep { depth, limit });
-        }
-        if !self.config.schemes.lead_to(server) {
-            let server = server.clone();
-            return Err(SendError::NoTransport { server });
-        }
         Ok(())
-    }
-
-    /// Passes a request on to the next server of its line: its first delegation, whatever its handler does afterwards, so that the
-    /// initiator can tell by its place which server it is. It goes on even while this endpoint is drained. `left` servers are still
-    /// to have it, the next one included: each may use up as much. If it may not go there, a status in the next server's name says
-    /// that it did not.
-    pub fn pass_on(
-        &mut self,
-        key: RequestKey,
-        (server, method): (Address, &Arc<MethodDefinition>),
-        payload: Bytes,
-        followed: bool,
-        left: u32,
-    ) -> Option<OutBody> {
-        let mut handler = self.handlers.take(key)?;
-        if handler.server.has_ended() {
-            self.handlers.put(key, handler);
-            return None;
-        }
-        if let Some(allowance) = handler.server.allowance_mut() {
-            allowance.announce_line(left);
-        }
-        if let Err(exhausted) = handler.server.afford_request() {
-            self.exhaust(&mut handler, exhausted);
-            self.handlers.put(key, handler);
-            return None;
-        }
-        let refused = self.check_delegation(&handler, &server).err();
-        let refused = refused.map(|why| Box::new(Status::from(why)));
-        let body = followed && refused.is_none();
-        let body = body.then(|| self.begin_delegated_body(key, handler.deadline));
-        let mut to = Destination {
-            server,
-            method: Arc::clone(method),
-            body,
-            refused,
-            own: None,
-        };
-        to.inherit_name(&mut handler);
-        // Nothing was held back: it is the first. One that may be sent again is released at once.
-        let released = handler.server.delegate(to, payload);
-        if let Some(released) = released.or_else(|| handler.server.flush()) {
-            self.leave_one(&handler, released);
-        }
-        self.handlers.put(key, handler);
-        body
     }
 
     /// Whether a message may wait, if it must.
@@ -1165,6 +870,22 @@ impl<P: Probe> Endpoint<P> {
     }
 }
 
+/// Nothing is sent for a request that has ended, or is to.
+fn check_open(handler: &Handler) -> Result<(), SendError> {
+    if handler.server.has_ended() {
+        let why = if handler.exhausted {
+            "a budget was used up"
+        } else {
+            "it was answered or failed before"
+        };
+        return Err(SendError::Ended(why.into()));
+    }
+    match &handler.stopping {
+        Some(why) => Err(SendError::Ended(why.message().to_owned())),
+        None => Ok(()),
+    }
+}
+
 fn delegation_to(
     server: Address,
     method: &Arc<MethodDefinition>,
@@ -1175,6 +896,7 @@ fn delegation_to(
         server,
         method,
         body: None,
+        always: false,
         refused: None,
         own: None,
     };
@@ -1191,7 +913,7 @@ fn sent(message: &Message) -> ReleasedMessage {
 
 /// A message was refused: what the request ends with if its handler lets it end all the same.
 #[cold]
-fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
+pub(super) fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
     if last || matches!(error, SendError::TooDeep { .. }) {
         handler.refused = Some(Status::from(error.clone()));
     }

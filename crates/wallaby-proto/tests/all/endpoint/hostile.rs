@@ -9,7 +9,7 @@ use wallaby_proto::connection::{
 };
 use wallaby_proto::endpoint::{
     CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Output, Probe,
-    RequestKey, Schemes, Seeds,
+    RequestKey, Schemes, Seeds, Serving,
 };
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
@@ -85,7 +85,7 @@ impl World {
         };
         let (node, probe) = (hello(1, WireLimits::default()).node, Attempts::default());
         let mut server = Endpoint::with_probe(config, node, None, seeds, probe);
-        server.serve(Arc::new(method()), false);
+        server.serve(Arc::new(method()), Serving::default());
         let limits = WireLimits {
             call: granted,
             ..WireLimits::default()

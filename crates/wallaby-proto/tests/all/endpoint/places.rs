@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Limits, Output, Placed};
+use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Limits, Output, Placed, Serving};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
 use super::queues::{MS, World, at, executor};
@@ -263,7 +263,17 @@ fn ahead(concurrency: usize, queue: usize, limits: Limits) -> World {
     let asked = MethodDefinition::new("test.Work/asked", "raw", 0, 0).expect("a name");
     world.method = Arc::new(asked);
     let method = Arc::clone(&world.method);
-    assert_eq!(world.server().serve_ahead(method, true), Some(1));
+    assert_eq!(
+        world.server().serve(
+            method,
+            Serving {
+                one: true,
+                ahead: true,
+                ..Serving::default()
+            }
+        ),
+        Some(1)
+    );
     world
 }
 

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds,
+    RequestKey, Schemes, Seeds, Serving,
 };
 use wallaby_proto::error::CallError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
@@ -103,7 +103,7 @@ impl World {
             tables: seed,
         };
         let mut endpoint = Endpoint::new(config, node, Some(at(number)), seeds);
-        endpoint.serve(Arc::clone(&self.method), false);
+        endpoint.serve(Arc::clone(&self.method), Serving::default());
         endpoint.set_time(self.now);
         self.endpoints.push(endpoint);
         number

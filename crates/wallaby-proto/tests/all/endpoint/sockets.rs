@@ -8,7 +8,8 @@ use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::datagram::Cause;
 use wallaby_proto::endpoint::{
-    Config, ConnId, Endpoint, Next, Outcome, Output, Probe, Schemes, Seeds, SocketId, reaches,
+    Config, ConnId, Endpoint, Next, Outcome, Output, Probe, Schemes, Seeds, Serving, SocketId,
+    reaches,
 };
 use wallaby_proto::error::{ConnectError, Failure};
 use wallaby_proto::{Address, NodeId, Status};
@@ -69,7 +70,13 @@ impl Host {
             tables: seed,
         };
         let mut endpoint = Endpoint::with_probe(config, node, None, seeds, Ends::default());
-        endpoint.serve(echo(), true);
+        endpoint.serve(
+            echo(),
+            Serving {
+                one: true,
+                ..Serving::default()
+            },
+        );
         let add = |(local, listens): &(&str, bool)| {
             let local = at(local);
             (endpoint.add_socket(local, *listens), local)

@@ -11,7 +11,7 @@ use wallaby_proto::connection::{
 };
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
-    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, SocketId,
+    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -98,7 +98,7 @@ impl World {
                 tables: seed,
             };
             let mut endpoint = Endpoint::new(config, node(host), Some(at(host)), seeds);
-            endpoint.serve(Arc::clone(&method), false);
+            endpoint.serve(Arc::clone(&method), Serving::default());
             Host {
                 socket: endpoint.add_socket(udp(host), true),
                 endpoint,

@@ -86,7 +86,6 @@ impl World {
             let seed = [host as u8 + 1; 16];
             let seeds = Seeds {
                 tokens: seed,
-                records: seed,
                 cookies: seed,
                 tables: seed,
             };

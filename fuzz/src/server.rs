@@ -66,7 +66,7 @@ pub(crate) fn run(bytes: &[u8]) {
         },
     };
     let mut host = Host {
-        records: Records::new(limits, [3; 16]),
+        records: Records::new(limits),
         limits,
         handlers: Vec::new(),
         unplaced: Vec::new(),

@@ -72,7 +72,6 @@ pub(crate) struct View {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Seed {
-    pub(crate) endpoint: u8,
     pub(crate) tree: Arc<Tree>,
     /// The endpoints that handle the tree's requests.
     pub(crate) places: Vec<u8>,
@@ -83,10 +82,9 @@ pub(crate) struct Seed {
 }
 
 impl Seed {
-    pub(crate) fn of(scope: &Scope, tree: &Arc<Tree>, endpoint: u8) -> Self {
+    pub(crate) fn of(scope: &Scope, tree: &Arc<Tree>) -> Self {
         let requests = 0..tree.handlers.len() as u8;
         Self {
-            endpoint,
             tree: tree.clone(),
             places: requests
                 .map(|request| scope.endpoint(tree, request))
@@ -132,7 +130,7 @@ impl Machine for Host {
             kept_bytes: 4096,
             ..RecordLimits::default()
         };
-        let mut records = Records::new(limits, [seed.endpoint; 16]);
+        let mut records = Records::new(limits);
         let endpoints = seed.places.iter().copied().max().unwrap_or(0);
         for peer in CLIENT..=endpoints {
             records.session_opened(session(peer, 0), node(peer));

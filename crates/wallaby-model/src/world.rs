@@ -127,8 +127,8 @@ impl World {
     fn begin(&self, tree: usize) -> State {
         let shape = &self.trees[tree];
         let first = self.scope.endpoint(shape, 0);
-        let hosts = (1..=self.scope.servers_of(shape)).map(|endpoint| {
-            let seed = host::Seed::of(&self.scope, shape, endpoint);
+        let hosts = (0..self.scope.servers_of(shape)).map(|_| {
+            let seed = host::Seed::of(&self.scope, shape);
             let (state, view) = self.hosts.begin(seed);
             Server {
                 state,

@@ -135,7 +135,7 @@ impl Cluster {
         let (initiator, one, two) = (node(1)?, node(2)?, node(3)?);
         Ok(Self {
             initiator,
-            records: Records::new(RecordLimits::default(), [7; 16]),
+            records: Records::new(RecordLimits::default()),
             remembered: None,
             method: MethodDefinition::new("example.Door/knock", "raw", 1, 2).ok_or("a bad name")?,
             reply_to: "tcp://10.0.0.1:4000".parse()?,

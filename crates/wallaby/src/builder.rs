@@ -327,7 +327,6 @@ impl<D> Builder<D> {
             .ok_or(BindError::Random("zero".into()))?;
         let seeds = Seeds {
             tokens: random::bytes()?,
-            records: random::bytes()?,
             cookies: random::bytes()?,
             tables: random::bytes()?,
         };

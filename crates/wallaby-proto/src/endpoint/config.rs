@@ -254,8 +254,6 @@ impl Schemes {
 pub struct Seeds {
     /// The tokens of calls are derived from it.
     pub tokens: [u8; 16],
-    /// What records prove to others.
-    pub records: [u8; 16],
     /// The cookies of UDP sessions.
     pub cookies: [u8; 16],
     /// The order of tables whose keys peers choose.

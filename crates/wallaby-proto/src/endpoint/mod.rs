@@ -98,7 +98,7 @@
 //!     let node = NodeId::new(node).unwrap();
 //!     let config = Config { schemes: Schemes::new(["mem"]), ..Config::default() };
 //!     let seed = seed(node.get()); // in earnest: random, and another one for each
-//!     let seeds = Seeds { tokens: seed, records: seed, cookies: seed, tables: seed };
+//!     let seeds = Seeds { tokens: seed, cookies: seed, tables: seed };
 //!     let endpoint = Endpoint::new(config, node, None, seeds);
 //!     Shell { endpoint, streams: BTreeMap::new(), heard: Vec::new() }
 //! };
@@ -526,7 +526,7 @@ impl<P: Probe> Endpoint<P> {
             relaying: BTreeMap::new(),
             wayless,
             used: 0,
-            records: Records::new(limits, seeds.records),
+            records: Records::new(limits),
             written_next: Duration::ZERO,
             names: Map::with_hasher(seeded),
             served: Vec::new(),

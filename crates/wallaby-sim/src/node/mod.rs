@@ -129,7 +129,6 @@ impl Node {
         let secret = random_secret(context);
         let seeds = Seeds {
             tokens: secret,
-            records: random_secret(context),
             cookies: random_secret(context),
             tables: random_secret(context),
         };

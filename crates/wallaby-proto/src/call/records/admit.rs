@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::call::records::list::{Linked, NONE};
-use crate::call::records::table::{NewRecord, OF_CALL, OF_FRESH, OF_INITIATOR, RecordedCallKey};
+use crate::call::records::collect::class;
+use crate::call::records::table::{NewRecord, RecordedCallKey};
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, SessionNumber, StopReason};
 use crate::call::shares::Share;
@@ -27,8 +27,7 @@ impl Records {
         let stated = options.and_then(|options| options.ping);
         let settings = stated.map_or((self.ping, 0), |ping| self.class(ping));
         let peer = self.table.peer(key.call.initiator);
-        let found = peer.map(|peer| self.table.look_up(peer, &key));
-        let (known, hash) = found.map_or((None, None), |found| (found.call, found.hash));
+        let known = peer.and_then(|peer| self.table.call_of(peer, &key));
         if let Some(call) = known
             && let Some(refused) = self.admit_to(call, request.id, (attempt, origin.session))
         {
@@ -57,7 +56,7 @@ impl Records {
             return full("requests", self.limits.requests);
         }
         // What was forgotten to make room may have been the last of this call.
-        let known = known.and_then(|_| self.table.look_up(peer, &key).call);
+        let known = known.and_then(|_| self.table.call_of(peer, &key));
         let unstated = u32::from(options.is_none_or(|options| options.budgets.is_none()));
         let taken = known.map_or(0, |call| self.table.calls.get(call).unstated);
         if unstated > 0 && taken >= self.limits.requests_of_call {
@@ -65,8 +64,8 @@ impl Records {
             return too_many(self.limits.requests_of_call);
         }
         let call = known.unwrap_or_else(|| {
-            self.table
-                .add_call(key, hash, (peer, session_index), settings)
+            let place = (peer, session_index);
+            self.table.add_call(key, place, settings)
         });
         self.table.calls.at(call).unstated += unstated;
         if let Some(state) = self.sessions.get_mut(&origin.session) {
@@ -92,11 +91,11 @@ impl Records {
             now,
         });
         if quiet < self.prompt && (stated.is_none() || settings.0 == self.ping) {
-            if self.fresh.first().is_none() {
+            if self.fresh.first(0).is_none() {
                 self.fresh_from = now;
                 self.note_due(now.saturating_add(self.fresh_for));
             }
-            self.fresh.push::<OF_FRESH>(&mut self.table.records, slot);
+            self.fresh.push(0, slot);
         } else {
             let at_peer = self.table.peers.at(peer);
             at_peer.gc_timeout = at_peer.gc_timeout.max(settings.0.gc_timeout());
@@ -143,11 +142,11 @@ impl Records {
         None
     }
 
-    /// What a call asks for, within the limits, and the list that its requests are in once they have ended.
+    /// What a call asks for, within the limits, and the queue that its requests are in once they have ended.
     #[inline(never)]
-    fn class(&mut self, ping: PingSettings) -> (PingTimes, u8) {
+    fn class(&self, ping: PingSettings) -> (PingTimes, u32) {
         let settings = self.bounded(ping);
-        (settings, self.ended.class(settings, self.ping))
+        (settings, class(settings, self.ping))
     }
 
     /// What a call asks for, within the limits.
@@ -191,22 +190,13 @@ impl Records {
     /// once, as others may remain.
     #[inline]
     pub(super) fn handle_oldest(&mut self, peer: u32, session_index: u8, oldest: u64) {
-        let of_session = &mut self.table.peers.at(peer).by_session[usize::from(session_index)];
+        let of_session = self.table.of_session(peer, session_index);
         if oldest <= of_session.oldest || of_session.is_shared() {
             return;
         }
         of_session.oldest = oldest;
         let own = of_session.own;
-        let mut next = match of_session.older {
-            NONE => of_session.calls.first(),
-            older => Linked::<OF_INITIATOR>::links_of(&self.table.calls, older).next(),
-        };
-        while let Some(call) = next {
-            if self.table.calls.get(call).key.call.sequence >= oldest {
-                return;
-            }
-            next = Linked::<OF_INITIATOR>::links_of(&self.table.calls, call).next();
-            self.table.peers.at(peer).by_session[usize::from(session_index)].older = call;
+        while let Some(call) = self.table.of_session(peer, session_index).next_over() {
             self.forget_call(call, own);
         }
     }
@@ -215,9 +205,9 @@ impl Records {
     /// remembered for as long as without that: what servers have sent on before they knew may still come, and must be refused.
     pub(super) fn forget_call(&mut self, call: u32, certain: bool) {
         let aborted = self.table.calls.get(call).aborted;
-        let mut next = self.table.calls.get(call).requests.first();
+        let mut next = self.table.requests(call).next();
         while let Some(slot) = next {
-            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+            next = self.table.request_after(call, slot);
             if self.table.records.get(slot).ended {
                 if !aborted {
                     self.forget(slot);

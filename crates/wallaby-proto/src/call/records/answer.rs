@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::records::list::Linked;
 use crate::call::records::outputs::{ResponseFate, is_written};
-use crate::call::records::table::{NewRecord, OF_CALL, OF_FRESH, Record, RecordedCallKey};
+use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Origin, Records, StopReason};
 use crate::call::shares::Share;
@@ -138,9 +137,8 @@ impl Records {
         if std::mem::replace(&mut self.table.calls.at(call).aborted, true) {
             return;
         }
-        let mut next = self.table.calls.get(call).requests.first();
-        while let Some(slot) = next {
-            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+        let requests: Vec<u32> = self.table.requests(call).collect();
+        for slot in requests {
             self.stop(slot, StopReason::Aborted);
             // Nobody asks for its responses any more.
             if let Some(last) = self.table.records.at(slot).kept.take() {
@@ -168,7 +166,7 @@ impl Records {
         let session_index = self.table.session_index(peer, origin.session, own);
         let call = self
             .table
-            .add_call(key, None, (peer, session_index), (self.ping, 0));
+            .add_call(key, (peer, session_index), (self.ping, 0));
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
@@ -219,10 +217,7 @@ impl Records {
         if let Some(due) = record.due.take() {
             self.queue.remove(&(due, slot));
         }
-        if record.is_fresh() {
-            self.fresh.remove::<OF_FRESH>(&mut self.table.records, slot);
-        }
-        let record = self.table.records.at(slot);
+        self.fresh.remove(slot);
         if record.ended && record.pinged > record.since {
             let pinged = record.pinged;
             self.renew(slot, pinged); // it is remembered from then on

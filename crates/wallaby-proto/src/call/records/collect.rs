@@ -1,7 +1,5 @@
 //! What is forgotten, and when: in time, or for want of room.
 
-use crate::call::records::list::{Linked, List};
-use crate::call::records::table::{OF_CALL, OF_ENDED};
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{MOST_LOOKED_AT, Records};
 
@@ -9,48 +7,16 @@ use crate::call::records::{MOST_LOOKED_AT, Records};
 const MOST_SEEN: usize = 8;
 
 /// The default's, and one for each power of two of 16 ms that longer ones come to.
-const CLASSES: usize = 32;
+pub(super) const CLASSES: u32 = 32;
 
-/// Requests that have ended, each list in the order in which they did or were pinged last. A list has those that are
-/// remembered for about the same time, so that the first of each is the next one to be forgotten in time, and the oldest of
-/// all is one of these.
-#[derive(Debug)]
-pub(super) struct EndedRequests {
-    lists: [List; CLASSES],
-    /// The highest one that was ever used.
-    last: usize,
-}
-
-impl Default for EndedRequests {
-    fn default() -> Self {
-        Self {
-            lists: [List::EMPTY; CLASSES],
-            last: 0,
-        }
+/// Which queue is for requests of calls with these settings, once they have ended. A queue has those that are remembered for
+/// about the same time, in the order in which they ended or were pinged last: so the first of each is the next one to be
+/// forgotten in time, and the oldest of all is one of these.
+pub(super) fn class(settings: PingTimes, default: PingTimes) -> u32 {
+    if settings.gc_timeout() <= default.gc_timeout() {
+        return 0;
     }
-}
-
-impl EndedRequests {
-    /// Which list is for requests of calls with these settings.
-    pub(super) fn class(&mut self, settings: PingTimes, default: PingTimes) -> u8 {
-        if settings.gc_timeout() <= default.gc_timeout() {
-            return 0;
-        }
-        let class = settings.gc_timeout().magnitude().clamp(1, CLASSES - 1);
-        self.last = self.last.max(class);
-        class as u8
-    }
-
-    #[inline]
-    pub(super) fn list(&mut self, class: u8) -> &mut List {
-        &mut self.lists[usize::from(class) % CLASSES]
-    }
-
-    /// The first of each list.
-    fn firsts(&self) -> impl Iterator<Item = u32> {
-        let used = self.lists.iter().take(self.last + 1);
-        used.filter_map(|list| list.first())
-    }
+    settings.gc_timeout().magnitude().clamp(1, CLASSES - 1)
 }
 
 impl Records {
@@ -85,17 +51,17 @@ impl Records {
 
     /// The request that ended first.
     fn first_ended(&self) -> Option<u32> {
-        let since = |slot: &u32| self.table.records.get(*slot).since;
-        self.ended.firsts().min_by_key(since)
+        let firsts = (0..CLASSES).filter_map(|class| self.ended.first(class));
+        firsts.min_by_key(|slot| self.table.records.get(*slot).since)
     }
 
     /// An ended request counts as one that has ended now.
     pub(super) fn renew(&mut self, slot: u32, now: Nanoseconds) {
         let record = self.table.records.at(slot);
         record.since = now;
-        let list = self.ended.list(self.table.calls.get(record.call).class);
-        list.remove::<OF_ENDED>(&mut self.table.records, slot);
-        list.push::<OF_ENDED>(&mut self.table.records, slot);
+        self.ended.remove(slot);
+        let call = self.table.calls.get(record.call);
+        self.ended.push(call.class, slot);
     }
 
     /// Forgets an initiator of which nothing runs or is being written, and nothing has come for a while; `false` if none is
@@ -132,9 +98,9 @@ impl Records {
 
     /// Forgets the requests of a call that have ended.
     fn forget_ended(&mut self, call: u32, now: Nanoseconds) {
-        let mut next = self.table.calls.get(call).requests.first();
+        let mut next = self.table.requests(call).next();
         while let Some(slot) = next {
-            next = Linked::<OF_CALL>::links_of(&self.table.records, slot).next();
+            next = self.table.request_after(call, slot);
             if self.table.records.get(slot).ended {
                 self.forget_early(slot, now);
             }
@@ -175,8 +141,9 @@ impl Records {
         if let Some(last) = record.kept.take() {
             self.kept.forget(last);
         }
-        self.table
-            .remove_record(slot, &mut self.fresh, &mut self.ended);
+        self.fresh.remove(slot);
+        self.ended.remove(slot);
+        self.table.remove_record(slot);
     }
 
     /// Sees to it that what has ended is looked through at this time.
@@ -191,8 +158,8 @@ impl Records {
     /// Forgets what has ended long enough ago, and initiators of which nothing is left.
     pub(super) fn collect(&mut self, now: Nanoseconds) {
         let (mut next, mut looked_at) = (Nanoseconds::NEVER, 0);
-        for class in 0..=self.ended.last {
-            while let Some(slot) = self.ended.lists[class].first() {
+        for class in 0..CLASSES {
+            while let Some(slot) = self.ended.first(class) {
                 let since = self.table.records.get(slot).since;
                 let due = since.saturating_add(self.gc_timeout_of(slot));
                 if due > now || looked_at >= MOST_LOOKED_AT {
@@ -323,7 +290,7 @@ pub(super) mod tests {
             initiators: size,
             ..RecordLimits::default()
         };
-        let mut records = Records::new(limits, [3; 16]);
+        let mut records = Records::new(limits);
         for session in 1..5 {
             records.session_opened(SessionNumber(session), node(session));
         }
@@ -341,7 +308,7 @@ pub(super) mod tests {
     /// A server on the way says that ever more calls are over, while thousands of them still run here.
     #[test]
     fn calls_that_are_over_and_still_run_are_looked_at_once() {
-        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        let mut records = Records::new(RecordLimits::default());
         records.session_opened(SessionNumber(1), node(1));
         let origin = Origin {
             session: SessionNumber(1),
@@ -370,7 +337,7 @@ pub(super) mod tests {
             initiators: 100,
             ..RecordLimits::default()
         };
-        let mut records = Records::new(limits, [3; 16]);
+        let mut records = Records::new(limits);
         for session in 1..3 {
             records.session_opened(SessionNumber(session), node(session));
         }

@@ -1,28 +1,21 @@
 //! Routes back to initiators of calls whose requests had to be forgotten early, for want of room. Answers of the servers that the
 //! work went on to may still come by.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::call::records::table::{Keyed, RecordedCallKey};
+use crate::call::records::table::RecordedCallKey;
 use crate::call::records::{RelayRoute, SessionNumber};
 
 /// Calls of which one is remembered; the oldest makes room.
 const MOST: usize = 16_384;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ForgottenRoutes {
-    routes: HashMap<RecordedCallKey, RelayRoute, Keyed>,
+    routes: BTreeMap<RecordedCallKey, RelayRoute>,
     by_age: VecDeque<RecordedCallKey>,
 }
 
 impl ForgottenRoutes {
-    pub(super) fn new(keyed: Keyed) -> Self {
-        Self {
-            routes: HashMap::with_hasher(keyed),
-            by_age: VecDeque::new(),
-        }
-    }
-
     /// The route of a request that is forgotten. Of each call the one nearest to the initiator is kept, as long as its session is
     /// open.
     pub(super) fn note(

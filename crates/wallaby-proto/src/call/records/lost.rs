@@ -164,7 +164,7 @@ mod tests {
     /// So many requests whose initiator cannot be dialled have come over a session and were answered, which nobody confirms.
     fn answered(requests: u64) -> Records {
         let limits = RecordLimits::default();
-        let mut records = Records::new(limits, [3; 16]);
+        let mut records = Records::new(limits);
         records.session_opened(FRONT, node(1));
         for sequence in 1..=requests {
             let mut request = request(1000, sequence);
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_very_many_requests_of_one_client_have_lost_is_announced_step_by_step() {
         step_by_step(|requests| {
-            let mut records = Records::new(RecordLimits::default(), [3; 16]);
+            let mut records = Records::new(RecordLimits::default());
             records.session_opened(FRONT, node(1));
             for sequence in 1..=requests {
                 answer(&mut records, 1, request(1, sequence), 9);
@@ -201,7 +201,7 @@ mod tests {
     /// A client leaves right after a pass for another one has ended.
     #[test]
     fn who_leaves_right_after_a_pass_is_looked_for_soon() {
-        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        let mut records = Records::new(RecordLimits::default());
         for client in [1, 2] {
             records.session_opened(SessionNumber(client), node(client));
             for sequence in 1..=u64::from(STEP) + 1 {
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_session_that_brought_nothing_ends_without_a_look_at_requests() {
         const REQUESTS: u64 = 50_000;
-        let mut records = Records::new(RecordLimits::default(), [3; 16]);
+        let mut records = Records::new(RecordLimits::default());
         let victim = node(1000);
         for session in 1..=17 {
             records.session_opened(SessionNumber(session), victim);

@@ -43,9 +43,9 @@
 //! says so apart. So a handler that was stopped, lost or never started must still end its request, with
 //! [`Server::fail`].
 //!
-//! A request of one hop with one answer costs no allocation and no ordered structure here: a slot, a place by its call's
-//! sequence and some links in lists (`crates/wallaby-proto/examples/cost.rs` measures it). Sequences are the initiator's
-//! choice: a call whose place is taken is found by a keyed hash.
+//! Names are the choice of peers, so what is found by name is in ordered maps: no choice makes one slow, and none of them
+//! moves all of itself at once. A request of one hop with one answer has its call in one such map, and costs no allocation else
+//! (`crates/wallaby-proto/examples/cost.rs` measures it).
 //!
 //! [`Server::fail`]: crate::call::server::Server::fail
 
@@ -54,12 +54,10 @@ mod answer;
 mod children;
 mod collect;
 mod forgotten;
-mod index;
 mod kept;
-mod list;
 mod lost;
-mod near;
 mod outputs;
+mod queues;
 mod relaying;
 mod relays;
 mod release;
@@ -72,18 +70,18 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use self::collect::EndedRequests;
+use self::collect::CLASSES;
 use self::forgotten::ForgottenRoutes;
 use self::kept::KeptResponses;
-use self::list::List;
 use self::lost::LostSessions;
 pub use self::outputs::{OutputMark, SessionNumber, written_next};
 use self::outputs::{SessionState, Sessions};
+use self::queues::Queues;
 pub use self::relaying::RelayRoute;
 use self::relays::Relays;
 pub use self::relays::{RefusedRequest, RelayId};
 pub use self::routes::invitation;
-use self::table::{Keyed, Table};
+use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
 use crate::call::shares::Shares;
 use crate::id::{CallId, NodeId, RequestId};
@@ -315,7 +313,7 @@ pub struct Records {
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenRoutes,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
-    fresh: List,
+    fresh: Queues,
     /// The first of them came then or later: to look at itself would cost memory that is not at hand.
     fresh_from: Nanoseconds,
     /// How long they are left alone. They come in quick succession: they are looked at an eighth of a period late, many
@@ -323,8 +321,8 @@ pub struct Records {
     fresh_for: Nanoseconds,
     /// Requests that are looked at a second time, or have times of their own.
     queue: BTreeSet<(Nanoseconds, u32)>,
-    /// Those that have ended.
-    ended: EndedRequests,
+    /// Those that have ended, by class.
+    ended: Queues,
     /// When these and the initiators are looked through.
     collect_at: Nanoseconds,
     /// The earliest of the times that were set since [`Self::take_sooner`] was asked last.
@@ -337,15 +335,15 @@ pub struct Records {
 }
 
 impl Records {
-    /// No records. The secret keys the hashes of the table: 128 random bits.
-    pub fn new(limits: RecordLimits, secret: [u8; 16]) -> Self {
+    /// No records.
+    pub fn new(limits: RecordLimits) -> Self {
         let ping = PingTimes::from(limits.ping);
         Self {
             limits,
             ping,
             gc_timeout: ping.gc_timeout(),
             prompt: ping.period.divided_by(16),
-            table: Table::new(secret),
+            table: Table::new(),
             sessions: BTreeMap::new(),
             kept: KeptResponses::new(limits.kept_bytes),
             relays: Relays::new(limits.relays),
@@ -353,12 +351,12 @@ impl Records {
             to_announce: Vec::new(),
             former: BTreeMap::new(),
             former_order: VecDeque::new(),
-            forgotten: ForgottenRoutes::new(Keyed(secret)),
-            fresh: List::EMPTY,
+            forgotten: ForgottenRoutes::default(),
+            fresh: Queues::new(1),
             fresh_from: Nanoseconds::ZERO,
             fresh_for: ping.period.saturating_add(ping.period.divided_by(8)),
             queue: BTreeSet::new(),
-            ended: EndedRequests::default(),
+            ended: Queues::new(CLASSES),
             collect_at: Nanoseconds::NEVER,
             sooner: None,
             shares: Shares::new(limits.requests),
@@ -379,7 +377,7 @@ impl Records {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn next_timeout(&self) -> Option<Duration> {
-        let fresh = self.fresh.first();
+        let fresh = self.fresh.first(0);
         let fresh = fresh.map(|_| self.fresh_from.saturating_add(self.fresh_for));
         let queued = self.queue.first().map(|first| first.0);
         let collection = Some(self.collect_at).filter(|due| *due != Nanoseconds::NEVER);
@@ -479,7 +477,7 @@ impl Records {
     pub fn handle_timeout(&mut self, now: Duration) {
         let now = Nanoseconds::from(now);
         let mut looked_at = 0;
-        while let Some(slot) = self.fresh.first() {
+        while let Some(slot) = self.fresh.first(0) {
             // Who is pinged is not fresh any more: this is when it came.
             self.fresh_from = self.table.records.get(slot).pinged;
             let is_due = self.fresh_from.saturating_add(self.ping.period) <= now;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::records::table::{NewRecord, OF_ENDED, Record};
+use crate::call::records::table::{NewRecord, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, OutputMark, Records, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::server::Delegated;
@@ -307,8 +307,7 @@ impl Records {
         record.since = now;
         self.shares.give_back(record.share);
         let call = self.table.calls.get(record.call);
-        let list = self.ended.list(call.class);
-        list.push::<OF_ENDED>(&mut self.table.records, slot);
+        self.ended.push(call.class, slot);
         if self.collect_at == Nanoseconds::NEVER {
             self.collect_at(now.saturating_add(self.gc_timeout));
         }

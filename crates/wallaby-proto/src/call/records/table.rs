@@ -1,16 +1,13 @@
 //! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
 
-use std::hash::{BuildHasher, Hash};
-
-use siphasher::sip::SipHasher13;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::call::records::children::Children;
-use crate::call::records::collect::EndedRequests;
-use crate::call::records::index::Index;
 use crate::call::records::kept::Number;
-use crate::call::records::list::{Linked, Links, List, NONE};
-use crate::call::records::near::Near;
 use crate::call::records::outputs::{Outputs, SessionNumber};
+use crate::call::records::queues::Queues;
 use crate::call::records::relaying::RelayedPing;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{RelayRoute, Ticket};
@@ -19,42 +16,22 @@ use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, ReplyTo};
 
-/// Below this many requests of one call a scan beats a map.
-const SCANNED: u32 = 8;
-
-/// Calls that an older one may be passed by on its way here, and still be listed in order.
-const DISORDER: usize = 32;
-
-/// Hashes under a secret, so that no peer can make names collide.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Keyed(pub(super) [u8; 16]);
-
-impl BuildHasher for Keyed {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
-}
-
 /// A call is known by its token too: who cannot show it speaks of another call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RecordedCallKey {
     pub(super) call: CallId,
     pub(super) token: Token,
 }
 
+impl RecordedCallKey {
+    /// What tells it from its initiator's other calls.
+    fn name(&self) -> (u64, Token) {
+        (self.call.sequence, self.token)
+    }
+}
+
 /// Sessions of one initiator that are told apart. The last of them is shared by all sessions beyond that.
 const MAX_SESSIONS: usize = 16;
-
-/// The lists that requests are in.
-pub(super) const OF_CALL: usize = 0;
-pub(super) const OF_FRESH: usize = 1;
-pub(super) const OF_ENDED: usize = 2;
-/// The list that calls are in.
-pub(super) const OF_INITIATOR: usize = 3;
-/// The list that initiators are in.
-pub(super) const OF_BARE: usize = 4;
 
 /// One life of an initiator.
 #[derive(Debug)]
@@ -62,14 +39,12 @@ pub(super) struct Peer {
     pub(super) node: NodeId,
     /// Its calls, by the session that each came over first.
     pub(super) by_session: Vec<SessionCalls>,
-    near: Near,
     /// How long it is remembered when no request of it is: as long as one of its calls wanted to be at most.
     pub(super) gc_timeout: Nanoseconds,
     /// When it was heard of last.
     pub(super) heard: Nanoseconds,
     /// When it came, or was spared last since it had been heard of again: see [`Table::next_peer`].
     pub(super) spared: Nanoseconds,
-    links: Links,
 }
 
 /// The calls of an initiator that came first over one session. What is said over it of the oldest live call is about these
@@ -82,10 +57,10 @@ pub(super) struct SessionCalls {
     pub(super) own: bool,
     /// The oldest live call, as was said over the session.
     pub(super) oldest: u64,
-    /// By sequence, lowest first.
-    pub(super) calls: List,
-    /// The last of those that are older than the oldest live one and are still known, or [`NONE`].
-    pub(super) older: u32,
+    /// By sequence: calls of strangers may have the same one, under other tokens.
+    calls: BTreeMap<(u64, Token), u32>,
+    /// Up to this one calls were looked at since they are over.
+    over: (u64, Token),
 }
 
 impl SessionCalls {
@@ -94,13 +69,13 @@ impl SessionCalls {
             session: Some(session),
             own,
             oldest: 0,
-            calls: List::EMPTY,
-            older: NONE,
+            calls: BTreeMap::new(),
+            over: (0, Token::new(0)),
         }
     }
 
     fn share(&mut self) {
-        (self.session, self.own, self.oldest, self.older) = (None, false, 0, NONE);
+        (self.session, self.own, self.oldest) = (None, false, 0);
     }
 
     /// Whether several sessions share it.
@@ -109,7 +84,32 @@ impl SessionCalls {
     }
 
     fn is_empty(&self) -> bool {
-        self.calls.first().is_none()
+        self.calls.is_empty()
+    }
+
+    /// The call with this name. Most that are looked for are new, and behind all others.
+    fn find(&self, name: (u64, Token)) -> Option<u32> {
+        let (last, call) = self.calls.last_key_value()?;
+        match name.cmp(last) {
+            Ordering::Greater => None,
+            Ordering::Equal => Some(*call),
+            Ordering::Less => self.calls.get(&name).copied(),
+        }
+    }
+
+    /// The next call that is older than the oldest live one and was not looked at yet.
+    pub(super) fn next_over(&mut self) -> Option<u32> {
+        let mut first = self.calls.first_key_value()?;
+        if *first.0 <= self.over {
+            // Those before it still run.
+            first = self.calls.range((Excluded(self.over), Unbounded)).next()?;
+        }
+        let (name, call) = first;
+        if name.0 >= self.oldest {
+            return None;
+        }
+        self.over = *name;
+        Some(*call)
     }
 }
 
@@ -130,22 +130,19 @@ impl Peer {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) key: RecordedCallKey,
-    /// That of its key, if it is far from the others.
-    hash: u64,
     pub(super) peer: u32,
     pub(super) settings: PingTimes,
-    /// The list that its requests are in once they have ended.
-    pub(super) class: u8,
+    /// The queue that its requests are in once they have ended.
+    pub(super) class: u32,
     /// In which of its initiator's lists it is.
     pub(super) session_index: u8,
     pub(super) aborted: bool,
-    pub(super) requests: List,
-    pub(super) count: u32,
+    /// One of its requests; `None` only while it is made.
+    first: Option<u32>,
+    /// All others, by place and attempt: most calls have none.
+    further: BTreeMap<(RequestId, u32), u32>,
     /// How many were taken that state no budgets.
     pub(super) unstated: u32,
-    /// The highest attempt of any of its requests.
-    latest_attempt: u32,
-    links: Links,
 }
 
 /// One request.
@@ -157,7 +154,6 @@ pub(super) struct Record {
     pub(super) id: RequestId,
     pub(super) attempt: u32,
     pub(super) depth: u32,
-    links: [Links; 3],
     pub(super) ended: bool,
     /// Its handler was told to stop.
     pub(super) stopped: bool,
@@ -217,12 +213,6 @@ pub(super) struct NewRecord<'a> {
     pub(super) carried: Nanoseconds,
     pub(super) deadline: Nanoseconds,
     pub(super) now: Nanoseconds,
-}
-
-/// What a look for a call has found, and the hash of its key if that was needed.
-pub(super) struct LookUp {
-    pub(super) call: Option<u32>,
-    pub(super) hash: Option<u64>,
 }
 
 /// Slots that are used again.
@@ -304,145 +294,80 @@ impl Slots<Record> {
     }
 }
 
-macro_rules! linked {
-    ($list:ident, $slots:ty, $record:ident => $links:expr, $shared:expr) => {
-        impl Linked<$list> for $slots {
-            fn links(&mut self, slot: u32) -> &mut Links {
-                let $record = self.at(slot);
-                $links
-            }
-
-            fn links_of(&self, slot: u32) -> &Links {
-                let $record = self.get(slot);
-                $shared
-            }
-        }
-    };
-}
-
-linked!(OF_CALL, Slots<Record>, record => &mut record.links[OF_CALL], &record.links[OF_CALL]);
-linked!(OF_FRESH, Slots<Record>, record => &mut record.links[OF_FRESH], &record.links[OF_FRESH]);
-linked!(OF_ENDED, Slots<Record>, record => &mut record.links[OF_ENDED], &record.links[OF_ENDED]);
-linked!(OF_INITIATOR, Slots<Call>, call => &mut call.links, &call.links);
-linked!(OF_BARE, Slots<Peer>, peer => &mut peer.links, &peer.links);
-
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) peers: Slots<Peer>,
     pub(super) calls: Slots<Call>,
     pub(super) records: Slots<Record>,
-    keyed: Keyed,
-    by_node: Index,
-    /// Calls that have no place near the others of their initiators.
-    far: Index,
-    /// Requests of calls with more than [`SCANNED`].
-    by_request: Index,
-    /// The initiator that was looked up last: requests come in rows.
-    last_peer: u32,
+    by_node: BTreeMap<NodeId, u32>,
     /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One that
     /// has a request again may stay here: it comes back soon.
-    pub(super) bare: List,
+    bare: Queues,
     /// Whose turn it is to make room.
     turn: u32,
 }
 
 impl Table {
-    pub(super) fn new(secret: [u8; 16]) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             peers: Slots::new(),
             calls: Slots::new(),
             records: Slots::new(),
-            keyed: Keyed(secret),
-            by_node: Index::default(),
-            far: Index::default(),
-            by_request: Index::default(),
-            last_peer: NONE,
-            bare: List::EMPTY,
+            by_node: BTreeMap::new(),
+            bare: Queues::new(1),
             turn: 0,
         }
     }
 
-    pub(super) fn peer(&mut self, node: NodeId) -> Option<u32> {
-        let found = self.known_peer(node)?;
-        self.last_peer = found;
-        Some(found)
-    }
-
-    #[inline]
-    fn known_peer(&self, node: NodeId) -> Option<u32> {
-        if self.last_peer != NONE && self.peers.get(self.last_peer).node == node {
-            return Some(self.last_peer);
-        }
-        self.hashed_peer(node)
-    }
-
-    #[inline(never)]
-    fn hashed_peer(&self, node: NodeId) -> Option<u32> {
-        let hash = self.keyed.hash_one(node);
-        self.by_node
-            .find(hash, |slot| self.peers.get(slot).node == node)
+    pub(super) fn peer(&self, node: NodeId) -> Option<u32> {
+        self.by_node.get(&node).copied()
     }
 
     pub(super) fn call(&self, key: &RecordedCallKey) -> Option<u32> {
-        let peer = self.known_peer(key.call.initiator)?;
-        self.look_up(peer, key).call
+        let peer = self.peer(key.call.initiator)?;
+        self.call_of(peer, key)
     }
 
-    /// Looks for a call of this initiator.
-    #[inline]
-    pub(super) fn look_up(&self, peer: u32, key: &RecordedCallKey) -> LookUp {
-        let is = |slot: &u32| self.calls.get(*slot).key == *key;
-        let near = self.peers.get(peer).near.find(key.call.sequence);
-        let call = near.filter(is);
-        if call.is_some() || self.far.is_empty() {
-            return LookUp { call, hash: None };
-        }
-        self.look_afar(key)
-    }
-
-    #[inline(never)]
-    fn look_afar(&self, key: &RecordedCallKey) -> LookUp {
-        let hash = self.keyed.hash_one(key);
-        let is = |slot| self.calls.get(slot).key == *key;
-        LookUp {
-            call: self.far.find(hash, is),
-            hash: Some(hash),
-        }
+    /// A call of this initiator.
+    pub(super) fn call_of(&self, peer: u32, key: &RecordedCallKey) -> Option<u32> {
+        let mut by_session = self.peers.get(peer).by_session.iter();
+        by_session.find_map(|of_session| of_session.find(key.name()))
     }
 
     /// The request of a call with this place and attempt.
     pub(super) fn request(&self, call: u32, id: RequestId, attempt: u32) -> Option<u32> {
-        let is = |slot: u32| {
-            let record = self.records.get(slot);
-            record.id == id && record.attempt == attempt && record.call == call
-        };
-        if self.calls.get(call).count <= SCANNED {
-            return self.requests(call).find(|&slot| is(slot));
-        }
-        let hash = self.keyed.hash_one((call, id, attempt));
-        self.by_request.find(hash, is)
-    }
-
-    fn hash_of_request(&self, slot: u32) -> u64 {
-        let record = self.records.get(slot);
-        self.keyed
-            .hash_one((record.call, record.id, record.attempt))
+        let Call { first, further, .. } = self.calls.get(call);
+        let first = first.filter(|first| self.records.get(*first).name() == (id, attempt));
+        first.or_else(|| further.get(&(id, attempt)).copied())
     }
 
     /// The latest attempt of the request of a call with this place.
     pub(super) fn latest_request(&self, call: u32, id: RequestId) -> Option<u32> {
-        let latest = self.calls.get(call).latest_attempt;
-        (0..=latest)
-            .rev()
-            .find_map(|attempt| self.request(call, id, attempt))
+        let Call { first, further, .. } = self.calls.get(call);
+        let first = first.filter(|first| self.records.get(*first).id == id);
+        let last = further.range((id, 0)..=(id, u32::MAX)).next_back();
+        let last = last.map(|(_, last)| *last);
+        let attempt = |slot: &u32| self.records.get(*slot).attempt;
+        first.into_iter().chain(last).max_by_key(attempt)
     }
 
     /// The requests of a call.
     pub(super) fn requests(&self, call: u32) -> impl Iterator<Item = u32> {
-        let first = self.calls.get(call).requests.first();
-        std::iter::successors(first, |&slot| {
-            Linked::<OF_CALL>::links_of(&self.records, slot).next()
-        })
+        let Call { first, further, .. } = self.calls.get(call);
+        first.iter().chain(further.values()).copied()
+    }
+
+    /// The request of a call behind this one: either may be forgotten before the next is asked for.
+    pub(super) fn request_after(&self, call: u32, slot: u32) -> Option<u32> {
+        let Call { first, further, .. } = self.calls.get(call);
+        let next = match *first == Some(slot) {
+            true => further.first_key_value(),
+            false => {
+                let name = self.records.get(slot).name();
+                further.range((Excluded(name), Unbounded)).next()
+            }
+        };
+        next.map(|(_, next)| *next)
     }
 
     /// The calls of an initiator.
@@ -453,15 +378,16 @@ impl Table {
 
     /// The calls that came first over a session, lowest sequence first.
     pub(super) fn calls_in(&self, peer: u32, session_index: u8) -> impl Iterator<Item = u32> {
-        let calls = self
-            .peers
-            .get(peer)
-            .by_session
-            .get(usize::from(session_index));
-        let first = calls.and_then(|calls| calls.calls.first());
-        std::iter::successors(first, |&slot| {
-            Linked::<OF_INITIATOR>::links_of(&self.calls, slot).next()
-        })
+        let by_session = &self.peers.get(peer).by_session;
+        let of_session = by_session.get(usize::from(session_index));
+        of_session
+            .into_iter()
+            .flat_map(|of_session| of_session.calls.values().copied())
+    }
+
+    /// The calls that came first over a session, to be changed.
+    pub(super) fn of_session(&mut self, peer: u32, session_index: u8) -> &mut SessionCalls {
+        &mut self.peers.at(peer).by_session[usize::from(session_index)]
     }
 
     /// The list of what comes over a session for an initiator.
@@ -519,95 +445,50 @@ impl Table {
         let slot = self.peers.add(Peer {
             node,
             by_session: Vec::new(),
-            near: Near::default(),
             gc_timeout,
             heard: now,
             spared: now,
-            links: Links::UNLISTED,
         });
-        self.by_node.insert(self.keyed.hash_one(node), slot);
+        self.by_node.insert(node, slot);
         self.note_bare(slot);
         slot
     }
 
     pub(super) fn remove_peer(&mut self, slot: u32) {
-        let hash = self.keyed.hash_one(self.peers.get(slot).node);
-        self.by_node.remove(hash, slot);
-        self.last_peer = NONE;
-        self.bare.remove::<OF_BARE>(&mut self.peers, slot);
+        let node = self.peers.get(slot).node;
+        self.by_node.remove(&node);
+        self.bare.remove(slot);
         self.peers.free.push(slot);
     }
 
-    /// Adds a call of this initiator, with its hash if looking for it took that.
+    /// Adds a call of this initiator: a request of it must follow.
     pub(super) fn add_call(
         &mut self,
         key: RecordedCallKey,
-        hash: Option<u64>,
         (peer, session_index): (u32, u8),
-        (settings, class): (PingTimes, u8),
+        (settings, class): (PingTimes, u32),
     ) -> u32 {
         let slot = self.calls.add(Call {
             key,
-            hash: 0,
             peer,
             settings,
             class,
             session_index,
             aborted: false,
-            requests: List::EMPTY,
-            count: 0,
+            first: None,
+            further: BTreeMap::new(),
             unstated: 0,
-            latest_attempt: 0,
-            links: Links::UNLISTED,
         });
-        self.name_call(slot, key.call.sequence, hash, peer);
-        if self.bare.last != peer {
-            self.bare.remove::<OF_BARE>(&mut self.peers, peer);
+        if self.bare.last(0) != Some(peer) {
+            self.bare.remove(peer);
         }
-        let session_index = usize::from(session_index);
-        let before = self.place_among(
-            self.peers.get(peer).by_session[session_index].calls,
-            key.call.sequence,
-        );
-        let list = &mut self.peers.at(peer).by_session[session_index].calls;
-        list.insert_after::<OF_INITIATOR>(&mut self.calls, slot, before);
+        let of_session = self.of_session(peer, session_index);
+        of_session.calls.insert(key.name(), slot);
         slot
     }
 
-    /// A new call can be found.
-    #[inline]
-    fn name_call(&mut self, slot: u32, sequence: u64, hash: Option<u64>, peer: u32) {
-        let sequence_of = |slot| self.calls.get(slot).key.call.sequence;
-        let near = &mut self.peers.at(peer).near;
-        if !near.insert(sequence, slot, sequence_of) {
-            self.add_afar(slot, hash);
-        }
-    }
-
-    #[inline(never)]
-    fn add_afar(&mut self, slot: u32, hash: Option<u64>) {
-        let call = self.calls.at(slot);
-        call.hash = hash.unwrap_or_else(|| self.keyed.hash_one(call.key));
-        self.far.insert(call.hash, slot);
-    }
-
-    /// The call behind which one with this sequence is listed. Calls come nearly in order; one that comes very late is
-    /// listed where it is found, which only lets it be forgotten later.
-    fn place_among(&self, calls: List, sequence: u64) -> u32 {
-        let mut place = calls.last();
-        for _ in 0..DISORDER {
-            match place {
-                Some(call) if self.calls.get(call).key.call.sequence > sequence => {
-                    place = Linked::<OF_INITIATOR>::links_of(&self.calls, call).previous();
-                }
-                _ => break,
-            }
-        }
-        place.unwrap_or(NONE)
-    }
-
     pub(super) fn add_record(&mut self, new: NewRecord<'_>) -> u32 {
-        let (call, attempt) = (new.call, new.attempt);
+        let (call, name) = (new.call, (new.id, new.attempt));
         let slot = match self.records.free.pop() {
             Some(slot) => {
                 self.records.at(slot).reset(new);
@@ -616,82 +497,38 @@ impl Table {
             None => self.records.add(Record::make(new)),
         };
         let at_call = self.calls.at(call);
-        at_call.count += 1;
-        at_call.latest_attempt = at_call.latest_attempt.max(attempt);
-        match at_call.count {
-            1 => at_call.requests = List::of(slot),
-            count => self.add_to_call(slot, call, count),
+        if at_call.first.is_none() {
+            at_call.first = Some(slot);
+        } else {
+            at_call.further.insert(name, slot);
         }
         slot
     }
 
-    /// A request was added to a call that now has so many.
-    #[inline(never)]
-    fn add_to_call(&mut self, slot: u32, call: u32, count: u32) {
-        let requests = &mut self.calls.at(call).requests;
-        requests.push::<OF_CALL>(&mut self.records, slot);
-        if count > SCANNED {
-            self.index_request(slot, count);
-        }
-    }
-
-    fn index_request(&mut self, slot: u32, count: u32) {
-        let call = self.records.get(slot).call;
-        let requests: Vec<u32> = match count == SCANNED + 1 {
-            true => self.requests(call).collect(),
-            false => vec![slot],
-        };
-        for slot in requests {
-            self.by_request.insert(self.hash_of_request(slot), slot);
-        }
-    }
-
-    fn forget_index(&mut self, slot: u32, count: u32) {
-        self.by_request.remove(self.hash_of_request(slot), slot);
-        if count == SCANNED {
-            let call = self.records.get(slot).call;
-            let requests: Vec<u32> = self.requests(call).collect();
-            for slot in requests {
-                self.by_request.remove(self.hash_of_request(slot), slot);
-            }
-        }
-    }
-
-    /// Takes a request out of all lists, and its call if it was the last one. Its generation is over.
-    pub(super) fn remove_record(&mut self, slot: u32, fresh: &mut List, ended: &mut EndedRequests) {
+    /// Forgets a request, and its call if it was the last one. Its generation is over.
+    pub(super) fn remove_record(&mut self, slot: u32) {
         let record = self.records.at(slot);
-        let call = record.call;
+        let (call, name) = (record.call, record.name());
         record.generation = record.generation.wrapping_add(1);
         record.release();
-        fresh.remove::<OF_FRESH>(&mut self.records, slot);
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
-        let ended = ended.list(at_call.class);
-        ended.remove::<OF_ENDED>(&mut self.records, slot);
-        at_call.count -= 1;
-        let (sequence, hash) = (at_call.key.call.sequence, at_call.hash);
-        let (peer, session_index, count) = (
-            at_call.peer,
-            usize::from(at_call.session_index),
-            at_call.count,
-        );
-        if count > 0 {
-            return self.remove_from_call(slot, call, count);
+        if at_call.first != Some(slot) {
+            at_call.further.remove(&name);
+            return;
         }
-        let at_peer = self.peers.at(peer);
-        let of_session = &mut at_peer.by_session[session_index];
-        if of_session.older == call {
-            let links = Linked::<OF_INITIATOR>::links_of(&self.calls, call);
-            of_session.older = links.previous().unwrap_or(NONE);
+        at_call.first = at_call.further.pop_first().map(|(_, next)| next);
+        if at_call.first.is_none() {
+            self.remove_call(call);
         }
-        of_session
-            .calls
-            .remove::<OF_INITIATOR>(&mut self.calls, call);
-        if !at_peer.near.remove(sequence, call) {
-            self.far.remove(hash, call);
-        }
-        self.calls.free.push(call);
-        if self.bare.last != peer && at_peer.has_no_calls() {
+    }
+
+    fn remove_call(&mut self, slot: u32) {
+        let call = self.calls.at(slot);
+        let (name, peer, session_index) = (call.key.name(), call.peer, call.session_index);
+        self.of_session(peer, session_index).calls.remove(&name);
+        self.calls.free.push(slot);
+        if self.bare.last(0) != Some(peer) && self.peers.get(peer).has_no_calls() {
             self.note_bare(peer);
         }
     }
@@ -699,13 +536,13 @@ impl Table {
     /// The last request of an initiator was forgotten.
     #[inline(never)]
     pub(super) fn note_bare(&mut self, peer: u32) {
-        if let Some(last) = self.bare.last()
+        if let Some(last) = self.bare.last(0)
             && !self.peers.get(last).has_no_calls()
         {
-            self.bare.remove::<OF_BARE>(&mut self.peers, last);
+            self.bare.remove(last);
         }
-        self.bare.remove::<OF_BARE>(&mut self.peers, peer);
-        self.bare.push::<OF_BARE>(&mut self.peers, peer);
+        self.bare.remove(peer);
+        self.bare.push(0, peer);
     }
 
     /// The next initiator that may make room for another one. They take turns; one that was heard of since its last turn, or
@@ -723,17 +560,7 @@ impl Table {
     /// The initiator of which no request has been remembered for longest.
     pub(super) fn first_bare(&self) -> Option<u32> {
         let is_bare = |peer: &u32| self.peers.get(*peer).has_no_calls();
-        self.bare.first().filter(is_bare)
-    }
-
-    /// A request was removed from a call that has so many others.
-    #[inline(never)]
-    fn remove_from_call(&mut self, slot: u32, call: u32, count: u32) {
-        let requests = &mut self.calls.at(call).requests;
-        requests.remove::<OF_CALL>(&mut self.records, slot);
-        if count >= SCANNED {
-            self.forget_index(slot, count);
-        }
+        self.bare.first(0).filter(is_bare)
     }
 }
 
@@ -757,7 +584,6 @@ impl Record {
             id: new.id,
             attempt: 0,
             depth: 0,
-            links: [Links::UNLISTED; 3],
             ended: false,
             stopped: false,
             failed: false,
@@ -801,7 +627,6 @@ impl Record {
         self.id = new.id;
         self.attempt = new.attempt;
         self.depth = new.depth;
-        self.links[OF_CALL] = Links::ALONE; // the other lists were left before
         self.ended = false;
         self.stopped = false;
         self.failed = false;
@@ -823,6 +648,11 @@ impl Record {
         self.pinged = new.now;
         self.since = new.now;
         self.due = None;
+    }
+
+    /// What tells it from the other requests of its call.
+    fn name(&self) -> (RequestId, u32) {
+        (self.id, self.attempt)
     }
 
     pub(super) fn cold(&mut self) -> &mut ColdRecord {
@@ -881,21 +711,5 @@ impl Record {
     pub(super) fn announce_at(&self, period: Nanoseconds) -> Nanoseconds {
         self.heard
             .saturating_add(period.saturating_sub(self.carried))
-    }
-
-    pub(super) fn is_fresh(&self) -> bool {
-        self.links[OF_FRESH].is_member()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_collide_under_one_secret_do_not_under_another() {
-        let hashes = [[1; 16], [2; 16]].map(|secret| Keyed(secret).hash_one(7_u64));
-        assert_ne!(hashes[0], hashes[1]);
-        assert_eq!(hashes[0], Keyed([1; 16]).hash_one(7_u64));
     }
 }

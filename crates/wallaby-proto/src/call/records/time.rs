@@ -14,8 +14,8 @@ impl Nanoseconds {
     pub(super) const NEVER: Self = Self(u64::MAX);
 
     /// Which power of two of 16 ms this comes to, roughly.
-    pub(super) fn magnitude(self) -> usize {
-        (self.0 >> 24).checked_ilog2().map_or(0, |log| log as usize)
+    pub(super) fn magnitude(self) -> u32 {
+        (self.0 >> 24).checked_ilog2().unwrap_or(0)
     }
 
     pub(super) fn saturating_add(self, other: Self) -> Self {

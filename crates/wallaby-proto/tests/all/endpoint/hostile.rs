@@ -74,7 +74,6 @@ impl World {
         let seed = [7; 16];
         let seeds = Seeds {
             tokens: seed,
-            records: seed,
             cookies: seed,
             tables: seed,
         };

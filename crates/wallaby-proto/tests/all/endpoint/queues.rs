@@ -98,7 +98,6 @@ impl World {
         };
         let seeds = Seeds {
             tokens: seed,
-            records: seed,
             cookies: seed,
             tables: seed,
         };

@@ -65,7 +65,6 @@ impl Host {
         let seed = [number; 16];
         let seeds = Seeds {
             tokens: seed,
-            records: seed,
             cookies: seed,
             tables: seed,
         };

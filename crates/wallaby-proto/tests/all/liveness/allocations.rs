@@ -1,4 +1,5 @@
-//! Remembering a request of one hop allocates nothing, once the tables have grown; what a large one took is given back.
+//! Remembering a request of one hop allocates nothing of its own: a node of an ordered map for several of them, once the tables
+//! have grown. What a large one took is given back.
 
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use crate::counting::{ALLOCATIONS, BYTES};
 use crate::liveness::shelf::{HOME, Handled, Shelf, home, ping, request};
 
 #[test]
-fn remembering_a_request_of_one_hop_allocates_nothing() {
-    let mut records = Records::new(RecordLimits::default(), [9; 16]);
+fn remembering_a_request_of_one_hop_allocates_nothing_of_its_own() {
+    let mut records = Records::new(RecordLimits::default());
     let mut before = 0;
     for sequence in 1..=4000_u64 {
         if sequence == 2001 {
@@ -38,7 +39,8 @@ fn remembering_a_request_of_one_hop_allocates_nothing() {
             records.response_released(ticket, &response, Some(output), now);
         }
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    let allocations = ALLOCATIONS.get() - before;
+    assert!(allocations <= 2000 / 5, "{allocations} for 2000 requests");
     assert_eq!(records.remembered().calls, 1001);
 }
 

@@ -91,7 +91,7 @@ impl Shelf {
     }
 
     pub(crate) fn with(limits: RecordLimits) -> Self {
-        let mut records = Records::new(limits, [3; 16]);
+        let mut records = Records::new(limits);
         records.session_opened(HOME, node(1));
         Self { records, now: 0 }
     }

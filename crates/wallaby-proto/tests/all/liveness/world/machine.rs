@@ -71,7 +71,7 @@ impl Machine {
             life: Some(life),
             stalled_until: 0,
             clock: Clock::default(),
-            records: Records::new(limits, [number as u8; 16]),
+            records: Records::new(limits),
             handlers: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_sequence: 1,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::call::records::table::empty;
 use crate::id::Path;
 use crate::wire::Child;
 
@@ -37,11 +36,6 @@ impl Children {
     pub(super) fn find_mut(&mut self, own: &Path, path: &Path) -> Option<&mut Child> {
         let position = self.position(own, path)?;
         self.all.get_mut(position)
-    }
-
-    pub(super) fn clear(&mut self) {
-        empty(&mut self.all);
-        self.folded.clear();
     }
 
     fn position(&self, own: &Path, path: &Path) -> Option<usize> {

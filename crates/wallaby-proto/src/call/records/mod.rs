@@ -161,13 +161,6 @@ pub struct Ticket {
     generation: u32,
 }
 
-impl Ticket {
-    /// The request's place among those that are remembered, counted from zero: another one may have it later.
-    pub fn slot(self) -> u32 {
-        self.slot
-    }
-}
-
 /// A message that a request released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleasedMessage {
@@ -514,7 +507,6 @@ impl Records {
     }
 
     fn slot(&self, ticket: Ticket) -> Option<u32> {
-        let record = self.table.records.try_get(ticket.slot)?;
-        (record.generation == ticket.generation).then_some(ticket.slot)
+        self.table.records.slot(ticket)
     }
 }

@@ -4,17 +4,11 @@ use std::time::Duration;
 
 use std::collections::BTreeMap;
 
-use crate::call::records::table::empty;
 use crate::id::NodeId;
 
-/// One connection of this incarnation to another, by a number that the driver never uses again, and which is not 0.
+/// One connection of this incarnation to another, by a number that the driver never uses again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionNumber(pub u64);
-
-impl SessionNumber {
-    /// That of a record that is in no use: no driver has one with this number.
-    pub(super) const NONE: Self = Self(0);
-}
 
 /// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.
@@ -116,16 +110,6 @@ pub(super) enum ResponseFate {
 }
 
 impl Outputs {
-    pub(super) fn clear(&mut self) {
-        self.first = None;
-        self.waiting = 0;
-        if let Some(cold) = &mut self.cold {
-            empty(&mut cold.more);
-            empty(&mut cold.apart);
-            empty(&mut cold.delegated);
-        }
-    }
-
     fn cold(&mut self) -> &mut ColdOutputs {
         self.cold.get_or_insert_default()
     }

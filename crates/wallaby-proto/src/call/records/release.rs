@@ -21,9 +21,10 @@ impl Records {
         output: Option<OutputMark>,
         now: Duration,
     ) {
-        let Some(record) = self.table.records.named(ticket) else {
+        let Some(slot) = self.slot(ticket) else {
             return;
         };
+        let record = self.table.records.at(slot);
         let now = Nanoseconds::from(now);
         record.count = response.index.saturating_add(1);
         if !self.table.calls.get(record.call).aborted {
@@ -38,12 +39,7 @@ impl Records {
             });
         }
         record.failed = response.status && record.facts.is_some();
-        self.note_release(
-            ticket.slot,
-            ReleasedMessage::Response(response.index),
-            output,
-            now,
-        );
+        self.note_release(slot, ReleasedMessage::Response(response.index), output, now);
     }
 
     /// The server half of a request released the end of its branch.

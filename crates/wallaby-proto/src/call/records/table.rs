@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Range;
 
 use crate::call::records::children::Children;
 use crate::call::records::kept::Number;
@@ -148,6 +149,7 @@ pub(super) struct Call {
 /// One request.
 #[derive(Debug)]
 pub(super) struct Record {
+    /// Another one for each that is made.
     pub(super) generation: u32,
     pub(super) call: u32,
     /// Its place; the root's for the mark of a call that was aborted before any request of it came.
@@ -185,7 +187,7 @@ pub(super) struct Record {
     pub(super) due: Option<Nanoseconds>,
 }
 
-/// What a request of one hop does not have. A slot that had it once keeps its memory, as far as most requests need it.
+/// What a request of one hop does not have.
 #[derive(Debug, Default)]
 pub(super) struct ColdRecord {
     pub(super) children: Children,
@@ -215,7 +217,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) now: Nanoseconds,
 }
 
-/// Slots that are used again.
+/// Slots that are used again. What was in one stays there until then.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     slots: Vec<T>,
@@ -259,12 +261,17 @@ impl<T> Slots<T> {
         &self.slots[slot as usize]
     }
 
-    pub(super) fn try_get(&self, slot: u32) -> Option<&T> {
-        self.slots.get(slot as usize)
-    }
-
-    pub(super) fn slots(&self) -> std::ops::Range<u32> {
+    pub(super) fn slots(&self) -> Range<u32> {
         0..self.slots.len() as u32
+    }
+}
+
+impl Slots<Record> {
+    /// The slot of this ticket, if its request is still remembered.
+    #[inline]
+    pub(super) fn slot(&self, ticket: Ticket) -> Option<u32> {
+        let record = self.slots.get(ticket.slot as usize)?;
+        (record.generation == ticket.generation).then_some(ticket.slot)
     }
 }
 
@@ -285,21 +292,14 @@ pub(super) mod looks {
     }
 }
 
-impl Slots<Record> {
-    /// The request of this ticket, if it is still remembered.
-    #[inline]
-    pub(super) fn named(&mut self, ticket: Ticket) -> Option<&mut Record> {
-        let record = self.slots.get_mut(ticket.slot as usize)?;
-        (record.generation == ticket.generation).then_some(record)
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) peers: Slots<Peer>,
     pub(super) calls: Slots<Call>,
     pub(super) records: Slots<Record>,
     by_node: BTreeMap<NodeId, u32>,
+    /// The last that was given to a record, or to its slot once it was forgotten.
+    generation: u32,
     /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One that
     /// has a request again may stay here: it comes back soon.
     bare: Queues,
@@ -314,6 +314,7 @@ impl Table {
             calls: Slots::new(),
             records: Slots::new(),
             by_node: BTreeMap::new(),
+            generation: 0,
             bare: Queues::new(1),
             turn: 0,
         }
@@ -489,13 +490,8 @@ impl Table {
 
     pub(super) fn add_record(&mut self, new: NewRecord<'_>) -> u32 {
         let (call, name) = (new.call, (new.id, new.attempt));
-        let slot = match self.records.free.pop() {
-            Some(slot) => {
-                self.records.at(slot).reset(new);
-                slot
-            }
-            None => self.records.add(Record::make(new)),
-        };
+        let generation = self.next_generation();
+        let slot = self.records.add(Record::new(new, generation));
         let at_call = self.calls.at(call);
         if at_call.first.is_none() {
             at_call.first = Some(slot);
@@ -505,12 +501,14 @@ impl Table {
         slot
     }
 
-    /// Forgets a request, and its call if it was the last one. Its generation is over.
+    /// Forgets a request, and its call if it was the last one.
     pub(super) fn remove_record(&mut self, slot: u32) {
+        let generation = self.next_generation();
         let record = self.records.at(slot);
         let (call, name) = (record.call, record.name());
-        record.generation = record.generation.wrapping_add(1);
-        record.release();
+        // Its slot need not hold what takes memory, and is named by no ticket.
+        (record.outputs, record.cold) = (Outputs::default(), None);
+        record.generation = generation;
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
         if at_call.first != Some(slot) {
@@ -521,6 +519,11 @@ impl Table {
         if at_call.first.is_none() {
             self.remove_call(call);
         }
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
     }
 
     fn remove_call(&mut self, slot: u32) {
@@ -564,90 +567,42 @@ impl Table {
     }
 }
 
-/// Room that a slot keeps for its next request. One that had much more gives it back: else a peer that fills slot after slot,
-/// one at a time, would have them all keep as much.
-const KEPT_ROOM: usize = 16;
-
-/// Empties what a slot holds of its request.
-pub(super) fn empty<T>(all: &mut Vec<T>) {
-    all.clear();
-    all.shrink_to(KEPT_ROOM);
-}
-
 impl Record {
-    #[cold]
-    #[inline(never)]
-    fn make(new: NewRecord<'_>) -> Self {
-        let mut record = Self {
-            generation: 0,
+    #[inline(always)]
+    fn new(new: NewRecord<'_>, generation: u32) -> Self {
+        let is_cold = new.manifest.is_some() || *new.reply_to != ReplyTo::Peer;
+        let cold = is_cold.then(|| {
+            Box::new(ColdRecord {
+                manifest: new.manifest.copied(),
+                reply_to: Some(new.reply_to.clone()),
+                ..ColdRecord::default()
+            })
+        });
+        Self {
+            generation,
             call: new.call,
             id: new.id,
-            attempt: 0,
-            depth: 0,
+            attempt: new.attempt,
+            depth: new.depth,
             ended: false,
             stopped: false,
             failed: false,
-            base: 0,
-            count: 0,
+            base: new.base,
+            count: new.base,
             facts: None,
             outputs: Outputs::default(),
-            cold: None,
+            cold,
             kept: None,
             session: new.session,
             share: new.share,
-            direct: false,
-            heard: Nanoseconds::ZERO,
-            carried: Nanoseconds::ZERO,
-            deadline: Nanoseconds::ZERO,
-            pinged: Nanoseconds::ZERO,
-            since: Nanoseconds::ZERO,
+            direct: new.direct,
+            heard: new.now,
+            carried: new.carried,
+            deadline: new.deadline,
+            pinged: new.now,
+            since: new.now,
             due: None,
-        };
-        record.reset(new);
-        record
-    }
-
-    /// Lets go of what a slot that is not used need not hold.
-    fn release(&mut self) {
-        self.outputs.clear();
-        self.session = SessionNumber::NONE;
-        if let Some(cold) = &mut self.cold {
-            cold.children.clear();
-            cold.continuation = None;
-            cold.manifest = None;
-            cold.reply_to = None;
-            empty(&mut cold.relayed_pings);
         }
-    }
-
-    /// Field by field: what the slot has allocated is used again, and its generation goes on.
-    #[inline(always)]
-    fn reset(&mut self, new: NewRecord<'_>) {
-        self.call = new.call;
-        self.id = new.id;
-        self.attempt = new.attempt;
-        self.depth = new.depth;
-        self.ended = false;
-        self.stopped = false;
-        self.failed = false;
-        self.base = new.base;
-        self.count = new.base;
-        self.facts = None;
-        self.kept = None;
-        self.session = new.session;
-        self.share = new.share;
-        self.direct = new.direct;
-        if new.manifest.is_some() || *new.reply_to != ReplyTo::Peer {
-            let cold = self.cold();
-            cold.manifest = new.manifest.copied();
-            cold.reply_to = Some(new.reply_to.clone());
-        }
-        self.heard = new.now;
-        self.carried = new.carried;
-        self.deadline = new.deadline;
-        self.pinged = new.now;
-        self.since = new.now;
-        self.due = None;
     }
 
     /// What tells it from the other requests of its call.

@@ -100,15 +100,6 @@ fn who_has_ended_or_was_stopped_may_not_delegate() {
 }
 
 #[test]
-fn requests_are_counted_by_their_places_from_zero() {
-    let mut shelf = Shelf::new();
-    let slots: Vec<u32> = (1..=4)
-        .map(|sequence| shelf.accept(request(sequence, "0")).ticket.slot())
-        .collect();
-    assert_eq!(slots, [0, 1, 2, 3]);
-}
-
-#[test]
 fn a_ping_goes_on_again_after_three_quarters_of_a_period() {
     let mut shelf = Shelf::new();
     let mut handled = shelf.accept(request(1, "0"));

@@ -29,6 +29,7 @@ impl Queues {
     }
 
     /// Adds a slot to a queue, behind all others. It must be in none.
+    #[inline]
     pub(super) fn push(&mut self, queue: u32, slot: u32) {
         let place = self.count + slot;
         self.make(place + 1);

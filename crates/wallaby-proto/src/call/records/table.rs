@@ -166,7 +166,7 @@ pub(super) struct Record {
     pub(super) facts: Option<Facts>,
     pub(super) outputs: Outputs,
     cold: Option<Box<ColdRecord>>,
-    /// The number of its last kept response.
+    /// Names its kept responses.
     pub(super) kept: Option<Number>,
     pub(super) session: SessionNumber,
     /// Whose place it takes while it runs.
@@ -330,6 +330,7 @@ impl Table {
     }
 
     /// A call of this initiator.
+    #[inline]
     pub(super) fn call_of(&self, peer: u32, key: &RecordedCallKey) -> Option<u32> {
         let mut by_session = self.peers.get(peer).by_session.iter();
         by_session.find_map(|of_session| of_session.find(key.name()))
@@ -359,6 +360,7 @@ impl Table {
     }
 
     /// The request of a call behind this one: either may be forgotten before the next is asked for.
+    #[inline]
     pub(super) fn request_after(&self, call: u32, slot: u32) -> Option<u32> {
         let Call { first, further, .. } = self.calls.get(call);
         let next = match *first == Some(slot) {

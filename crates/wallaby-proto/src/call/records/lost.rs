@@ -23,7 +23,7 @@ const KNOWN: u64 = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Passes to be made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LostSessions {
     /// For which sessions the pass under way is, and what each other end has confirmed.
     sought: BTreeMap<SessionNumber, Option<u64>>,
@@ -33,17 +33,6 @@ pub(super) struct LostSessions {
     next: u32,
     /// Not before that.
     due: Nanoseconds,
-}
-
-impl Default for LostSessions {
-    fn default() -> Self {
-        Self {
-            sought: BTreeMap::new(),
-            later: BTreeMap::new(),
-            next: 0,
-            due: Nanoseconds::ZERO,
-        }
-    }
 }
 
 impl LostSessions {

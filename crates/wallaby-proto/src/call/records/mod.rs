@@ -300,9 +300,7 @@ pub struct Records {
     /// Requests whose initiators are to be told where they went on.
     to_announce: Vec<Ticket>,
     /// The peers of the sessions that ended last.
-    former: BTreeMap<SessionNumber, NodeId>,
-    /// The same in the order in which they ended.
-    former_order: VecDeque<SessionNumber>,
+    former: VecDeque<(SessionNumber, NodeId)>,
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenRoutes,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
@@ -342,8 +340,7 @@ impl Records {
             relays: Relays::new(limits.relays),
             lost: LostSessions::default(),
             to_announce: Vec::new(),
-            former: BTreeMap::new(),
-            former_order: VecDeque::new(),
+            former: VecDeque::new(),
             forgotten: ForgottenRoutes::default(),
             fresh: Queues::new(1),
             fresh_from: Nanoseconds::ZERO,

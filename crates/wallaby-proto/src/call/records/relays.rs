@@ -39,7 +39,9 @@ const MOST_LOOKED_AT: usize = 64;
 /// Names a response that is relayed, or the status of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RelayId {
-    call: CallId,
+    // What initiators ask about. Who does not know the token of a call hides none of its.
+    call: RecordedCallKey,
+    request: RequestId,
     number: u64,
 }
 
@@ -47,8 +49,6 @@ pub struct RelayId {
 #[derive(Debug)]
 pub(super) struct Relays {
     open: BTreeMap<RelayId, Relay>,
-    /// The same by what initiators ask about. Who does not know the token of a call hides none of its.
-    by_request: BTreeSet<(CallId, Token, RequestId, u64)>,
     queue: BTreeSet<(Nanoseconds, RelayId)>,
     next: u64,
     /// Whose they are: who does not take what is sent to it keeps nobody else's from being told of.
@@ -58,8 +58,6 @@ pub(super) struct Relays {
 #[derive(Debug)]
 struct Relay {
     share: Share,
-    token: Token,
-    request: RequestId,
     /// What announcements name.
     reply_to: Option<ReplyTo>,
     session: SessionNumber,
@@ -73,7 +71,6 @@ impl Relays {
     pub(super) fn new(most: usize) -> Self {
         Self {
             open: BTreeMap::new(),
-            by_request: BTreeSet::new(),
             queue: BTreeSet::new(),
             next: 0,
             shares: Shares::new(most),
@@ -87,31 +84,26 @@ impl Relays {
     fn remove(&mut self, relay_id: RelayId) {
         if let Some(relay) = self.open.remove(&relay_id) {
             self.queue.remove(&(relay.due, relay_id));
-            let RelayId { call, number } = relay_id;
-            let place = (call, relay.token, relay.request, number);
-            self.by_request.remove(&place);
             self.shares.give_back(relay.share);
         }
     }
 
     /// The call is over: nobody wants to know any more.
-    pub(super) fn forget(&mut self, key: RecordedCallKey) {
-        let of_call: Vec<RelayId> = self.of_call(key).collect();
-        of_call
-            .into_iter()
-            .for_each(|relay_id| self.remove(relay_id));
-    }
-
-    fn of_call(&self, key: RecordedCallKey) -> impl Iterator<Item = RelayId> {
-        let first = RequestId {
+    pub(super) fn forget(&mut self, call: RecordedCallKey) {
+        let request = RequestId {
             path: Path::ROOT,
             hop: 0,
         };
-        let from = (key.call, key.token, first, 0);
-        self.by_request.range(from..).map_while(move |place| {
-            let (call, token, _, number) = *place;
-            ((call, token) == (key.call, key.token)).then_some(RelayId { call, number })
-        })
+        let from = RelayId {
+            call,
+            request,
+            number: 0,
+        };
+        while let Some((&relay_id, _)) = self.open.range(from..).next()
+            && relay_id.call == call
+        {
+            self.remove(relay_id);
+        }
     }
 }
 
@@ -155,29 +147,27 @@ impl Records {
 
     fn tell_of(
         &mut self,
-        RecordedCallKey { call, token }: RecordedCallKey,
+        call: RecordedCallKey,
         request: RequestId,
         (reply_to, session): (Option<ReplyTo>, SessionNumber),
         PingTimes { period, .. }: PingTimes,
         now: Duration,
     ) -> Option<RelayId> {
-        let share = self.relays.shares.try_take(session, call.initiator);
+        let share = self.relays.shares.try_take(session, call.call.initiator);
         let share = share.ok()?;
         let due = Nanoseconds::from(now).saturating_add(period);
-        let number = self.relays.next;
-        let relay_id = RelayId { call, number };
+        let relay_id = RelayId {
+            call,
+            request,
+            number: self.relays.next,
+        };
         self.relays.next += 1;
         self.relays.queue.insert((due, relay_id));
-        self.relays
-            .by_request
-            .insert((call, token, request, number));
         self.note_due(due);
         self.relays.open.insert(
             relay_id,
             Relay {
                 share,
-                token,
-                request,
                 reply_to,
                 session,
                 output: None,
@@ -189,18 +179,16 @@ impl Records {
     }
 
     /// What is told of a request that has no record, but whose answer is on its way through this endpoint.
-    pub(super) fn relayed_pong(&self, key: RecordedCallKey, request: RequestId) -> Option<Pong> {
-        let (call, of) = (key.call, |number| (key.call, key.token, request, number));
-        let of_request = self.relays.by_request.range(of(0)..=of(u64::MAX));
-        let mut few = of_request
-            .rev()
-            .take(MOST_LOOKED_AT)
-            .filter_map(|(.., number)| {
-                let number = *number;
-                self.relays.open.get(&RelayId { call, number })
-            });
-        let found = few.find(|relay| !relay.is_written(&self.sessions));
-        found.map(|relay| relay.pong(call))
+    pub(super) fn relayed_pong(&self, call: RecordedCallKey, request: RequestId) -> Option<Pong> {
+        let named = |number| RelayId {
+            call,
+            request,
+            number,
+        };
+        let of_request = self.relays.open.range(named(0)..=named(u64::MAX));
+        let mut few = of_request.rev().take(MOST_LOOKED_AT);
+        let found = few.find(|(_, relay)| !relay.is_written(&self.sessions));
+        found.map(|(relay_id, _)| relay_id.pong())
     }
 
     /// A ping goes on to where its request is said to be. If a response of that is on its way through this endpoint, its
@@ -244,7 +232,7 @@ impl Records {
             }
             relay.due = now.saturating_add(relay.period);
             self.relays.queue.insert((relay.due, relay_id));
-            let (session, pong) = (relay.session, relay.pong(relay_id.call));
+            let (session, pong) = (relay.session, relay_id.pong());
             self.actions.push_back(match relay.reply_to.clone() {
                 Some(reply_to) => Action::Announce {
                     pong,
@@ -267,13 +255,15 @@ impl Relay {
         let written = |output| is_written(output, sessions);
         self.output.is_some_and(written)
     }
+}
 
+impl RelayId {
     /// "I do not handle it, but what it sent is still being written."
-    fn pong(&self, call: CallId) -> Pong {
+    fn pong(&self) -> Pong {
         Pong {
-            call,
+            call: self.call.call,
             distance: 0,
-            token: Some(self.token),
+            token: Some(self.call.token),
             request: self.request,
             attempt: 0,
             announced: true,

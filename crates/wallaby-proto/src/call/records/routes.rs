@@ -57,7 +57,7 @@ impl Records {
                 false
             }
             Some(_) => false,
-            None if own || self.former.get(&record.session) == Some(&origin.peer) => {
+            None if own || self.former.contains(&(record.session, origin.peer)) => {
                 (record.session, record.direct) = (origin.session, own);
                 if let Some(session) = self.sessions.get_mut(&origin.session) {
                     session.foreign = true;
@@ -70,13 +70,10 @@ impl Records {
 
     /// A session with this peer has ended.
     pub(super) fn note_former(&mut self, session: SessionNumber, peer: NodeId) {
-        self.former.insert(session, peer);
-        self.former_order.push_back(session);
-        if self.former_order.len() > MAX_FORMER
-            && let Some(first) = self.former_order.pop_front()
-        {
-            self.former.remove(&first);
+        if self.former.len() >= MAX_FORMER {
+            self.former.pop_front();
         }
+        self.former.push_back((session, peer));
     }
 
     /// An answer goes back over the session that its request came over, while another one claims to be its initiator's own:

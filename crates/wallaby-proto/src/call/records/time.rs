@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::wire::PingSettings;
 
 /// A time since the clock's beginning, or a span of time. What is longer than 584 years is 584 years.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Nanoseconds(u64);
 
 impl Nanoseconds {

@@ -59,6 +59,8 @@ pub(super) struct Outputs {
     first: Option<OutputRun>,
     /// How many released messages have no place in a session's output yet.
     pub(super) waiting: u32,
+    /// The last delegated message by the session that the first one went by.
+    delegated: Option<OutputMark>,
     cold: Option<Box<ColdOutputs>>,
 }
 
@@ -69,7 +71,7 @@ struct ColdOutputs {
     more: Vec<OutputRun>,
     /// Responses that went another way than their run.
     apart: Vec<Apart>,
-    /// The last delegated message by each session.
+    /// The last delegated message by each other session.
     delegated: Vec<OutputMark>,
 }
 
@@ -128,8 +130,9 @@ impl Outputs {
         all.iter_mut().find(|apart| apart.index == index)
     }
 
-    fn delegated(&self) -> &[OutputMark] {
-        self.cold.as_ref().map_or(&[], |cold| &cold.delegated)
+    fn delegated(&self) -> impl Iterator<Item = &OutputMark> {
+        let further = self.cold.iter().flat_map(|cold| &cold.delegated);
+        self.delegated.iter().chain(further)
     }
 
     fn place_response(&mut self, index: u32, output: OutputMark) {
@@ -153,8 +156,13 @@ impl Outputs {
     /// A delegation got its place.
     pub(super) fn place_delegated(&mut self, output: OutputMark, sessions: &Sessions) {
         self.waiting = self.waiting.saturating_sub(1);
-        let delegated = &mut self.cold().delegated;
         let session = output.session;
+        let first = self.delegated.get_or_insert(output);
+        if first.session == session {
+            first.mark = first.mark.max(output.mark);
+            return;
+        }
+        let delegated = &mut self.cold().delegated;
         match delegated.iter_mut().find(|other| other.session == session) {
             Some(other) => other.mark = other.mark.max(output.mark),
             None => {
@@ -259,7 +267,7 @@ impl Outputs {
     /// Whether something that was released has not been written out, and where the transport tells, not arrived. What a
     /// session that has ended did not write will not be written any more.
     pub(super) fn are_being_written(&self, sessions: &Sessions) -> bool {
-        let mut delegated = self.delegated().iter();
+        let mut delegated = self.delegated();
         self.answers_are_being_written(sessions)
             || delegated.any(|delegated| !is_written(*delegated, sessions))
     }
@@ -267,7 +275,7 @@ impl Outputs {
     /// The same for what silence of others is excused by: answers, until they have arrived, and delegations, until they have
     /// left. Whoever does not acknowledge a delegation may be dead.
     pub(super) fn excuse_silence(&self, sessions: &Sessions) -> bool {
-        let mut delegated = self.delegated().iter();
+        let mut delegated = self.delegated();
         self.answers_are_being_written(sessions)
             || delegated.any(|delegated| !has_left(*delegated, sessions))
     }
@@ -306,7 +314,7 @@ impl Outputs {
 
     /// Whether one of the last requests that were handed on went out like that.
     pub(super) fn any_onward(&self, is_it: impl Fn(&OutputMark) -> bool) -> bool {
-        self.delegated().iter().any(is_it)
+        self.delegated().any(is_it)
     }
 
     /// Whether an answer went out like that.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{BodyEvent, BodyRefusal, Connection, Event, Refusal};
 use wallaby_proto::wire::Message;
 
@@ -173,7 +174,7 @@ fn send(end: &mut End, choices: &mut Choices<'_>, number: u64, from: usize) {
             }
             let sent = connection.send_request(&mut request, &method);
             let body = request.options.as_ref().and_then(|options| options.body);
-            if let (Ok(()), Some(body)) = (&sent, body) {
+            if let (Ok(_), Some(body)) = (&sent, body) {
                 end.bodies.push(Outbound {
                     number: body,
                     sent: 0,
@@ -190,7 +191,7 @@ fn send(end: &mut End, choices: &mut Choices<'_>, number: u64, from: usize) {
         control => (control.clone(), connection.send_control(control)),
     };
     match sent {
-        Ok(()) => end.sent.push(message),
+        Ok(_) => end.sent.push(message),
         Err(Refusal::NotOpen) => assert!(!end.opened),
         Err(refusal) => drop(refusal.to_string()),
     }

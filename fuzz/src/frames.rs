@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Bounds, Connection, ConnectionLimits, Event, PartialLimits, Partials,
 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Event;
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef};

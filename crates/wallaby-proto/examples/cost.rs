@@ -15,6 +15,7 @@ use wallaby_proto::call::records::{
     Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };

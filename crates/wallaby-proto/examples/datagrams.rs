@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };

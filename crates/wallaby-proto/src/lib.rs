@@ -13,14 +13,14 @@
 //! | [`call::initiator`] | the client half of a call: completion |
 //! | [`call::server`] | the server half: numbering, the message held back, manifests |
 //! | [`call::watch`], [`call::records`] | the same for failure detection, abort and collection |
-//! | [`connection`] | handshake, frames, parts, credit, method numbers |
+//! | [`carrier`] | what carries a peer's messages: names of methods, credit, limits |
+//! | [`connection`] | a stream as one: frames, parts, bodies |
 //! | [`detach`](mod@detach) | messages that wait do not keep what was read with them |
 //! | [`items`] | items of one type in the body of a request |
-//! | [`datagram`] | the same over UDP: sessions, proof of address, repair of loss, congestion |
+//! | [`datagram`] | a session over UDP as one: proof of address, repair of loss, congestion |
 //! | [`executor`] | which requests run, which wait, and which are refused |
 //! | [`endpoint`] | all of these together: a whole endpoint without IO, and a driver for it in a page |
 //! | [`mod@trace`] | the tree of hops of a call, as its initiator knows it |
-//! | [`carrier`] | one face of a connection and a session |
 //! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
 //! | [`fifo`] | a queue whose first element needs no memory of its own |
 //!
@@ -30,6 +30,7 @@
 //! use std::sync::Arc;
 //! use bytes::BytesMut;
 //! use wallaby_proto::call::{initiator::Initiator, server::{Outbound, Server}};
+//! use wallaby_proto::carrier::Carrier;
 //! use wallaby_proto::connection::{Connection, Event, Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
 //! use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
 //! use wallaby_proto::{CallId, NodeId, Token};

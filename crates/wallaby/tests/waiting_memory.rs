@@ -12,6 +12,7 @@ use common::{Gate, Net, all, at, heap, load, patience, service, until};
 use tokio::net::TcpListener;
 use wallaby::{Address, CallId, Endpoint, ExecutorConfig, Many, NodeId, Request, Schedule};
 use wallaby_proto::Token;
+use wallaby_proto::carrier::Carrier;
 
 /// The system's allocator, which also knows how much memory there is at the moment.
 struct Counting;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::connection::MAX_REASON;
+use crate::carrier::event;
 use crate::connection::output::OutputBuffer;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
@@ -82,29 +82,19 @@ impl SendingBodies {
 
     /// The next one begins; its request may travel in parts.
     pub(super) fn open(&mut self, window: u64, after: Option<u64>) {
-        let left = window;
-        let queued = false;
-        self.open.insert(
-            self.next,
-            BodyWindow {
-                left,
-                queued,
-                after,
-            },
-        );
+        let window = BodyWindow {
+            left: window,
+            queued: false,
+            after,
+        };
+        self.open.insert(self.next, window);
         self.next += 1;
     }
 
     /// Takes what may be sent of `chunk` now; it then counts as waiting.
-    pub(super) fn take(
-        &mut self,
-        number: u64,
-        chunk: &mut Bytes,
-        is_leaving: impl Fn(u64) -> bool,
-    ) -> Result<Bytes, BodyRefusal> {
-        self.may_take(number, is_leaving)?;
+    pub(super) fn take(&mut self, number: u64, chunk: &mut Bytes) -> Result<Bytes, BodyRefusal> {
+        self.may_take(number)?;
         let window = self.open.get_mut(&number).ok_or(BodyRefusal::Stopped)?;
-        window.after = None;
         let len = usize::try_from(window.left).unwrap_or(usize::MAX);
         let taken = chunk.split_to(chunk.len().min(len).min(MOST_TAKEN));
         window.left -= taken.len() as u64;
@@ -113,16 +103,19 @@ impl SendingBodies {
     }
 
     /// Whether more of it may be sent now.
-    pub(super) fn may_take(
-        &self,
-        number: u64,
-        is_leaving: impl Fn(u64) -> bool,
-    ) -> Result<(), BodyRefusal> {
+    pub(super) fn may_take(&self, number: u64) -> Result<(), BodyRefusal> {
         let window = self.open.get(&number).ok_or(BodyRefusal::Stopped)?;
-        if window.queued || window.left == 0 || window.after.is_some_and(is_leaving) {
+        if window.queued || window.left == 0 || window.after.is_some() {
             return Err(BodyRefusal::Blocked);
         }
         Ok(())
+    }
+
+    /// The message of this stream has left: a body behind it may follow.
+    pub(super) fn request_left(&mut self, stream: u64) {
+        for window in self.open.values_mut() {
+            window.after.take_if(|after| *after == stream);
+        }
     }
 
     /// What was taken of it has left.
@@ -133,14 +126,9 @@ impl SendingBodies {
     }
 
     /// Whether it may end now, as a `whole` or not.
-    pub(super) fn may_end(
-        &self,
-        number: u64,
-        whole: bool,
-        is_leaving: impl Fn(u64) -> bool,
-    ) -> Result<(), BodyRefusal> {
+    pub(super) fn may_end(&self, number: u64, whole: bool) -> Result<(), BodyRefusal> {
         let window = self.open.get(&number).ok_or(BodyRefusal::Stopped)?;
-        if whole && window.queued || window.after.is_some_and(is_leaving) {
+        if whole && window.queued || window.after.is_some() {
             return Err(BodyRefusal::Blocked);
         }
         Ok(())
@@ -220,14 +208,11 @@ impl ReceivingBodies {
             self.overtaken.extend(self.next..number);
             self.next = number.saturating_add(1);
         }
-        let left = window;
-        self.open.insert(
-            number,
-            Wanted {
-                left,
-                stopped: false,
-            },
-        );
+        let wanted = Wanted {
+            left: window,
+            stopped: false,
+        };
+        self.open.insert(number, wanted);
         Ok(())
     }
 
@@ -297,10 +282,7 @@ impl ReceivingBodies {
         let stopped = self.wanted(number)?.stopped;
         let event = match state {
             LAST if bytes.is_empty() => BodyEvent::Whole,
-            BROKEN => {
-                let reason = &bytes[..bytes.len().min(MAX_REASON)];
-                BodyEvent::Broken(String::from_utf8_lossy(reason).into_owned())
-            }
+            BROKEN => BodyEvent::Broken(event::told(&bytes)),
             _ => {
                 let why = "neither more nor an end";
                 return Err(DecodeError::Malformed { what, why });
@@ -372,7 +354,7 @@ pub(super) fn put_end(output: &mut OutputBuffer, number: u64, end: Result<(), &s
             Ok(()) => out.put_u8(LAST),
             Err(reason) => {
                 out.put_u8(BROKEN);
-                out.put_slice(&reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON)]);
+                out.put_slice(event::telling(reason));
             }
         }
     });

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError};
 
 /// How long a silent peer is believed in by who waits for it.

@@ -4,14 +4,15 @@
 //! Parts of several large messages take turns. The receiver grants room for a few parts at a time, so that the
 //! transport's own buffers do not fill with them and small messages wait behind little.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::connection::bounds::{BudgetShare, Gain, StallWatch};
+use crate::carrier::bounds::{BudgetShare, Gain, StallWatch};
+use crate::carrier::transit::PeerTime;
 use crate::connection::output::OutputBuffer;
-use crate::connection::transit::PeerTime;
 use crate::connection::{ConnectionError, ConnectionLimits, bodies};
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
@@ -122,12 +123,6 @@ impl PartsOutbox {
         }
     }
 
-    /// Whether some of the message of this stream waits.
-    pub(super) fn has_message(&self, number: u64) -> bool {
-        let is_it = |outgoing: &OutgoingMessage| matches!(outgoing.what, OutgoingKind::Message { stream, .. } if stream == number);
-        self.queue.iter().any(is_it)
-    }
-
     /// Appends the next part, of at most `size` bytes of its message or body, as a frame; returns how many there were,
     /// and what has left if they were the last.
     pub(super) fn write_part(
@@ -204,23 +199,15 @@ pub(super) struct PartsInbox {
     withheld: u64,
 }
 
-/// What a part completed.
+/// A message that is whole, or the beginning of one that is too large: the rest of that is dropped.
 #[derive(Debug)]
-pub(super) enum PartOutcome {
-    /// More parts are to come.
-    Partly,
-    /// A message of this kind, and the latest time that the peer had told before its first part.
-    Whole {
-        kind: u8,
-        body: Bytes,
-        told: Option<PeerTime>,
-    },
-    /// The beginning of a message that is too large; the rest was and will be dropped.
-    TooLarge {
-        kind: u8,
-        beginning: Bytes,
-        total: u64,
-    },
+pub(super) struct Assembled {
+    pub(super) kind: u8,
+    pub(super) body: Bytes,
+    /// How long it is as a whole.
+    pub(super) size: u64,
+    /// The latest time that the peer had told before its first part.
+    pub(super) told: Option<PeerTime>,
 }
 
 impl PartsInbox {
@@ -240,50 +227,40 @@ impl PartsInbox {
         body: &[u8],
         limits: ConnectionLimits,
         told: Option<PeerTime>,
-    ) -> Result<(u64, PartOutcome), DecodeError> {
+    ) -> Result<(u64, Option<Assembled>), DecodeError> {
         let what = "part";
         let mut reader = Reader::new(body);
         let stream = reader.varint(what)?;
-        if !self.streams.contains_key(&stream) {
-            if self.streams.len() >= limits.streams as usize {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "more messages in parts than were allowed",
-                });
+        let malformed = |why| DecodeError::Malformed { what, why };
+        let is_full = self.streams.len() >= limits.streams as usize;
+        let incoming = match self.streams.entry(stream) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if is_full => {
+                return Err(malformed("more messages in parts than were allowed"));
             }
-            let total = reader.varint(what)?;
-            let kind = reader.u8(what)?;
-            let too_large = total > limits.message.saturating_add(MAX_FRAME as u64);
-            let incoming = IncomingMessage {
-                kind,
-                total,
-                bytes: BytesMut::new(),
-                arrived: 0,
-                too_large,
-                told,
-                progress: Gain::default(),
-            };
-            self.streams.insert(stream, incoming);
-        }
+            Entry::Vacant(place) => {
+                let total = reader.varint(what)?;
+                place.insert(IncomingMessage {
+                    kind: reader.u8(what)?,
+                    total,
+                    bytes: BytesMut::new(),
+                    arrived: 0,
+                    too_large: total > limits.message.saturating_add(MAX_FRAME as u64),
+                    told,
+                    progress: Gain::default(),
+                })
+            }
+        };
         let bytes = &body[reader.position()..];
         if bytes.is_empty() {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "nothing in it",
-            });
+            return Err(malformed("nothing in it"));
         }
-        let Some(incoming) = self.streams.get_mut(&stream) else {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "no stream",
-            });
-        };
         let held = incoming.bytes.len() as u64;
         let assembled = incoming.take(bytes)?;
         match &assembled {
-            PartOutcome::Partly => self.share.add(incoming.bytes.len() as u64 - held),
-            PartOutcome::Whole { .. } => self.share.remove(held),
-            PartOutcome::TooLarge { .. } => {}
+            None => self.share.add(incoming.bytes.len() as u64 - held),
+            Some(_) if incoming.too_large => {}
+            Some(_) => self.share.remove(held),
         }
         if incoming.arrived == incoming.total {
             self.streams.remove(&stream);
@@ -351,7 +328,7 @@ fn first(streams: &BTreeMap<u64, IncomingMessage>) -> Option<(u64, u64)> {
 }
 
 impl IncomingMessage {
-    fn take(&mut self, bytes: &[u8]) -> Result<PartOutcome, DecodeError> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<Assembled>, DecodeError> {
         let first = self.arrived == 0;
         self.progress.gain(bytes.len());
         self.arrived += bytes.len() as u64;
@@ -362,16 +339,7 @@ impl IncomingMessage {
             });
         }
         if self.too_large {
-            let (kind, total) = (self.kind, self.total);
-            return Ok(if first {
-                PartOutcome::TooLarge {
-                    kind,
-                    beginning: Bytes::copy_from_slice(bytes),
-                    total,
-                }
-            } else {
-                PartOutcome::Partly
-            });
+            return Ok(first.then(|| self.assembled(Bytes::copy_from_slice(bytes))));
         }
         if self.bytes.capacity() - self.bytes.len() < bytes.len() {
             let room = self.total.min(self.arrived * GROWTH) - self.bytes.len() as u64;
@@ -379,12 +347,18 @@ impl IncomingMessage {
         }
         self.bytes.extend_from_slice(bytes);
         if self.arrived < self.total {
-            return Ok(PartOutcome::Partly);
+            return Ok(None);
         }
-        Ok(PartOutcome::Whole {
+        let body = std::mem::take(&mut self.bytes).freeze();
+        Ok(Some(self.assembled(body)))
+    }
+
+    fn assembled(&self, body: Bytes) -> Assembled {
+        Assembled {
             kind: self.kind,
-            body: std::mem::take(&mut self.bytes).freeze(),
+            body,
+            size: self.total,
             told: self.told,
-        })
+        }
     }
 }

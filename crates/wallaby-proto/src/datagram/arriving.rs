@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
-use crate::connection::{ConnectionError, Event, Granted};
+use crate::carrier::Carrier;
+use crate::carrier::credit::{self, TOO_WIDE};
+use crate::carrier::event::{ConnectionError, Event, Granted, going_away, told};
+use crate::carrier::methods::MethodDefinition;
+use crate::carrier::receiving::receive;
 use crate::datagram::assembly::PieceOutcome;
-use crate::datagram::methods;
 use crate::datagram::outbound::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION, TIMED};
 use crate::datagram::recovery::nanoseconds;
-use crate::datagram::session::{REQUESTS, Session, Stage};
+use crate::datagram::session::{Session, Stage};
 use crate::datagram::window::WindowCheck;
-use crate::id::{CallId, NodeId};
-use crate::numbers::{MAX_REASON, MESSAGE_COST};
 use crate::varint::Reader;
-use crate::wire::{DecodeError, LinkEnds, Message, MethodRef, Request, Response, kind};
+use crate::wire::{DecodeError, kind};
 
 /// Packet numbers are below: no sender gets that far.
 const MAX_PACKET_NUMBER: u64 = 1 << 62;
@@ -35,7 +36,10 @@ pub(super) enum Dropped {
 
 impl From<ConnectionError> for Dropped {
     fn from(error: ConnectionError) -> Self {
-        Self::Broken(error)
+        match error {
+            ConnectionError::Malformed(_) => Self::Malformed,
+            error => Self::Broken(error),
+        }
     }
 }
 
@@ -70,10 +74,9 @@ impl Session {
         datagram: &Bytes,
         mut events: impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
-        let Some(peer) = &self.peer else {
+        if self.peer().is_none() {
             return Err(Dropped::Malformed);
-        };
-        let link = LinkEnds::new(peer.node, self.me.node);
+        }
         let number = reader.varint("packet")?;
         if number >= MAX_PACKET_NUMBER {
             return Err(Dropped::Malformed);
@@ -88,7 +91,7 @@ impl Session {
                 events(Event::Credit(Granted::Room));
             }
         }
-        self.counters.bytes_received += datagram.len() as u64;
+        self.peering.counters.bytes_received += datagram.len() as u64;
         match self.stage {
             Stage::Asking { .. } | Stage::Open { .. } => {}
             Stage::Opening { .. } => self.stage = Stage::Open { issued: None },
@@ -98,7 +101,7 @@ impl Session {
         let mut closed = None;
         while let Some(frame) = Frame::read(&mut reader)? {
             asks = true;
-            let reason = self.handle_frame(now, frame, datagram, link, &mut events)?;
+            let reason = self.handle_frame(now, frame, datagram, &mut events)?;
             closed = closed.or(reason);
         }
         let now = nanoseconds(now);
@@ -113,17 +116,17 @@ impl Session {
 
     /// Returns whether messages may be sent again that had to wait.
     fn handle_ack(&mut self, now: Duration, ack: &Ack) -> Result<bool, Dropped> {
-        let was_congested = self.is_congested();
+        let was_congested = !self.takes_output();
         let Self {
             outgoing,
-            calls,
+            peering,
             recovery,
             ..
         } = self;
         let mut lost = Vec::new(); // does not allocate unless something is lost
         let settled = |chunk| {
             if let Some(introduced) = outgoing.settle(chunk) {
-                calls.confirm(introduced);
+                peering.called.confirm(u32::from(introduced));
             }
         };
         let news = recovery
@@ -134,7 +137,7 @@ impl Session {
             self.recovery.set_datagram(self.sizing.datagram());
         }
         self.received.forget_below(news.acknowledged_below);
-        Ok(was_congested && !self.is_congested())
+        Ok(was_congested && self.takes_output())
     }
 
     fn handle_frame(
@@ -142,7 +145,6 @@ impl Session {
         now: Duration,
         frame: Frame,
         datagram: &Bytes,
-        link: LinkEnds,
         events: &mut impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
         let number = match frame {
@@ -158,7 +160,7 @@ impl Session {
             Frame::Probe => None,
             Frame::Whole {
                 kind, start, end, ..
-            } => self.handle_message(now, kind, datagram, start, end, link, events)?,
+            } => self.handle_message(now, kind, datagram.slice(start..end), events)?,
             Frame::Piece {
                 kind,
                 total,
@@ -167,16 +169,14 @@ impl Session {
                 end,
                 ..
             } => {
-                let limit = Streams::of(&self.me.limits).with_control();
+                let limit = Streams::of(&self.peering.me.limits).with_control();
                 let piece = &datagram[start..end];
                 let message = (number, kind, total);
                 match (self.assembly).insert(now, message, offset, piece, limit) {
                     PieceOutcome::Partly => return Ok(None),
                     PieceOutcome::Full => return Err(Dropped::Overrun),
                     PieceOutcome::Contradiction => return Err(Dropped::Malformed),
-                    PieceOutcome::Whole(body) => {
-                        self.handle_message(now, kind, &body, 0, body.len(), link, events)?
-                    }
+                    PieceOutcome::Whole(body) => self.handle_message(now, kind, body, events)?,
                 }
             }
         };
@@ -184,83 +184,63 @@ impl Session {
         Ok(closed)
     }
 
-    /// Takes the message of this kind whose body lies from `start` to `end` in `bytes`; payloads stay where they are in
-    /// memory.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what is known of a message, and where it goes"
-    )]
+    /// Takes the message of this kind, or what concerns the session alone.
     fn handle_message(
         &mut self,
         now: Duration,
         kind: u8,
-        bytes: &Bytes,
-        start: usize,
-        end: usize,
-        link: LinkEnds,
+        mut body: Bytes,
         events: &mut impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
-        let body = &bytes[start..end];
-        let mut reader = Reader::new(body);
+        let size = body.len() as u64;
         match kind {
-            kind::REQUEST | INTRODUCTION | TIMED => {
-                let told = match kind {
-                    TIMED => Some(reader.varint("time")?),
-                    _ => None,
-                };
-                if kind == INTRODUCTION {
-                    let method = methods::read(&mut reader)?;
-                    let (_, number, is_new) = self.introduced.introduce(&method)?;
-                    if is_new {
-                        events(Event::Method(number, method));
-                    }
+            kind::REQUEST => self.handle_whole(kind, body, size, None, events)?,
+            INTRODUCTION => {
+                let mut reader = Reader::new(&body);
+                let method = MethodDefinition::read(&mut reader)?;
+                body.advance(reader.position());
+                if let Some(number) = self.peering.named.introduce(&method)? {
+                    events(Event::Method(number, method));
                 }
-                let mut request = Request::blank(link.sender);
-                request.read_header(&mut reader, link)?;
-                if request.body().is_some() {
-                    return Err(Dropped::Malformed); // a body, over datagrams
-                }
-                request.method = self.number(request.method)?;
-                request.payload = bytes.slice(start + reader.position()..end);
-                if let Some(told) = told {
-                    request.waited = self.waited(told, now);
-                }
-                let size = request.payload.len() as u64;
-                let waits = size <= self.me.limits.message; // else it is refused here
-                if waits && !self.request_grants.take(size + MESSAGE_COST) {
-                    return Err(ConnectionError::Overdrawn { what: "requests" }.into());
-                }
-                self.deliver(Message::Request(request), end - start, events);
+                self.handle_whole(kind::REQUEST, body, size, None, events)?;
             }
-            kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
-                response.payload = bytes.slice(start + reader.position()..end);
-                self.deliver(Message::Response(response), end - start, events);
+            TIMED => {
+                let mut reader = Reader::new(&body);
+                let told = reader.varint("time")?;
+                body.advance(reader.position());
+                self.handle_whole(kind::REQUEST, body, size, Some((told, now)), events)?;
             }
-            kind::CREDIT => {
-                self.handle_credit(&mut reader)?;
-                events(Event::Credit(Granted::Requests));
-            }
-            kind::CALL_CREDIT => {
-                let call = self.handle_call_credit(&mut reader)?;
-                events(Event::Credit(Granted::Call(call)));
-            }
-            kind::GOING_AWAY => {
-                let received = reader.varint("going away")?;
-                reader.finish("going away")?;
-                let read = None;
-                events(Event::GoingAway { received, read });
-            }
-            kind::CLOSE => {
-                let reason = &body[..body.len().min(MAX_REASON)];
-                return Ok(Some(String::from_utf8_lossy(reason).into_owned()));
-            }
-            kind => {
-                let message = Message::read_control(kind, &mut reader, link)?;
-                self.deliver(message, end - start, events);
-            }
+            kind::CREDIT => events(self.handle_credit(&body)?),
+            kind::CALL_CREDIT => events(self.peering.handle_call_credit(&body)?),
+            kind::GOING_AWAY => events(going_away(&body, false)?),
+            kind::CLOSE => return Ok(Some(told(&body))),
+            kind => self.handle_whole(kind, body, size, None, events)?,
         }
         Ok(None)
+    }
+
+    /// A message; of a request that is timed, when it was sent by the peer's clock and what this one shows.
+    #[inline(always)]
+    fn handle_whole(
+        &mut self,
+        kind: u8,
+        body: Bytes,
+        size: u64,
+        times: Option<(u64, Duration)>,
+        events: &mut impl FnMut(Event),
+    ) -> Result<(), Dropped> {
+        let event = receive(self, (kind, body, size), false, |session, request| {
+            if request.body().is_some() {
+                let (what, why) = ("request", "a body, over datagrams");
+                return Err(DecodeError::Malformed { what, why }.into());
+            }
+            if let Some((told, now)) = times {
+                request.waited = session.waited(told, now);
+            }
+            Ok(())
+        });
+        event?.into_iter().for_each(events);
+        Ok(())
     }
 
     /// How long a request has waited that was sent when the peer's clock showed this.
@@ -271,55 +251,12 @@ impl Session {
         transit.waited(now)
     }
 
-    // Called for requests and for responses: there the message is made where it goes.
-    #[inline(always)]
-    fn deliver(&mut self, message: Message, size: usize, events: &mut impl FnMut(Event)) {
-        self.counters.messages_received += 1;
-        if message.payload().len() as u64 > self.me.limits.message {
-            return events(Event::TooLarge {
-                message: message.without_payload(),
-                size: size as u64,
-            });
+    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, DecodeError> {
+        let (granted, bytes) = credit::read(body)?;
+        if granted != Granted::Requests {
+            return Err(credit::UNKNOWN);
         }
-        events(Event::Message(message));
-    }
-
-    /// The number of a method that the peer names by its hash.
-    fn number(&mut self, method: MethodRef) -> Result<MethodRef, DecodeError> {
-        let number = match method {
-            MethodRef::Hash(hash) => self.introduced.number(hash),
-            MethodRef::Number(_) => None,
-        };
-        number.map(MethodRef::Number).ok_or(DecodeError::Malformed {
-            what: "request",
-            why: "a method that was not introduced",
-        })
-    }
-
-    fn handle_credit(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let what = "credit";
-        let malformed = |why| DecodeError::Malformed { what, why };
-        if reader.u8(what)? != REQUESTS {
-            return Err(malformed("an unknown window"));
-        }
-        let bytes = reader.varint(what)?;
-        reader.finish(what)?;
-        self.request_window = i64::try_from(bytes)
-            .ok()
-            .and_then(|bytes| self.request_window.checked_add(bytes))
-            .ok_or_else(|| malformed("more than a window can hold"))?;
-        Ok(())
-    }
-
-    fn handle_call_credit(&mut self, reader: &mut Reader<'_>) -> Result<CallId, DecodeError> {
-        let what = "call credit";
-        let call = CallId {
-            initiator: NodeId::read(reader)?,
-            sequence: reader.varint(what)?,
-        };
-        let bytes = reader.varint(what)?;
-        reader.finish(what)?;
-        self.call_windows.grant(call, bytes);
-        Ok(call)
+        self.peering.requests.widen(bytes).ok_or(TOO_WIDE)?;
+        Ok(Event::Credit(granted))
     }
 }

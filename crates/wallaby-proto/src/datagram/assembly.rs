@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::carrier::bounds::{BudgetShare, Gain, StallWatch};
 use crate::connection::ConnectionError;
-use crate::connection::bounds::{BudgetShare, Gain, StallWatch};
 use crate::datagram::outbound::{MAX_PIECES, Streams};
 
 /// Most that are not complete, however short they are: all are looked at for each piece.

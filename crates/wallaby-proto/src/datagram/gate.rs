@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::carrier::Carrier;
 use crate::connection::{ConnectionError, Event, Granted, Hello, NamedBy, Partials};
 use crate::datagram::arriving::Dropped;
 use crate::datagram::cookies::{self, Cookies};
@@ -86,9 +87,6 @@ pub struct Counters {
 
 /// What has happened to a session; after an error nothing more does.
 pub type SessionEvent = (SessionId, Result<Event, Box<SessionEnd>>);
-
-/// A table of sessions: their ids need no hashing.
-pub type BySession<T> = HashMap<SessionId, T, BuildHasherDefault<IdHasher>>;
 
 type Sessions = HashMap<u64, Box<Session>, BuildHasherDefault<IdHasher>>;
 
@@ -244,15 +242,6 @@ impl Gate {
     /// Whether [`Gate::poll_event`] has anything to tell.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
-    }
-
-    /// All that [`Gate::poll_event`] would return, appended to `events`: at the cost of a swap if that is empty.
-    pub fn take_events(&mut self, events: &mut VecDeque<SessionEvent>) {
-        if events.is_empty() {
-            std::mem::swap(events, &mut self.events);
-        } else {
-            events.append(&mut self.events);
-        }
     }
 
     /// Whether [`Gate::poll_transmit`] has anything to look at.
@@ -522,7 +511,7 @@ impl Gate {
         session.remote_id = server;
         session.since = now;
         session.probe = true;
-        session.set_peer(Arc::clone(&peer));
+        session.peering.open(Arc::clone(&peer));
         let node = peer.node;
         self.events
             .push_back((SessionId(client), Ok(Event::Opened(peer))));
@@ -554,7 +543,7 @@ impl Gate {
         let since = Duration::from_micros(issued);
         let outlived = self.at(from).into_iter().any(|id| {
             self.sessions.get(&id).is_some_and(|other| {
-                let node = other.peer.as_ref().map(|peer| peer.node);
+                let node = other.peer().map(|peer| peer.node);
                 node.is_some_and(|node| node != peer.node) && other.since > since
             })
         });
@@ -570,7 +559,7 @@ impl Gate {
         let ids = (server, client);
         let mut session = Session::new(me, from, ids, stage, now, settings, partials);
         session.since = since;
-        session.set_peer(Arc::clone(&peer));
+        session.peering.open(Arc::clone(&peer));
         // The challenge went there, and this came back.
         session.recovery.measure(now.saturating_sub(since));
         session.recovery.lived(since);
@@ -602,7 +591,7 @@ impl Gate {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
-        match (&session.stage, &session.peer) {
+        match (&session.stage, session.peer()) {
             (Stage::Closing { .. }, _) => drop(self.remove(now, id)),
             (_, Some(peer)) if peer.node != node => {
                 let was = peer.node;
@@ -618,7 +607,7 @@ impl Gate {
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
-            let peer = session.peer.as_ref().filter(|peer| peer.node != node);
+            let peer = session.peer().filter(|peer| peer.node != node);
             if let Some(was) = peer.map(|peer| peer.node)
                 && session.since <= seen
             {
@@ -761,12 +750,8 @@ impl Hasher for IdHasher {
 
 /// A hello as the first frame of a stream has it.
 fn hello_bytes(me: &Hello, expected: Option<NodeId>) -> Bytes {
-    let hello = Hello {
-        expected,
-        ..me.clone()
-    };
     let mut bytes = Vec::new();
-    hello.put(&mut bytes);
+    me.put(&mut bytes, expected);
     bytes.into()
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::clock::earliest;
+use crate::carrier::Carrier;
 use crate::connection::{ConnectionError, NamedBy};
 use crate::datagram::Cause;
 use crate::datagram::outbound::Streams;
@@ -57,11 +58,13 @@ impl Session {
                 NamedBy::Application => packet::ASK_LEN,
                 NamedBy::Peer => packet::SHORT_ASK_LEN,
             };
-            packet::put_ask(out, self.me.versions, self.local_id, len);
-            self.counters.bytes_sent += len as u64;
+            packet::put_ask(out, self.peering.me.versions, self.local_id, len);
+            self.peering.counters.bytes_sent += len as u64;
             return true;
         }
-        let Some(peer) = &self.peer else { return false };
+        let Some(peer) = self.peer() else {
+            return false;
+        };
         let streams = Streams::of(&peer.limits);
         if let Stage::Closing { until, .. } = &mut self.stage {
             until.get_or_insert(now + CLOSING);
@@ -167,7 +170,7 @@ impl Session {
             self.probe = false;
             self.probes = self.probes.saturating_sub(1);
         }
-        self.counters.bytes_sent += size as u64;
+        self.peering.counters.bytes_sent += size as u64;
         true
     }
 
@@ -188,7 +191,7 @@ impl Session {
         self.recovery.handle_sent(now, size, false, 0);
         self.sizing.handle_sent(now, number);
         self.length_before = 0;
-        self.counters.bytes_sent += size as u64;
+        self.peering.counters.bytes_sent += size as u64;
     }
 
     /// Makes a packet as long as the one before it that leaves now, too, if it nearly is.
@@ -277,7 +280,7 @@ impl Session {
     /// Whether nothing more can be sent after a packet of this size until something is acknowledged.
     fn is_stuck_after(&mut self, size: usize, streams: Option<Streams>) -> bool {
         let (last, waits) = (self.recovery.is_last(size), self.outgoing.is_waiting());
-        last || self.is_congested()
+        last || !self.takes_output()
             || streams.is_some_and(|streams| waits && !self.outgoing.has_work(streams))
     }
 

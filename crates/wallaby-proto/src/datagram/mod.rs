@@ -1,20 +1,19 @@
 //! Messages over datagrams (UDP): each at most once, and exactly once while its session lives (thesis 4.6).
 //!
 //! A [`Gate`] is all that one socket does: it holds its *sessions*, each between this incarnation and another one, proves
-//! addresses before it works for them, and answers strangers without remembering them. A session carries what a
-//! [`crate::connection`] carries, with the same events, limits and credit, but in datagrams: messages of up to
+//! addresses before it works for them, and answers strangers without remembering them. A session is a [`crate::carrier`] as
+//! a stream's connection is, with the same events, limits and credit, but its messages go in datagrams: those of up to
 //! [`MAX_MESSAGE`] bytes of payload, several in one datagram or one in several, acknowledged by what travels the other
 //! way anyhow, sent again when lost, filtered when duplicated. They may overtake each other.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | `gate` | the sessions of a socket: who is it for, may it be opened, whose turn is it, what is the time |
-//! | `session` | one session: what the driver may ask of it; `arriving` and `leaving`: its packets |
+//! | `session` | one session: what the driver may ask of it; `sending`: what it is given; `arriving` and `leaving`: its packets |
 //! | `packet`, `checksum` | the bytes |
 //! | `cookies` | addresses are proven without state; no session is opened twice |
-//! | `methods` | names and hashes of methods |
 //! | `window`, `received`, `assembly` | which messages, packets and pieces have arrived |
-//! | `outgoing`, `recovery` | which messages have not arrived; round trips, loss, congestion |
+//! | `outbound`, `recovery` | which messages have not arrived; round trips, loss, congestion |
 //!
 //! # The driver
 //!
@@ -78,11 +77,11 @@ mod checksum;
 mod cookies;
 mod gate;
 mod leaving;
-mod methods;
 mod outbound;
 mod packet;
 mod received;
 mod recovery;
+mod sending;
 mod session;
 mod sizing;
 mod window;
@@ -96,9 +95,8 @@ use crate::id::NodeId;
 use crate::wire::MAX_FRAME;
 
 pub use self::gate::{
-    BySession, Counters, Gate, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
+    Counters, Gate, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
 };
-pub use self::outbound::MessageNumber;
 pub use self::recovery::PathStats;
 pub use self::session::Session;
 
@@ -152,59 +150,6 @@ impl Default for Settings {
     }
 }
 
-/// Why a message was not accepted for sending; the session goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum SessionRefusal {
-    /// The peer has not answered yet.
-    #[error("the handshake is not done yet")]
-    NotOpen,
-    /// The session ends.
-    #[error("the session is being closed")]
-    Closing,
-    /// There is no credit, or too much is unacknowledged; [`connection::Event::Credit`] says when that changes.
-    #[error("no credit for it now")]
-    Blocked,
-    /// It is longer than one of the two sides takes.
-    #[error("a message of {size} bytes, but at most {limit} are taken")]
-    TooLarge {
-        /// Its payload, in bytes.
-        size: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// It is longer than any message over datagrams.
-    #[error(
-        "a message of {size} bytes, but datagrams carry at most {MAX_MESSAGE}: reach the peer by tcp:, unix: or shm: for larger ones"
-    )]
-    TooLargeForDatagrams {
-        /// Its payload, in bytes.
-        size: u64,
-    },
-    /// The peer takes no more method names in this session, or two have the same hash.
-    #[error("no name is left for its method in this session")]
-    NoMethodName,
-    /// A request with a body: datagrams may overtake each other.
-    #[error("a body can't follow a request over datagrams: reach the peer by tcp:, unix: or shm:")]
-    NoBodies,
-}
-
-/// As a stream puts it.
-impl From<SessionRefusal> for connection::Refusal {
-    fn from(refusal: SessionRefusal) -> Self {
-        match refusal {
-            SessionRefusal::NotOpen | SessionRefusal::Closing => Self::NotOpen,
-            SessionRefusal::Blocked => Self::Blocked,
-            SessionRefusal::TooLarge { size, limit } => Self::TooLarge { size, limit },
-            SessionRefusal::TooLargeForDatagrams { size } => Self::TooLarge {
-                size,
-                limit: MAX_MESSAGE as u64,
-            },
-            SessionRefusal::NoMethodName => Self::NoMethodNumber,
-            SessionRefusal::NoBodies => Self::NoBodies,
-        }
-    }
-}
-
 /// A session has ended: why, and what became of its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{cause}")]
@@ -222,8 +167,8 @@ pub struct SessionEnd {
 /// A message that was not acknowledged when its session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
-    /// What [`Session::send_request`] and the like returned.
-    pub number: MessageNumber,
+    /// Where it stood in the session's output.
+    pub mark: connection::Mark,
     /// Whether any of it was sent: then the peer may have it. If not, it certainly has not.
     pub sent: bool,
 }

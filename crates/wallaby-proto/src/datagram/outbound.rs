@@ -5,10 +5,11 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use crate::connection::ConnectionLimits;
-use crate::datagram::packet::{self, MAX_BODY};
+use crate::datagram::packet;
 use crate::datagram::recovery::Chunk;
 use crate::datagram::window::WINDOW;
 use crate::detach::{FEW, detach};
+use crate::wire::MAX_BODY;
 
 /// Most pieces of a message.
 pub(super) const MAX_PIECES: usize = 128;
@@ -18,17 +19,6 @@ const SPARE: (usize, usize) = (64, 1024);
 
 /// Packets without a piece of a large message, while one waits: then it is its turn.
 const PACKETS_BETWEEN_PIECES: u32 = 8;
-
-/// A message's number within its session; it is what acknowledgements are about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MessageNumber(pub(super) u64);
-
-impl MessageNumber {
-    /// How many messages this side sent before it in the session.
-    pub fn index(self) -> u64 {
-        self.0
-    }
-}
 
 /// A message.
 #[derive(Debug)]
@@ -218,21 +208,8 @@ impl OutboundQueue {
         self.first + self.numbers()
     }
 
-    /// Whether the message that was taken last leaves later than with the next packet.
-    pub(super) fn ends_in_pieces(&self) -> bool {
-        self.records.back().is_some_and(|record| record.pieces > 1)
-    }
-
     fn record(&self, number: u64) -> &QueuedMessage {
         &self.records[(number - self.first) as usize]
-    }
-
-    /// Whether this message has arrived.
-    pub(super) fn has_arrived(&self, number: u64) -> bool {
-        let Some(index) = number.checked_sub(self.first) else {
-            return true;
-        };
-        (self.records.get(index as usize)).is_some_and(QueuedMessage::has_arrived)
     }
 
     /// The messages that have not arrived, and whether any byte of them was sent.
@@ -248,8 +225,8 @@ impl OutboundQueue {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes a message: its header is in a buffer of [`OutboundQueue::buffer`]. There must be a number left.
-    pub(super) fn push(&mut self, header: Vec<u8>, mut message: NewMessage) -> MessageNumber {
+    /// Takes a message: its header is in a buffer of [`OutboundQueue::buffer`]. There must be a number left. Returns it.
+    pub(super) fn push(&mut self, header: Vec<u8>, mut message: NewMessage) -> u64 {
         debug_assert!(self.numbers() < WINDOW);
         if self.records.len() >= FEW {
             detach(&mut message.payload);
@@ -284,7 +261,7 @@ impl OutboundQueue {
             payload: message.payload,
             introduces: message.introduces,
         });
-        MessageNumber(number)
+        number
     }
 
     /// This chunk has arrived; returns the method that is now known to the other side.
@@ -486,7 +463,7 @@ mod tests {
             room: ROOM,
         };
         let header = outgoing.buffer();
-        outgoing.push(header, message).index()
+        outgoing.push(header, message)
     }
 
     /// What the next packet holds.
@@ -543,9 +520,7 @@ mod tests {
         let mut outgoing = OutboundQueue::default();
         let streams = Streams { count: 1, bytes: 0 };
         let large = push(&mut outgoing, 250, None);
-        assert!(outgoing.ends_in_pieces());
         let small = push(&mut outgoing, 10, None);
-        assert!(!outgoing.ends_in_pieces());
         let sent = all(&mut outgoing, streams);
         assert_eq!(outgoing.left(), small + 1, "perhaps nobody is there");
         let mut pieces = sent.into_iter().filter(|chunk| chunk.number == large);
@@ -574,10 +549,10 @@ mod tests {
         let late = chunks.iter().filter(|chunk| **chunk != piece);
         let introduced: Vec<u16> = late.filter_map(|chunk| outgoing.settle(*chunk)).collect();
         assert_eq!(introduced, [5]);
-        assert!(outgoing.has_arrived(small) && !outgoing.has_arrived(large));
+        assert_eq!(outgoing.first(), small + 1);
         assert_eq!(all(&mut outgoing, streams), [piece]);
         assert_eq!(outgoing.settle(piece), None);
-        assert!(outgoing.has_arrived(large) && outgoing.is_empty());
+        assert!(outgoing.is_empty());
         assert_eq!(outgoing.bytes(), 0);
         outgoing.resend(piece);
         assert!(!outgoing.has_work(streams));
@@ -638,7 +613,7 @@ mod tests {
                 introduces: None,
                 room: ROOM,
             };
-            let number = outgoing.push(Vec::with_capacity(capacity), message).index();
+            let number = outgoing.push(Vec::with_capacity(capacity), message);
             outgoing.settle(Chunk { number, piece: 0 });
         }
         assert_eq!(outgoing.spare.len(), 1, "the longer one is not kept");

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::BufMut;
 
+use crate::carrier::hello::MAGIC;
 use crate::datagram::checksum::crc32c;
 use crate::datagram::received::ReceivedPackets;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MAX_FRAME};
+use crate::wire::{DecodeError, MAX_BODY};
 
 /// Bytes of the checksum at the end.
 pub(super) const CHECKSUM: usize = 4;
@@ -27,12 +28,6 @@ pub(super) const SHORT_ASK_LEN: usize = 80;
 
 /// Until an address is proven, it is sent at most so many times what came from it (RFC 9000, section 8).
 pub(super) const AMPLIFICATION: usize = 3;
-
-/// Begins an ask, as it begins a stream.
-const MAGIC: [u8; 4] = *b"WLBY";
-
-/// Longest body of a message: its payload and its header.
-pub(super) const MAX_BODY: usize = 2 * MAX_FRAME;
 
 /// Most ranges of received packets that one acknowledgement names.
 pub(super) const MAX_RANGES: usize = 32;

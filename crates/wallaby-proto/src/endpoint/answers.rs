@@ -28,7 +28,7 @@ impl<P: Probe> Endpoint<P> {
         let id = call.initiator.call();
         let granted = call.credit.take(from.number(), size as u64, worth);
         if let Some((responses, bytes)) = granted
-            && let Some(mut carrier) = self.carrier(from)
+            && let Some(carrier) = self.carrier(from)
         {
             carrier.grant_call(id, responses, bytes);
         }
@@ -283,7 +283,7 @@ impl<P: Probe> Endpoint<P> {
         let id = call.initiator.call();
         let granted: Vec<(u64, u64)> = call.credit.take_all().collect();
         for (connection, bytes) in granted {
-            if let Some(mut carrier) = self.carrier(ConnId::from_number(connection)) {
+            if let Some(carrier) = self.carrier(ConnId::from_number(connection)) {
                 carrier.grant_call(id, 0, bytes);
             }
         }

@@ -13,8 +13,8 @@ use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
-use crate::connection::{Connection, Hello, Mark, MethodDefinition, Usefulness};
-use crate::datagram::{self, IdHasher, SessionId};
+use crate::connection::{Hello, Mark, MethodDefinition, Usefulness};
+use crate::datagram::{IdHasher, SessionId};
 use crate::numbers::MESSAGE_COST;
 use crate::wire::Message;
 use crate::{Address, CallId, NodeId, Status, Token};
@@ -180,13 +180,10 @@ pub(super) enum Link {
 
 impl Link {
     /// What carries the messages, only to ask it.
-    pub(super) fn peek<'a>(
-        &'a self,
-        sockets: &'a Sockets,
-    ) -> Option<Carrier<&'a Connection, &'a datagram::Session>> {
+    pub(super) fn peek<'a>(&'a self, sockets: &'a Sockets) -> Option<&'a dyn Carrier> {
         match self {
-            Self::Session(socket, session) => sockets.peek(*socket, *session).map(Carrier::Session),
-            Self::Stream(stream) => Some(Carrier::Stream(&stream.connection)),
+            Self::Session(socket, session) => Some(sockets.peek(*socket, *session)?),
+            Self::Stream(stream) => Some(&stream.connection),
         }
     }
 }

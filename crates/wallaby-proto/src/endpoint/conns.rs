@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::call::records::Records;
 use crate::carrier::Carrier;
 use crate::connection::{Connection, Hello, NamedBy, Search};
-use crate::datagram::{Cause, Session, SessionEnd, SessionId, TooManySessions};
+use crate::datagram::{Cause, SessionEnd, SessionId, TooManySessions};
 use crate::dial::DialPolicy;
 use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
@@ -102,16 +103,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What carries a peer's messages, to send by it.
-    pub(super) fn carrier(&mut self, id: ConnId) -> Option<Carrier<&mut Connection, &mut Session>> {
+    pub(super) fn carrier(&mut self, id: ConnId) -> Option<&mut dyn Carrier> {
         match &mut self.conns.get_mut(id)?.link {
-            Link::Session(socket, session) => {
-                (self.sockets.session(*socket, *session)).map(Carrier::Session)
-            }
+            Link::Session(socket, session) => Some(self.sockets.session(*socket, *session)?),
             Link::Stream(stream) => {
                 if !std::mem::replace(&mut stream.told, true) {
                     self.outputs.push_back(Output::Write(id));
                 }
-                Some(Carrier::Stream(&mut stream.connection))
+                Some(&mut stream.connection)
             }
         }
     }
@@ -207,10 +206,7 @@ impl<P: Probe> Endpoint<P> {
                 Link::Stream(Box::new(Stream::new(connection)))
             }
         };
-        let patience = match expected {
-            None => self.config.dial_timeout,
-            Some(_) => self.config.dial_back_timeout,
-        };
+        let patience = self.patience(expected.is_some());
         let mut peer = Conn::new(link, Some(to.clone()), Some(expected));
         (peer.used, peer.useful) = (self.used, true);
         let usefulness = peer.usefulness();
@@ -293,16 +289,21 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// How long a dial may take, for whoever is there or `back` to an initiator.
+    fn patience(&self, back: bool) -> Duration {
+        match back {
+            true => self.config.dial_back_timeout,
+            false => self.config.dial_timeout,
+        }
+    }
+
     /// A connection that was dialled is open, or refused: that has taken a round trip or two.
     fn note_trip(&mut self, dialled: Option<bool>, until: Option<Duration>) {
         let (Some(is_back), Some(until)) = (dialled, until) else {
             return;
         };
-        let patience = match is_back {
-            true => self.config.dial_back_timeout,
-            false => self.config.dial_timeout,
-        };
-        let taken = self.now.saturating_sub(until.saturating_sub(patience));
+        let begun = until.saturating_sub(self.patience(is_back));
+        let taken = self.now.saturating_sub(begun);
         self.trip = taken.max(self.trip - self.trip / 8);
     }
 
@@ -415,7 +416,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Ends a connection for which there is no room.
     fn refuse(&mut self, id: ConnId, reason: String) {
-        if let Some(mut carrier) = self.carrier(id) {
+        if let Some(carrier) = self.carrier(id) {
             carrier.refuse(&reason);
         }
         let server = self.server(id);
@@ -455,7 +456,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Tells the peer why its connection is closed.
     pub(super) fn say_goodbye(&mut self, id: ConnId, reason: &str) {
-        if let Some(mut carrier) = self.carrier(id) {
+        if let Some(carrier) = self.carrier(id) {
             carrier.close(reason);
         }
     }
@@ -568,11 +569,21 @@ impl<P: Probe> Endpoint<P> {
             let requests = std::mem::take(&mut queues.requests);
             requests.into_iter().chain(followed)
         });
-        let mut requests: Vec<Parcel> = requests.into_iter().flatten().collect();
-        for parcel in &mut requests {
+        let requests = self.take_back(id, requests.into_iter().flatten());
+        self.post_again(requests);
+    }
+
+    /// Messages wait for this connection no longer.
+    pub(super) fn take_back(
+        &mut self,
+        id: ConnId,
+        parcels: impl Iterator<Item = Parcel>,
+    ) -> Vec<Parcel> {
+        let mut parcels: Vec<Parcel> = parcels.collect();
+        for parcel in &mut parcels {
             self.leave_queue(id, std::mem::take(&mut parcel.room));
         }
-        self.post_again(requests.into_iter());
+        parcels
     }
 
     /// A session has ended.
@@ -584,8 +595,8 @@ impl<P: Probe> Endpoint<P> {
             return; // this side has closed it
         };
         self.probe.session_ended(id, &ended.cause);
-        self.records.written(id.session(), ended.acknowledged);
-        self.records.confirmed(id.session(), ended.acknowledged);
+        let progress = (ended.acknowledged, Some(ended.acknowledged));
+        note_progress(&mut self.records, id, progress);
         let at = self.conns.get(id).and_then(|peer| peer.at.clone());
         let Some(server) = at else {
             return;
@@ -625,10 +636,7 @@ impl<P: Probe> Endpoint<P> {
             };
             let error = ConnectError::TimedOut {
                 server: peer.server(),
-                after: match peer.dialled {
-                    Some(Some(_)) => self.config.dial_back_timeout,
-                    Some(None) | None => self.config.dial_timeout,
-                },
+                after: self.patience(peer.dialled.flatten().is_some()),
             };
             self.remove_conn(id, error);
         }
@@ -661,15 +669,8 @@ impl<P: Probe> Endpoint<P> {
         {
             self.by_address.remove(at);
         }
-        let queued = peer
-            .queues
-            .take()
-            .into_iter()
-            .flat_map(|queues| queues.all());
-        let mut queued: Vec<Parcel> = queued.collect();
-        for parcel in &mut queued {
-            self.leave_queue(id, std::mem::take(&mut parcel.room));
-        }
+        let queues = peer.queues.take().into_iter();
+        let queued = self.take_back(id, queues.flat_map(|queues| queues.all()));
         if let Some(followed) = peer.followed.take() {
             self.lose_bodies(*followed, &error);
         }
@@ -689,7 +690,7 @@ impl<P: Probe> Endpoint<P> {
             if peer.carried_calls {
                 self.disconnected((id, node), read);
             }
-            return self.post_again(queued.into_iter());
+            return self.post_again(queued);
         }
         if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
             error.note_in_vain(&mut self.dials, self.now, at);
@@ -726,5 +727,17 @@ impl<P: Probe> Endpoint<P> {
         }
         self.dials.found(at); // what was so may be no more
         self.found.insert(at.clone(), node);
+    }
+}
+
+/// The records learn how far the output of a connection has left, and how far its peer has confirmed it if it does.
+pub(super) fn note_progress(
+    records: &mut Records,
+    id: ConnId,
+    (left, confirmed): (u64, Option<u64>),
+) {
+    records.written(id.session(), left);
+    if let Some(confirmed) = confirmed {
+        records.confirmed(id.session(), confirmed);
     }
 }

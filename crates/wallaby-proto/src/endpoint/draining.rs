@@ -24,7 +24,7 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     pub(super) fn say_that_it_drains(&mut self, id: ConnId) {
         let is_open = self.peer(id).is_some();
-        if is_open && let Some(mut carrier) = self.carrier(id) {
+        if is_open && let Some(carrier) = self.carrier(id) {
             carrier.go_away();
         }
     }

@@ -174,6 +174,7 @@ use self::bodies::Bodies;
 use self::call_table::CallTable;
 use self::config::{Map, Seeded};
 use self::conn::{Conn, Conns, Meant, Parcel, RefusedMethod};
+use self::conns::note_progress;
 use self::handler_table::Handlers;
 use self::sending::RefusedForRoom;
 use self::sockets::Sockets;
@@ -811,11 +812,8 @@ impl<P: Probe> Endpoint<P> {
         }
         self.written_next = written_next(self.now, self.conns.len());
         for (id, peer) in self.conns.iter() {
-            if let Some((left, confirmed)) = self.has_left(peer) {
-                self.records.written(id.session(), left);
-                if let Some(confirmed) = confirmed {
-                    self.records.confirmed(id.session(), confirmed);
-                }
+            if let Some(progress) = self.has_left(peer) {
+                note_progress(&mut self.records, id, progress);
             }
         }
     }

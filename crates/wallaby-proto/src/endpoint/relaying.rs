@@ -195,7 +195,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// It has gone on, or goes nowhere: who brought it may bring more.
     fn credit_relayed(&mut self, call: CallId, relayed: &Relayed) {
-        if let Some(mut carrier) = self.carrier(relayed.from) {
+        if let Some(carrier) = self.carrier(relayed.from) {
             carrier.grant_call(call, 1, relayed.size as u64);
         }
     }

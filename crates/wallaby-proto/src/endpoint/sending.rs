@@ -9,8 +9,7 @@ use crate::call::records::{OutputMark as Standing, ReleasedMessage, SessionNumbe
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
-use crate::connection::{Connection, Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
-use crate::datagram::Session;
+use crate::connection::{Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
 use crate::wire::{Message, Options, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
@@ -74,7 +73,7 @@ pub(super) enum SendOutcome {
 
 impl<P: Probe> Endpoint<P> {
     /// Messages of which no byte was sent go another way.
-    pub(super) fn post_again(&mut self, parcels: impl Iterator<Item = Parcel>) {
+    pub(super) fn post_again(&mut self, parcels: Vec<Parcel>) {
         for mut parcel in parcels {
             parcel.moves += 1;
             if parcel.moves > MOST_MOVES {
@@ -390,11 +389,8 @@ impl<P: Probe> Endpoint<P> {
                 }
             }
             None => {
-                let mut left: Vec<Parcel> = queues.all().collect();
-                for parcel in &mut left {
-                    self.leave_queue(id, std::mem::take(&mut parcel.room));
-                }
-                self.post_again(left.into_iter());
+                let left = self.take_back(id, queues.all());
+                self.post_again(left);
             }
         }
     }
@@ -449,7 +445,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What carries a peer's messages, only to ask it.
-    fn carrier_peek(&self, id: ConnId) -> Option<Carrier<&Connection, &Session>> {
+    fn carrier_peek(&self, id: ConnId) -> Option<&dyn Carrier> {
         self.conns.get(id)?.link.peek(&self.sockets)
     }
 
@@ -705,11 +701,11 @@ impl<P: Probe> Endpoint<P> {
         }
         let raw = self.raw;
         self.probe.leaves(id, Leaving::Request(request));
-        let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
-        if !carrier.confirm(raw) {
+        let carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        if !carrier.is_ready_for(request, raw) {
             return Err(Refusal::Blocked);
         }
-        let mark = carrier.send_request(request, method, || raw)?;
+        let mark = carrier.send_request(request, method)?;
         if carrier.names_are_scarce() {
             // Else whoever calls ever new methods through a gateway takes all names of its connection from others.
             self.going_away(id);
@@ -869,7 +865,7 @@ impl<P: Probe> Endpoint<P> {
         counted: bool,
     ) -> Result<Mark, Refusal> {
         self.probe.leaves(id, Leaving::Response(response));
-        let mut carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        let carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
         let mark = carrier.send_response(response, counted)?;
         self.probe.sent(id, Leaving::Response(response), mark);
         Ok(mark)

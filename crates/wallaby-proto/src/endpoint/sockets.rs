@@ -11,9 +11,11 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Link};
+use super::conns::note_progress;
 use super::event::Output;
 use super::probe::Probe;
 use crate::call::clock::earliest;
+use crate::carrier::Carrier;
 use crate::connection::{Hello, Partials};
 use crate::datagram::{Gate, Session, SessionEvent, SessionId, Settings, Transmit};
 use crate::error::ConnectError;
@@ -285,11 +287,8 @@ impl<P: Probe> Endpoint<P> {
         self.sockets.fail(socket);
         for (id, left, carried) in ended {
             self.counters.carried += carried;
-            if let Some((left, confirmed)) = left {
-                self.records.written(id.session(), left);
-                if let Some(confirmed) = confirmed {
-                    self.records.confirmed(id.session(), confirmed);
-                }
+            if let Some(progress) = left {
+                note_progress(&mut self.records, id, progress);
             }
             let (server, reason) = (self.server(id), why.clone());
             self.remove_conn(id, ConnectError::Unreachable { server, reason });

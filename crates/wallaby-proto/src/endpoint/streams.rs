@@ -12,6 +12,7 @@ use super::probe::Probe;
 use super::sending::output;
 use crate::call::clock::earliest;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
+use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
 use crate::error::{ConnectError, Failure};
 use crate::{Address, RequestId};
@@ -135,10 +136,8 @@ impl<P: Probe> Endpoint<P> {
             self.stream_times.withheld.get_or_insert(retry);
             self.due = self.due.min(retry);
         }
-        if stream.connection.has_output() && !std::mem::replace(&mut stream.told, true) {
-            self.outputs.push_back(Output::Write(id));
-        }
-        match stream.connection.takes_input() {
+        self.note_output(id);
+        match self.takes_input(id) {
             true => read,
             false => InputOutcome::Held,
         }
@@ -174,27 +173,29 @@ impl<P: Probe> Endpoint<P> {
 
     /// What is to be written to a stream next.
     pub fn output(&mut self, id: ConnId) -> &[u8] {
-        let raw = self.raw;
-        let Some(stream) = self.stream_mut(id) else {
-            return &[];
-        };
-        if stream.connection.keeps_pace() {
-            stream.connection.set_time(raw);
+        match self.on_pace(id) {
+            Some(connection) => connection.output(),
+            None => &[],
         }
-        stream.connection.output()
     }
 
     /// The same, taken out in exchange for a buffer whose bytes were written: a shell behind a lock need not hold it while it
     /// writes. What was taken counts as not written until [`advance`](Self::advance) says so.
     pub fn take_output(&mut self, id: ConnId, buffer: &mut Vec<u8>) {
-        let raw = self.raw;
         buffer.clear();
-        if let Some(stream) = self.stream_mut(id) {
-            if stream.connection.keeps_pace() {
-                stream.connection.set_time(raw);
-            }
-            stream.connection.take_output(buffer);
+        if let Some(connection) = self.on_pace(id) {
+            connection.take_output(buffer);
         }
+    }
+
+    /// A stream that is to be written to, and knows the time if that matters.
+    fn on_pace(&mut self, id: ConnId) -> Option<&mut Connection> {
+        let raw = self.raw;
+        let connection = &mut self.stream_mut(id)?.connection;
+        if connection.keeps_pace() {
+            connection.set_time(raw);
+        }
+        Some(connection)
     }
 
     /// So many bytes of [`output`](Self::output) were written; whether there is more.
@@ -244,8 +245,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A stream has ended, and all that came over it was handed over: why.
     pub fn handle_ended(&mut self, id: ConnId, reason: String) {
-        let server = self.server(id);
-        self.stream_ended(id, ConnectError::Closed { server, reason });
+        self.closed_by_peer(id, reason);
         self.settle();
     }
 
@@ -276,7 +276,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let is_told = std::mem::replace(&mut self.ending, true);
         for id in self.conns.ids() {
-            if let Some(mut carrier) = self.carrier(id).filter(|_| is_told) {
+            if let Some(carrier) = self.carrier(id).filter(|_| is_told) {
                 carrier.stop_reading();
             }
             self.close_conn(id, reason);

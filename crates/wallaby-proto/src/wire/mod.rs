@@ -9,7 +9,7 @@ mod options;
 mod request;
 mod response;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
@@ -19,7 +19,7 @@ pub use self::options::{
 };
 pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};
-pub(crate) use self::response::{Begin as ResponseBegin, Behind as ResponseBehind};
+pub(crate) use self::response::Begin as ResponseBegin;
 pub use self::response::{End, Response};
 
 use crate::id::{CallId, NodeId, Token};
@@ -30,6 +30,9 @@ pub const FRAME_HEADER: usize = 4;
 
 /// Longest body of a frame: a message up to this size travels whole, a longer one in parts.
 pub const MAX_FRAME: usize = 64 * 1024;
+
+/// Longest body of a frame: what may exceed [`MAX_FRAME`] is the header of a message.
+pub(crate) const MAX_BODY: usize = 2 * MAX_FRAME;
 
 /// The kinds of frames: those from [`kind::REQUEST`] on are messages, the others concern the connection alone. Numbers are
 /// never used again for something else.
@@ -221,29 +224,21 @@ impl Message {
     ///
     /// If the bytes are not exactly one legal message of that kind.
     pub fn decode(kind: u8, body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(&body);
         match kind {
-            kind::REQUEST => {
-                let mut request = Request::blank(link.sender);
-                request.read_header(&mut reader, link)?;
-                request.payload = body.slice(reader.position()..);
-                Ok(Self::Request(request))
-            }
-            kind::RESPONSE => {
-                let mut response = Response::read_header(&mut reader, link)?;
-                response.payload = body.slice(reader.position()..);
-                Ok(Self::Response(response))
-            }
-            kind => Self::read_control(kind, &mut reader, link),
+            kind::REQUEST => Ok(Self::Request(Request::read(body, link)?)),
+            kind::RESPONSE => Ok(Self::Response(Response::read(body, link)?)),
+            kind => Self::read_control(kind, Reader::new(&body), link),
         }
     }
 
     /// Reads a message of a kind that has no payload.
+    #[inline(never)]
     pub(crate) fn read_control(
         kind: u8,
-        reader: &mut Reader<'_>,
+        mut reader: Reader<'_>,
         link: LinkEnds,
     ) -> Result<Self, DecodeError> {
+        let reader = &mut reader;
         let message = match kind {
             kind::END => Self::End(End::read(reader, link)?),
             kind::PING => Self::Ping(Ping::read(reader, link)?),
@@ -262,6 +257,28 @@ impl Message {
             Self::Response(response) => response.payload = Bytes::new(),
             _ => {}
         }
+        self
+    }
+}
+
+/// The body of a frame, in memory.
+pub(crate) trait Body {
+    fn bytes(&self) -> &[u8];
+
+    /// What stands behind a header of this length, left where it is. If nothing does, nothing of the rest is kept.
+    fn behind(self, header: usize) -> Bytes;
+}
+
+impl Body for Bytes {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn behind(mut self, header: usize) -> Bytes {
+        if header == self.len() {
+            return Self::new();
+        }
+        self.advance(header);
         self
     }
 }

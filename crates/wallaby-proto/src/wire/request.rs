@@ -9,7 +9,7 @@ use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Manifest;
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, LinkEnds, check_flags};
+use crate::wire::{Body, DecodeError, LinkEnds, check_flags};
 
 /// Work for a server.
 #[derive(Debug, Clone, PartialEq)]
@@ -202,31 +202,15 @@ impl Request {
         }
     }
 
-    /// A request of this sender that says nothing yet.
-    #[inline]
-    pub(crate) fn blank(sender: NodeId) -> Self {
-        let call = CallId {
-            initiator: sender,
-            sequence: 0,
-        };
-        let begin = Begin {
-            flags: DIRECT,
-            call,
-            token: Token::new(0),
-        };
-        begin.request(MethodRef::Number(0), Bytes::new())
-    }
-
-    /// Reads everything but the payload into a blank request: a large value, which is filled where it is.
-    #[inline]
-    pub(crate) fn read_header(
-        &mut self,
-        reader: &mut Reader<'_>,
-        link: LinkEnds,
-    ) -> Result<(), DecodeError> {
-        let begin = Begin::read(reader, link)?;
-        *self = begin.request(MethodRef::Number(0), Bytes::new());
-        self.read_rest(reader, begin)
+    /// Reads the body of its frame.
+    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(&body);
+        let begin = Begin::read(&mut reader, link)?;
+        let mut request = begin.request(MethodRef::Number(0), Bytes::new());
+        request.read_rest(&mut reader, begin)?;
+        let header = reader.position();
+        request.payload = body.behind(header);
+        Ok(request)
     }
 
     /// Reads what stands between the beginning and the payload.

@@ -6,7 +6,7 @@ use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::options::Options;
-use crate::wire::{DecodeError, LinkEnds, check_flags, put_destination, read_destination};
+use crate::wire::{Body, DecodeError, LinkEnds, check_flags, put_destination, read_destination};
 
 /// An answer, or a status, for the initiator.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,11 +121,6 @@ pub(crate) struct Begin {
 
 impl Begin {
     #[inline(always)]
-    pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
-        Self::read_known(reader, link, "response", KNOWN)
-    }
-
-    #[inline(always)]
     fn read_known(
         reader: &mut Reader<'_>,
         link: LinkEnds,
@@ -147,14 +142,24 @@ impl Begin {
         })
     }
 
-    /// Whether the payload follows at once.
-    pub(crate) fn is_plain(self) -> bool {
-        self.flags & BEHIND == 0
+    /// Reads the header of a response: what it begins with, what few have behind that, and where the payload begins.
+    #[inline(always)]
+    pub(crate) fn read_header(
+        mut reader: Reader<'_>,
+        link: LinkEnds,
+    ) -> Result<(Self, Behind, usize), DecodeError> {
+        let begin = Self::read_known(&mut reader, link, "response", KNOWN)?;
+        if begin.flags & BEHIND == 0 {
+            return Ok((begin, Behind::NONE, reader.position()));
+        }
+        let mut rest = reader;
+        let found = begin.read_behind(&mut rest)?;
+        Ok((begin, found, rest.position()))
     }
 
     /// Reads what stands between the beginning and the payload.
     #[inline(never)]
-    pub(crate) fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, DecodeError> {
+    fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, DecodeError> {
         let has = |flag: u64| self.flags & flag != 0;
         let request = read_place(reader, self.flags)?;
         let index = if has(INDEX) {
@@ -213,7 +218,7 @@ pub(crate) struct Behind {
 
 impl Behind {
     /// It is not there.
-    pub(crate) const NONE: Self = Self {
+    const NONE: Self = Self {
         request: RequestId::FIRST,
         index: 0,
         manifest: None,
@@ -283,18 +288,10 @@ impl Response {
         }
     }
 
-    /// Reads everything but the payload. Inlined, so that the large value is built where it goes.
-    #[inline(always)]
-    pub(crate) fn read_header(
-        reader: &mut Reader<'_>,
-        link: LinkEnds,
-    ) -> Result<Self, DecodeError> {
-        let begin = Begin::read(reader, link)?;
-        let behind = match begin.is_plain() {
-            true => Behind::NONE,
-            false => begin.read_behind(reader)?,
-        };
-        Ok(begin.response(behind, Bytes::new()))
+    /// Reads the body of its frame.
+    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
+        let (begin, found, header) = Begin::read_header(Reader::new(&body), link)?;
+        Ok(begin.response(found, body.behind(header)))
     }
 
     /// The facts that this response states of its own branch, if it does.

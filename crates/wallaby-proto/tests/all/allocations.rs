@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, Event, Hello};
 use wallaby_proto::endpoint::ConnId;
 use wallaby_proto::wire::Request;

@@ -14,6 +14,7 @@ use wallaby::{
     Address, Body, BodyError, CallId, Client, Endpoint, Failure, Limits, NodeId, One, Request,
     Status,
 };
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Connection;
 
 over_every_stream!(

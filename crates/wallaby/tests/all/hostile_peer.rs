@@ -16,6 +16,7 @@ use wallaby::{
 };
 use wallaby_proto::Token;
 use wallaby_proto::call::records::invitation;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Event, Hello, VERSION};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo, TraceReport};

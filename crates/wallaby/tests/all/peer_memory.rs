@@ -13,6 +13,7 @@ use wallaby::{
     One, PartialLimits, Request, Schedule, Violation,
 };
 use wallaby_proto::Token;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::{Message, Options, ReplyTo};
 

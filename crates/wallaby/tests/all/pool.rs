@@ -12,6 +12,7 @@ use wallaby::{
     Address, CallId, Code, ConnectError, Endpoint, Executed, Failure, FailureKind, Limits, Many,
     One, Outcome, Request, ServeError, Service,
 };
+use wallaby_proto::carrier::Carrier;
 
 over_every_transport!(
     one_connection_serves_all_calls_to_a_server,

@@ -13,6 +13,7 @@ use wallaby::polling;
 use wallaby::{
     Address, CallId, ClusterKey, Code, Endpoint, Many, NodeId, Request, RequestId, Status,
 };
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::ConnectionLimits;
 use wallaby_proto::wire::{self, Message, Ping, Pong, ReplyTo, Response};
 use wallaby_proto::{Path, Token};

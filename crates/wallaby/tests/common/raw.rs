@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wallaby::{Address, CallId, NodeId, RequestId};
 use wallaby_proto::Token;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };

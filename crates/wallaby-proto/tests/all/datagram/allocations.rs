@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Event;
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::Message;

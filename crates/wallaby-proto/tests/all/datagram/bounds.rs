@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use wallaby_proto::connection::{ConnectionError, ConnectionLimits};
-use wallaby_proto::datagram::{Cause, SessionRefusal, Settings};
+use wallaby_proto::carrier::Carrier;
+use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Refusal};
+use wallaby_proto::datagram::{Cause, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::hostile::reseal;
@@ -47,7 +48,7 @@ fn who_keeps_to_the_window_is_blocked_and_not_accused() {
             let mut sent = request(node(1), sequence, vec![1; 936].into());
             match session.send_request(&mut sent, &method()) {
                 Ok(_) => {}
-                Err(SessionRefusal::Blocked) => break,
+                Err(Refusal::Blocked) => break,
                 Err(error) => panic!("{error}"),
             }
         }

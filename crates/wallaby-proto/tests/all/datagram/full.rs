@@ -4,8 +4,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{ConnectionLimits, Event};
-use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, SessionId, SessionRefusal, Settings};
+use wallaby_proto::carrier::Carrier;
+use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
+use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, ping, request, response};
@@ -14,12 +15,7 @@ use crate::datagram::world::{Network, World, address};
 
 const LATER: Duration = Duration::from_secs(1);
 
-fn send(
-    world: &mut World,
-    session: SessionId,
-    sequence: u64,
-    len: usize,
-) -> Result<(), SessionRefusal> {
+fn send(world: &mut World, session: SessionId, sequence: u64, len: usize) -> Result<(), Refusal> {
     let session = world.gate(1).session(session).expect("open");
     let mut message = request(node(1), sequence, vec![7; len].into());
     session.send_request(&mut message, &method()).map(drop)
@@ -64,11 +60,7 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
     assert_eq!(requests, 3072, "three quarters of the numbers");
     assert_eq!(controls - 1, 768, "three quarters of the rest");
     let refused = session.send_response(&response(node(3), 1, Bytes::new()), false);
-    assert_eq!(
-        refused,
-        Err(SessionRefusal::Blocked),
-        "not even uncounted ones"
-    );
+    assert_eq!(refused, Err(Refusal::Blocked), "not even uncounted ones");
     for _ in 0..1000 {
         session.go_away();
     }
@@ -114,7 +106,7 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
             .send_response(&answer(sequence), true)
             .expect("room");
         let refused = session.send_response(&answer(sequence), true);
-        assert_eq!(refused, Err(SessionRefusal::Blocked));
+        assert_eq!(refused, Err(Refusal::Blocked));
         assert!(!session.takes_responses(answer(sequence).call));
     }
     session.forget_calls(answer(6).call);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::Address;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, Hello, NamedBy};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;

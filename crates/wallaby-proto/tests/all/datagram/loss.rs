@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;

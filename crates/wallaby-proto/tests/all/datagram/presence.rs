@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::datagram::{Counters, SessionId, Settings};
 use wallaby_proto::wire::Message;

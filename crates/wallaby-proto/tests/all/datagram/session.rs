@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::connection::{ConnectionLimits, Event};
-use wallaby_proto::datagram::{MAX_MESSAGE, SessionId, SessionRefusal, Settings};
+use wallaby_proto::carrier::{Carrier, Mark};
+use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
+use wallaby_proto::datagram::{MAX_MESSAGE, SessionId, Settings};
+use wallaby_proto::error::hint;
 use wallaby_proto::wire::{Message, MethodRef, Request, Response};
 
 use crate::datagram::messages::{method, named, node, ping, request, response};
@@ -49,20 +51,15 @@ fn messages_of_all_sizes_arrive_as_they_were_sent() {
     {
         let sent = request(node(1), sequence as u64 + 1, payload(len));
         let session = world.gate(1).session(at_1).expect("open");
-        let number = session
+        let sent_as = session
             .send_request(&mut sent.clone(), &method())
             .expect("room");
-        assert!(!session.is_acknowledged(number));
+        assert!(!session.is_idle());
         let (_, events) = world.pass(Duration::from_millis(100));
         let arrived = requests(events);
         assert_eq!(arrived, [sent], "{len}");
-        assert!(
-            world
-                .gate(1)
-                .session(at_1)
-                .expect("open")
-                .is_acknowledged(number)
-        );
+        let session = world.gate(1).session(at_1).expect("open");
+        assert_eq!(sent_as, Mark::Written(session.acknowledged()));
 
         let sent = response(node(1), sequence as u64 + 1, payload(len));
         let session = world.gate(2).session(at_2).expect("open");
@@ -80,16 +77,15 @@ fn larger_messages_are_refused_and_the_error_says_what_takes_them() {
     let refusal = session
         .send_request(&mut sent, &method())
         .expect_err("too large");
-    let text = refusal.to_string();
+    let (size, limit) = (65_537, MAX_MESSAGE as u64);
+    assert_eq!(refusal, Refusal::TooLarge { size, limit });
+    let text = format!("{refusal}{}", hint(limit, true));
     for word in ["65537", "65536", "tcp:", "unix:"] {
         assert!(text.contains(word), "{text:?} names {word}");
     }
     let sent = response(node(1), 1, payload(MAX_MESSAGE + 1));
     let session = world.gate(2).session(at_2).expect("open");
-    assert!(matches!(
-        session.send_response(&sent, false),
-        Err(SessionRefusal::TooLargeForDatagrams { size: 65_537 })
-    ));
+    assert_eq!(session.send_response(&sent, false), Err(refusal));
 }
 
 #[test]
@@ -104,7 +100,7 @@ fn a_side_that_takes_less_is_sent_less() {
     let (at_1, _) = world.open();
     let session = world.gate(1).session(at_1).expect("open");
     let refused = session.send_request(&mut request(node(1), 1, payload(101)), &method());
-    let expected = SessionRefusal::TooLarge {
+    let expected = Refusal::TooLarge {
         size: 101,
         limit: 100,
     };
@@ -428,7 +424,7 @@ fn requests_wait_for_credit() {
         match session.send_request(&mut request(node(1), sent + 1, payload(936)), &method()) {
             Ok(_) => sent += 1,
             Err(refusal) => {
-                assert_eq!(refusal, SessionRefusal::Blocked);
+                assert_eq!(refusal, Refusal::Blocked);
                 assert!(!session.takes_requests());
                 break;
             }
@@ -470,7 +466,7 @@ fn answers_of_a_call_wait_for_its_credit() {
     session.send_response(&answer(1), true).expect("room");
     assert!(matches!(
         session.send_response(&answer(1), true),
-        Err(SessionRefusal::Blocked)
+        Err(Refusal::Blocked)
     ));
     assert!(!session.takes_responses(answer(1).call));
     assert!(session.takes_responses(answer(2).call), "another call");
@@ -544,7 +540,7 @@ fn going_away_and_closing_are_told() {
     world.gate(1).session(at_1).expect("open").close("enough");
     let session = world.gate(1).session(at_1).expect("not told yet");
     let refused = session.send_request(&mut request(node(1), 2, payload(3)), &method());
-    assert_eq!(refused.expect_err("closed"), SessionRefusal::Closing);
+    assert_eq!(refused.expect_err("closed"), Refusal::NotOpen);
     let (events_1, events_2) = world.pass(SHORT);
     assert!(events_1.is_empty(), "{events_1:?}");
     let [(id, Err(ended))] = &events_2[..] else {

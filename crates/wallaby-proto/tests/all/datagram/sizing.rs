@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, NamedBy};
 use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, SessionId, Settings};
 use wallaby_proto::wire::Message;

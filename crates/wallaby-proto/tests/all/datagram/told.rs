@@ -1,11 +1,11 @@
 //! What a gate and its sessions tell their driver: counts, whether there is something to send, what has arrived.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::{Carrier, Mark};
 use wallaby_proto::connection::{ConnectionLimits, Event};
-use wallaby_proto::datagram::Settings;
+use wallaby_proto::datagram::{MAX_MESSAGE, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, ping, request, response};
@@ -110,11 +110,13 @@ fn there_is_output_until_all_is_sent() {
 fn a_session_is_asked_for_output_only_if_it_may_have_some() {
     let (mut world, at_1, at_2) = pair();
     world.pass(LATER);
-    let limit = ConnectionLimits::default().requests as usize;
-    for (payload, is_much) in [(10, false), (limit, true)] {
+    let all = ConnectionLimits::default().requests as usize / MAX_MESSAGE;
+    for (requests, is_much) in [(1, false), (all, true)] {
         let gate = world.gate(2);
-        assert_eq!(gate.grant_request(at_2, payload), Some(()));
-        assert_eq!(gate.has_output(), is_much, "credit for {payload} bytes");
+        for _ in 0..requests {
+            assert_eq!(gate.grant_request(at_2, MAX_MESSAGE), Some(()));
+        }
+        assert_eq!(gate.has_output(), is_much, "credit for {requests} requests");
     }
     world.pass(LATER);
     let session = world.gate(1).session(at_1).expect("open");
@@ -132,35 +134,14 @@ fn a_session_is_asked_for_output_only_if_it_may_have_some() {
 }
 
 #[test]
-fn events_are_taken_all_at_once_behind_others() {
-    let (mut world, at_1, _) = pair();
-    let mut events = VecDeque::new();
-    for sequence in 1..=4 {
-        let session = world.gate(1).session(at_1).expect("open");
-        let mut message = request(node(1), sequence, payload(10));
-        session.send_request(&mut message, &method()).expect("room");
-        let until = world.now + LATER;
-        while world.step(until) {}
-        if sequence % 2 == 0 {
-            world.gate(2).take_events(&mut events);
-            let arrived = events
-                .iter()
-                .filter(|event| matches!(event.1, Ok(Event::Message(_))));
-            assert_eq!(arrived.count() as u64, sequence);
-        }
-    }
-    assert_eq!(world.gate(2).poll_event(), None);
-}
-
-#[test]
 fn messages_are_numbered_and_acknowledged_in_order() {
     let (mut world, at_1, _) = pair();
     let first = world.gate(1).session(at_1).expect("open").acknowledged();
     for sequence in 1..=3 {
         let session = world.gate(1).session(at_1).expect("open");
         let mut message = request(node(1), sequence, payload(10));
-        let number = session.send_request(&mut message, &method()).expect("room");
-        assert_eq!(number.index(), first + sequence - 1);
+        let mark = session.send_request(&mut message, &method()).expect("room");
+        assert_eq!(mark, Mark::Written(first + sequence));
         world.pass(LATER);
         let session = world.gate(1).session(at_1).expect("open");
         assert_eq!(session.acknowledged(), first + sequence);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{BodyRefusal, Connection, MAX_BODIES, MethodDefinition};
 use wallaby_proto::endpoint::{
     BodyEnd, BodyNext, CallKey, CallOptions, Endpoint, How, InBody, NewDelegation, OutBody,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };

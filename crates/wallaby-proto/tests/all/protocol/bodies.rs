@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     BodyEvent, BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, MAX_BODIES,
     Refusal,

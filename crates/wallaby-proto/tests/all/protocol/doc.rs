@@ -6,14 +6,12 @@ const DOC: &str = include_str!("../../../../../docs/protocol.md");
 const SOURCES: &[(&str, &str)] = &[
     ("address", include_str!("../../../src/address.rs")),
     ("bodies", include_str!("../../../src/connection/bodies.rs")),
-    ("credit", include_str!("../../../src/connection/credit.rs")),
-    ("hello", include_str!("../../../src/connection/hello.rs")),
+    ("credit", include_str!("../../../src/carrier/credit.rs")),
+    ("hello", include_str!("../../../src/carrier/hello.rs")),
     ("id", include_str!("../../../src/id.rs")),
     ("initiator", include_str!("../../../src/call/initiator.rs")),
-    (
-        "methods",
-        include_str!("../../../src/connection/methods.rs"),
-    ),
+    ("methods", include_str!("../../../src/carrier/methods.rs")),
+    ("output", include_str!("../../../src/carrier/output.rs")),
     ("connection", include_str!("../../../src/connection/mod.rs")),
     ("parts", include_str!("../../../src/connection/parts.rs")),
     ("pace", include_str!("../../../src/connection/pace.rs")),
@@ -34,10 +32,6 @@ const SOURCES: &[(&str, &str)] = &[
     (
         "datagram gate",
         include_str!("../../../src/datagram/gate.rs"),
-    ),
-    (
-        "datagram methods",
-        include_str!("../../../src/datagram/methods.rs"),
     ),
     ("datagram mod", include_str!("../../../src/datagram/mod.rs")),
     (

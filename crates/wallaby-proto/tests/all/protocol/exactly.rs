@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive,
     KeepAliveSettings, Refusal,
@@ -30,7 +31,8 @@ fn wide() -> ConnectionLimits {
 }
 
 fn send(connection: &mut Connection, len: usize) -> Result<(), Refusal> {
-    connection.send_request(&mut request(len), &method())
+    let sent = connection.send_request(&mut request(len), &method());
+    sent.map(drop)
 }
 
 /// Alice's end, whose output is full to the last byte.

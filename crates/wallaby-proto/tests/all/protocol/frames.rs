@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, ConnectionLimits, Event, Features, Hello};
 use wallaby_proto::wire::{LinkEnds, Message, Options, Request};
 

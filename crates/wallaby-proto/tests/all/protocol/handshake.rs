@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use proptest::prelude::*;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     ConnectionError, ConnectionLimits, Event, Features, Hello, Refusal, VERSION,
 };

@@ -8,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use wallaby_proto::Status;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, ConnectionLimits};
 use wallaby_proto::wire::Message;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     ConnectionError, ConnectionLimits, KeepAlive, KeepAliveSettings, Refusal,
 };

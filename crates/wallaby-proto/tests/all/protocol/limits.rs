@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::Server;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     ConnectionError, ConnectionLimits, Event, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition,
     Refusal,
@@ -137,7 +138,7 @@ fn a_connection_has_room_for_so_many_methods() {
         .alice
         .send_request(&mut request(0), &method(MAX_METHODS))
         .expect_err("all are taken");
-    assert_eq!(refusal, Refusal::NoMethodNumber);
+    assert_eq!(refusal, Refusal::NoMethodName);
     assert!(
         pair.alice
             .send_request(&mut request(0), &method(17))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, ConnectionError, ConnectionLimits, Event, Refusal};
 use wallaby_proto::wire::{Message, Response};
 
@@ -32,7 +33,7 @@ fn numbered(index: u32, size: usize) -> Response {
 }
 
 fn send(connection: &mut Connection, response: Response) -> Result<(), Refusal> {
-    connection.send_response(&response, false)
+    connection.send_response(&response, false).map(drop)
 }
 
 /// Carries all that Bob has to say to Alice, in pieces of at most `most` bytes, and her credit back.
@@ -313,7 +314,7 @@ fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
     });
     let counted = |pair: &mut Pair, index| {
         let response = numbered(index, 600 * KIB);
-        pair.bob.send_response(&response, true)
+        pair.bob.send_response(&response, true).map(drop)
     };
     assert_eq!(counted(&mut pair, 0), Ok(()));
     assert_eq!(counted(&mut pair, 1), Err(Refusal::Blocked));

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
 use wallaby_proto::wire::{Message, MethodRef};
 
@@ -97,11 +98,12 @@ fn with_number(message: Message, bodies: &mut impl Iterator<Item = u64>) -> Mess
 }
 
 fn send(pair: &mut Pair, message: Message) -> Result<(), Refusal> {
-    match message {
+    let sent = match message {
         Message::Request(mut request) => pair.alice.send_request(&mut request, &method()),
         Message::Response(response) => pair.alice.send_response(&response, true),
         message => pair.alice.send_control(message),
-    }
+    };
+    sent.map(drop)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello};
 use wallaby_proto::wire::{Message, Request};
 

@@ -13,6 +13,7 @@ use wallaby::polling::{
 };
 use wallaby::{Address, CallId, ClusterKey, Code, NodeId, RequestId};
 use wallaby_proto::Token;
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Connection, ConnectionLimits as WireLimits, Event as Heard, Features, Hello, VERSION,
 };

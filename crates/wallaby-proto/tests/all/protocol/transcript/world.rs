@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server};
+use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event};
 use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, Facts, Manifest, NodeId, RequestId, Status, Token};
@@ -155,17 +156,12 @@ impl World {
             format!("{} -> {}", self.nodes[from], self.nodes[to])
         ));
         let (connection, _) = self.ends(from, to);
-        match message {
-            Message::Request(mut request) => connection
-                .send_request(&mut request, &method())
-                .expect("credit"),
-            Message::Response(response) => {
-                connection.send_response(&response, true).expect("credit")
-            }
-            message => connection
-                .send_control(message)
-                .expect("an open connection"),
-        }
+        let sent = match message {
+            Message::Request(mut request) => connection.send_request(&mut request, &method()),
+            Message::Response(response) => connection.send_response(&response, true),
+            message => connection.send_control(message),
+        };
+        sent.expect("an open connection, and credit");
         self.under_way.push_back((from, to));
     }
 

@@ -5,7 +5,107 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::event::Granted;
 use crate::id::CallId;
+use crate::numbers::MESSAGE_COST;
+use crate::varint::Reader;
+use crate::wire::{DecodeError, MAX_FRAME};
+
+/// The window of requests, and that of parts, as a credit names them.
+pub(crate) const REQUESTS: u8 = 0;
+pub(crate) const PARTS: u8 = 1;
+
+/// Why a credit is not taken.
+pub(crate) const UNKNOWN: DecodeError = DecodeError::Malformed {
+    what: "credit",
+    why: "an unknown window",
+};
+pub(crate) const TOO_WIDE: DecodeError = DecodeError::Malformed {
+    what: "credit",
+    why: "more than a window can hold",
+};
+
+/// Reads a credit: of which window, and how many bytes more.
+pub(crate) fn read(body: &[u8]) -> Result<(Granted, u64), DecodeError> {
+    let what = "credit";
+    let mut reader = Reader::new(body);
+    let granted = match reader.u8(what)? {
+        REQUESTS => Granted::Requests,
+        PARTS => Granted::Parts,
+        _ => return Err(UNKNOWN),
+    };
+    let bytes = reader.varint(what)?;
+    reader.finish(what)?;
+    Ok((granted, bytes))
+}
+
+/// The windows of requests: what this side may send, and what its peer may.
+#[derive(Debug)]
+pub(crate) struct RequestWindows {
+    /// Less than nothing if the latest request was larger than what was left.
+    left: i64,
+    /// Most that a payload costs of the peer's window, and of this side's.
+    dearest: u64,
+    dearest_own: u64,
+    grants: Grants,
+}
+
+impl RequestWindows {
+    /// This side takes requests of so many bytes, each with a payload of at most `longest`.
+    pub(crate) fn new(window: u64, longest: u64) -> Self {
+        let dearest_own = dearest(window);
+        Self {
+            left: 0,
+            dearest: 0,
+            dearest_own,
+            grants: Grants::new(window, dearest_own.min(longest) + MESSAGE_COST, window / 2),
+        }
+    }
+
+    /// The handshake told how much the peer takes.
+    pub(crate) fn open(&mut self, window: u64) {
+        self.left = window.min(i64::MAX as u64).cast_signed();
+        self.dearest = dearest(window);
+    }
+
+    /// Whether one more request may be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.left > 0
+    }
+
+    /// A request with this payload is sent.
+    pub(crate) fn spend(&mut self, payload: usize) {
+        self.left -= cost(payload, self.dearest).cast_signed();
+    }
+
+    /// The peer takes so many bytes more; `None` if that is more than a window can hold.
+    pub(crate) fn widen(&mut self, bytes: u64) -> Option<()> {
+        self.left = self.left.checked_add(i64::try_from(bytes).ok()?)?;
+        Some(())
+    }
+
+    /// A request with this payload has come; `false` if it was not granted.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, payload: usize) -> bool {
+        self.grants.take(cost(payload, self.dearest_own))
+    }
+
+    /// One has left the queue for its handler, or was refused; returns what to grant now.
+    pub(crate) fn give_back(&mut self, payload: usize) -> Option<u64> {
+        self.grants.add(cost(payload, self.dearest_own))
+    }
+}
+
+/// What a request costs of a window of which no payload costs more than `dearest`. Both sides reckon so.
+fn cost(payload: usize, dearest: u64) -> u64 {
+    (payload as u64).min(dearest) + MESSAGE_COST
+}
+
+/// Most that the payload of a request costs of a window of this size. One that travels in parts costs at most an eighth of
+/// it, so that small requests are not kept back while large ones are under way.
+fn dearest(window: u64) -> u64 {
+    (window / 8).max(MAX_FRAME as u64)
+}
 
 /// Most calls whose credit a connection keeps; the one that used it least recently is forgotten first, which gives it a
 /// fresh window.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::connection::{ConnectionError, MAX_BODY};
-use crate::wire::PingSettings;
+use super::event::ConnectionError;
+use crate::wire::{MAX_BODY, PingSettings};
 
 /// While the budget is used up but for its last quarter, unfinished messages must arrive so many times as fast as otherwise.
 const PRESSED: u64 = 16;

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{BodyEvent, Hello, MethodDefinition};
+use super::hello::Hello;
+use super::methods::MethodDefinition;
+use crate::connection::BodyEvent;
 use crate::id::{CallId, NodeId};
+use crate::numbers::MAX_REASON;
+use crate::varint::Reader;
 use crate::wire::{DecodeError, Message};
 
 /// What arrived.
@@ -38,6 +42,30 @@ pub enum Event {
     },
     /// The peer closes the connection and says why.
     Closed(String),
+}
+
+/// A reason that a peer gives, as far as it is told.
+pub(crate) fn told(reason: &[u8]) -> String {
+    let told = &reason[..reason.len().min(MAX_REASON)];
+    String::from_utf8_lossy(told).into_owned()
+}
+
+/// A reason as far as it is told to a peer.
+pub(crate) fn telling(reason: &str) -> &[u8] {
+    &reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON)]
+}
+
+/// The peer sends nothing new. How much it has read stands behind, if it `may` tell that.
+pub(crate) fn going_away(body: &[u8], may: bool) -> Result<Event, DecodeError> {
+    let what = "going away";
+    let mut reader = Reader::new(body);
+    let received = reader.varint(what)?;
+    let read = match may && !reader.is_empty() {
+        true => Some(reader.varint(what)?),
+        false => None,
+    };
+    reader.finish(what)?;
+    Ok(Event::GoingAway { received, read })
 }
 
 /// For what there is credit or room again.
@@ -91,14 +119,14 @@ pub enum ConnectionError {
         /// Of what.
         what: &'static str,
     },
-    /// An unfinished message grew too slowly: see [`super::PartialLimits`].
+    /// An unfinished message grew too slowly: see [`PartialLimits`](super::bounds::PartialLimits).
     #[error("an unfinished message is stalled: it gains less than {rate} bytes a second")]
     Stalled {
         /// What it must gain at least.
         rate: u64,
     },
     /// Unfinished messages of all connections took too much room for too long, and those of this one took most: see
-    /// [`super::PartialLimits`].
+    /// [`PartialLimits`](super::bounds::PartialLimits).
     #[error(
         "there is no room for unfinished messages, and this connection, which holds {held} bytes of them, holds most or has waited for too long"
     )]
@@ -106,7 +134,7 @@ pub enum ConnectionError {
         /// Bytes that have arrived of its unfinished messages.
         held: u64,
     },
-    /// The peer read nothing, or hardly anything, of what waits for it: see [`super::KeepAlive::look`].
+    /// The peer read nothing, or hardly anything, of what waits for it: see [`KeepAlive::look`](crate::connection::KeepAlive::look).
     #[error("the peer read too little in {silence:?}: {waiting} bytes still wait for it")]
     Unread {
         /// Bytes of output.
@@ -114,7 +142,7 @@ pub enum ConnectionError {
         /// For how long.
         silence: Duration,
     },
-    /// The peer gave no sign of life, though it was asked: see [`super::KeepAlive`].
+    /// The peer gave no sign of life, though it was asked: see [`KeepAlive`](crate::connection::KeepAlive).
     #[error("nothing was heard from the peer for {silence:?}, though it was asked")]
     Silent {
         /// For how long.
@@ -131,13 +159,13 @@ impl From<DecodeError> for ConnectionError {
 /// Why a message was not accepted for sending; the connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// The handshake is not done yet.
-    #[error("the handshake is not done yet")]
+    /// The handshake is not done yet, or the connection is being closed.
+    #[error("the connection is not open")]
     NotOpen,
     /// There is no credit or no room for it now; [`Event::Credit`] or writing output changes that.
     #[error("no credit for it now")]
     Blocked,
-    /// It is longer than the peer takes.
+    /// It is longer than the peer, this side, or datagrams take.
     #[error("a message of {size} bytes, but the peer takes at most {limit}")]
     TooLarge {
         /// Its payload, in bytes.
@@ -146,8 +174,8 @@ pub enum Refusal {
         limit: u64,
     },
     /// The peer takes no more method names on this connection, or two have the same hash.
-    #[error("no number is left for its method on this connection")]
-    NoMethodNumber,
+    #[error("no name is left for its method on this connection")]
+    NoMethodName,
     /// A request with a body, where messages may overtake each other.
     #[error("a body can't follow a request over udp: (over tcp:, unix:, shm: and mem: it can)")]
     NoBodies,

@@ -2,8 +2,8 @@
 
 use bytes::BufMut;
 
+use super::event::ConnectionError;
 use crate::address::Address;
-use crate::connection::ConnectionError;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME};
@@ -12,7 +12,7 @@ use crate::wire::{DecodeError, MAX_FRAME};
 pub const VERSION: u8 = 1;
 
 /// Begins every connection, so that another protocol on the port is told at once.
-const MAGIC: [u8; 4] = *b"WLBY";
+pub(crate) const MAGIC: [u8; 4] = *b"WLBY";
 
 const MAX_EXTENSIONS: usize = 1024;
 
@@ -99,12 +99,13 @@ impl Default for ConnectionLimits {
 }
 
 impl Hello {
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    /// Appends it, for whom is `expected`.
+    pub(crate) fn put(&self, out: &mut Vec<u8>, expected: Option<NodeId>) {
         out.put_slice(&MAGIC);
         out.put_u8(self.versions.0);
         out.put_u8(self.versions.1);
         self.node.put(out);
-        out.put_u64(self.expected.map_or(0, NodeId::get));
+        out.put_u64(expected.map_or(0, NodeId::get));
         out.put_u8(u8::from(self.address.is_some()));
         if let Some(address) = &self.address {
             address.put(out);
@@ -191,7 +192,7 @@ impl Hello {
     }
 
     /// The highest version that both sides speak.
-    pub(super) fn common_version(&self, theirs: (u8, u8)) -> Option<u8> {
+    fn common_version(&self, theirs: (u8, u8)) -> Option<u8> {
         let version = self.versions.1.min(theirs.1);
         (version >= self.versions.0.max(theirs.0)).then_some(version)
     }

@@ -6,77 +6,10 @@
 //! how long it waited. This is the base delay and the queueing delay of LEDBAT (RFC 6817, section 3.4.2 and appendix A.2). The
 //! time that the quickest one took is not known, and not subtracted: a server is never ahead of its initiator's clock.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Connection, ConnectionError, Features, Hello, read_one};
-use crate::varint;
-use crate::wire::{Request, kind};
-
-impl Connection {
-    /// Whether the time is told ahead of this request, so that [`set_time`](Self::set_time) is of use before it is sent.
-    pub fn tells_time(&self, request: &Request) -> bool {
-        let wants = |hello: &Arc<Hello>| hello.features.contains(Features::TIME);
-        request.is_timed() && self.peer.as_ref().is_some_and(wants)
-    }
-
-    /// Tells the time ahead of a request; returns the time that was told last.
-    #[inline(never)]
-    pub(super) fn tell_time(&mut self) -> Option<Duration> {
-        if let Some(time) = self.telling.due(self.now?) {
-            self.put_time(time);
-        }
-        self.telling.told
-    }
-
-    /// A request whose parts begin now was sent at this time: tells it again, unless it is what was told last.
-    #[cold]
-    pub(super) fn tell_again(&mut self, told: Duration) {
-        if let Some(time) = self.telling.again(told) {
-            self.put_time(time);
-        }
-    }
-
-    fn put_time(&mut self, time: u64) {
-        self.output
-            .put_frame(kind::TIME, |out| varint::put(out, time));
-    }
-
-    /// The first time that comes says that others will: from now on this side's own time is asked for.
-    #[inline(never)]
-    pub(super) fn handle_time(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
-        let told = read_one(body, "time")?;
-        match (&mut self.transit, self.now) {
-            (Some(transit), Some(now)) => transit.handle_time(told, now),
-            _ => {
-                self.transit.get_or_insert_default().note_time(told);
-                self.now = None;
-            }
-        }
-        Ok(())
-    }
-
-    /// How long a request that arrives now has waited at least.
-    pub(super) fn waited(&self) -> Duration {
-        self.waited_since(self.told())
-    }
-
-    /// The latest time that the peer has told. What begins to arrive now was sent then, or less than [`EVERY`] later.
-    pub(super) fn told(&self) -> Option<PeerTime> {
-        self.transit.as_ref()?.told
-    }
-
-    /// The same for a request that began to arrive when this was the latest time.
-    pub(super) fn waited_since(&self, told: Option<PeerTime>) -> Duration {
-        let (Some(transit), Some(told), Some(now)) = (&self.transit, told, self.now) else {
-            return Duration::ZERO;
-        };
-        transit.waited_since(told, now).saturating_sub(EVERY)
-    }
-}
-
 /// How often a sender tells its time, at most.
-const EVERY: Duration = Duration::from_millis(10);
+pub(crate) const EVERY: Duration = Duration::from_millis(10);
 
 /// The least delay is that of the latest half, or of the one before it. Clocks do not drift by much meanwhile.
 const HALF: Duration = Duration::from_secs(15);
@@ -87,7 +20,7 @@ const DRIFT: u32 = 4096;
 /// When this side has told its time last.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
-    told: Option<Duration>,
+    pub(crate) told: Option<Duration>,
 }
 
 impl Telling {
@@ -101,7 +34,7 @@ impl Telling {
     }
 
     /// This time has to be what was told last: in microseconds, if it is not.
-    fn again(&mut self, time: Duration) -> Option<u64> {
+    pub(crate) fn again(&mut self, time: Duration) -> Option<u64> {
         let before = self.told.replace(time);
         (before != self.told).then(|| microseconds(time))
     }
@@ -114,12 +47,12 @@ pub(crate) fn microseconds(now: Duration) -> u64 {
 
 /// What a peer's clock showed, in microseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PeerTime(i64);
+pub(crate) struct PeerTime(i64);
 
 /// What the peer's times tell of those on the way.
 #[derive(Debug, Default)]
 pub(crate) struct Transit {
-    told: Option<PeerTime>,
+    pub(crate) told: Option<PeerTime>,
     /// The least delay of this half of the time and of the half before.
     least: [Option<Delay>; 2],
     /// When this half began.
@@ -151,7 +84,7 @@ impl Transit {
     }
 
     /// The peer's clock showed this last.
-    fn note_time(&mut self, told: u64) -> PeerTime {
+    pub(crate) fn note_time(&mut self, told: u64) -> PeerTime {
         *self
             .told
             .insert(PeerTime(i64::try_from(told).unwrap_or(i64::MAX)))
@@ -164,7 +97,7 @@ impl Transit {
     }
 
     /// How long something has waited that was sent when the peer's clock showed `told`, and has arrived at `now`.
-    fn waited_since(&self, told: PeerTime, now: Duration) -> Duration {
+    pub(crate) fn waited_since(&self, told: PeerTime, now: Duration) -> Duration {
         let known = self.least.iter().flatten();
         let Some(least) = known.min_by_key(|least| least.microseconds) else {
             return Duration::ZERO;

@@ -177,11 +177,6 @@ impl BudgetShare {
         }
     }
 
-    /// The connection has ended: it holds nothing more.
-    pub(crate) fn clear(&mut self) {
-        self.remove(self.held);
-    }
-
     fn note_held(&self) {
         if let Some(place) = self.place
             && let Some(place) = self.partials.queue().places.get_mut(&place)
@@ -340,7 +335,7 @@ impl BudgetShare {
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.clear();
+        self.remove(self.held);
     }
 }
 

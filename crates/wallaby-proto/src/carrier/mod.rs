@@ -86,7 +86,7 @@ impl AddAssign for Counters {
 
 /// One that carries a peer's messages.
 pub trait Carrier {
-    // What each does in its own way.
+    // What each does in its own way. Others than the methods below send by those: they look for room and credit first.
 
     /// What is the same for all.
     fn peering(&self) -> &Peering;

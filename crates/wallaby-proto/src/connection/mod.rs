@@ -269,11 +269,6 @@ impl Connection {
         self.inbox.check(now, is_read)
     }
 
-    /// The connection has ended: what it holds of unfinished messages is given back, also if it is kept.
-    pub fn drop_unfinished(&mut self) {
-        self.inbox.clear();
-    }
-
     fn send_hello(&mut self, expected: Option<NodeId>) {
         let me = &self.peering.me;
         self.output

@@ -287,13 +287,6 @@ impl PartsInbox {
         self.withheld > 0
     }
 
-    /// The connection has ended: nothing becomes whole any more.
-    pub(super) fn clear(&mut self) {
-        self.streams.clear();
-        self.share.clear();
-        self.withheld = 0;
-    }
-
     /// Looks whether each message has gained enough since this was last asked. Who was not read all the time, or got no
     /// credit, is excused, unless it was its turn.
     pub(super) fn check(&mut self, now: Duration, is_read: bool) -> Result<(), ConnectionError> {

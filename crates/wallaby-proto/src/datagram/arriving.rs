@@ -188,13 +188,13 @@ impl Session {
     fn handle_message(
         &mut self,
         now: Duration,
-        kind: u8,
+        mut kind: u8,
         mut body: Bytes,
         events: &mut impl FnMut(Event),
     ) -> Result<Option<String>, Dropped> {
         let size = body.len() as u64;
+        let mut sent = None;
         match kind {
-            kind::REQUEST => self.handle_whole(kind, body, size, None, events)?,
             INTRODUCTION => {
                 let mut reader = Reader::new(&body);
                 let method = MethodDefinition::read(&mut reader)?;
@@ -202,45 +202,43 @@ impl Session {
                 if let Some(number) = self.peering.named.introduce(&method)? {
                     events(Event::Method(number, method));
                 }
-                self.handle_whole(kind::REQUEST, body, size, None, events)?;
+                kind = kind::REQUEST;
             }
             TIMED => {
                 let mut reader = Reader::new(&body);
-                let told = reader.varint("time")?;
+                sent = Some(reader.varint("time")?);
                 body.advance(reader.position());
-                self.handle_whole(kind::REQUEST, body, size, Some((told, now)), events)?;
+                kind = kind::REQUEST;
             }
-            kind::CREDIT => events(self.handle_credit(&body)?),
-            kind::CALL_CREDIT => events(self.peering.handle_call_credit(&body)?),
-            kind::GOING_AWAY => events(going_away(&body, false)?),
             kind::CLOSE => return Ok(Some(told(&body))),
-            kind => self.handle_whole(kind, body, size, None, events)?,
+            kind if kind < kind::REQUEST => {
+                events(self.handle_own(kind, &body)?);
+                return Ok(None);
+            }
+            _ => {}
         }
-        Ok(None)
-    }
-
-    /// A message; of a request that is timed, when it was sent by the peer's clock and what this one shows.
-    #[inline(always)]
-    fn handle_whole(
-        &mut self,
-        kind: u8,
-        body: Bytes,
-        size: u64,
-        times: Option<(u64, Duration)>,
-        events: &mut impl FnMut(Event),
-    ) -> Result<(), Dropped> {
         let event = receive(self, (kind, body, size), false, |session, request| {
             if request.body().is_some() {
                 let (what, why) = ("request", "a body, over datagrams");
                 return Err(DecodeError::Malformed { what, why }.into());
             }
-            if let Some((told, now)) = times {
-                request.waited = session.waited(told, now);
+            if let Some(sent) = sent {
+                request.waited = session.waited(sent, now);
             }
             Ok(())
         });
         event?.into_iter().for_each(events);
-        Ok(())
+        Ok(None)
+    }
+
+    /// What concerns the session alone.
+    fn handle_own(&mut self, kind: u8, body: &[u8]) -> Result<Event, DecodeError> {
+        match kind {
+            kind::CREDIT => self.handle_credit(body),
+            kind::CALL_CREDIT => self.peering.handle_call_credit(body),
+            kind::GOING_AWAY => going_away(body, false),
+            kind => Err(DecodeError::UnknownKind { kind }),
+        }
     }
 
     /// How long a request has waited that was sent when the peer's clock showed this.

@@ -187,9 +187,7 @@ impl Gate {
             asked: None,
             tries: 0,
         };
-        let me = Arc::clone(&self.me);
-        let (settings, partials) = (&self.settings, &self.partials);
-        let session = Session::new(me, to, (id, 0), stage, now, settings, partials);
+        let session = self.begin(to, (id, 0), stage, now);
         self.insert(session);
         Ok(SessionId(id))
     }
@@ -554,11 +552,7 @@ impl Gate {
         let stage = Stage::Open {
             issued: Some(issued),
         };
-        let me = Arc::clone(&self.me);
-        let (settings, partials) = (&self.settings, &self.partials);
-        let ids = (server, client);
-        let mut session = Session::new(me, from, ids, stage, now, settings, partials);
-        session.since = since;
+        let mut session = self.begin(from, (server, client), stage, since);
         session.peering.open(Arc::clone(&peer));
         // The challenge went there, and this came back.
         session.recovery.measure(now.saturating_sub(since));
@@ -637,6 +631,11 @@ impl Gate {
         } else {
             self.answers.push_back((to, answer));
         }
+    }
+
+    fn begin(&self, to: SocketAddr, ids: (u64, u64), stage: Stage, since: Duration) -> Session {
+        let me = Arc::clone(&self.me);
+        Session::new(me, to, ids, (stage, since), &self.settings, &self.partials)
     }
 
     fn insert(&mut self, session: Session) {

@@ -102,8 +102,7 @@ impl Session {
         me: Arc<Hello>,
         remote: SocketAddr,
         ids: (u64, u64),
-        stage: Stage,
-        now: Duration,
+        (stage, since): (Stage, Duration),
         settings: &Settings,
         partials: &Partials,
     ) -> Self {
@@ -124,7 +123,7 @@ impl Session {
             probe: false,
             probes: 0,
             length_before: 0,
-            since: now,
+            since,
             presence: Presence::Assumed,
             settings: *settings,
             queued: false,

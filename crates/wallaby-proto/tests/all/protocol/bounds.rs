@@ -476,6 +476,7 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
         other.server.grant_withheld();
         assert!(other.server.is_withholding());
     }
+    let nobody = Arc::new(hello(bob(), ConnectionLimits::default()));
     let mut closed = Vec::new();
     for period in 1..=4 {
         let now = PERIOD * period;
@@ -484,7 +485,7 @@ fn who_holds_most_is_closed_when_no_turn_ends() {
             if let Err(error) = other.server.check_stalled(now) {
                 assert!(matches!(error, ConnectionError::Crowding { .. }), "{error}");
                 closed.push(index);
-                other.server.drop_unfinished();
+                other.server = Connection::accept(Arc::clone(&nobody));
             }
         }
         if !closed.is_empty() {
@@ -550,7 +551,7 @@ fn who_waits_again_and_again_and_never_goes_on_is_closed() {
         if ended.is_some() {
             break;
         }
-        busy.server.drop_unfinished();
+        drop(busy);
         waiting.server.grant_withheld();
         assert!(!waiting.server.is_withholding());
         busy = begin(12_700);
@@ -649,7 +650,7 @@ fn a_connection_that_has_ended_gives_its_turn_back() {
     }
     let mut other = Hostile::with_request(&bounds, 1 << 20);
     assert!((0..20).all(|_| !other.goes_on()));
-    gone.server.drop_unfinished();
+    drop(gone);
     assert!((0..100).any(|_| other.goes_on()));
 }
 

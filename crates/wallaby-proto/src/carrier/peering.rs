@@ -134,7 +134,7 @@ impl Peering {
     pub(crate) fn is_too_large(&mut self, payload: usize, size: u64) -> bool {
         self.counters.messages_received += 1;
         let limit = self.me.limits.message;
-        payload as u64 > limit || size > limit.saturating_add(MAX_FRAME as u64)
+        size > limit && (payload as u64 > limit || size > limit.saturating_add(MAX_FRAME as u64))
     }
 
     /// A request has come that will wait for its handler: it must have been granted.

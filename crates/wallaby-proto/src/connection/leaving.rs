@@ -166,7 +166,7 @@ impl Connection {
     ) -> Mark {
         let in_parts = payload.len() > MAX_FRAME;
         let link = self.peering.leaving(!in_parts);
-        self.last_mark = if in_parts {
+        if in_parts {
             let mut header = Vec::new();
             put_header(&mut header, link);
             Mark::Parts(self.outbox.push(kind, header, payload))
@@ -178,8 +178,7 @@ impl Connection {
                 out.extend_from_slice(payload);
             });
             Mark::Written(self.end())
-        };
-        self.last_mark
+        }
     }
 
     #[cold]

@@ -69,7 +69,6 @@ pub struct Connection {
     arriving: usize,
     /// How many probes were sent.
     probes: u64,
-    last_mark: Mark,
     /// Messages in parts that have left the outbox: their streams, and how far the output must be written for them.
     left: VecDeque<(u64, u64)>,
     /// Answers in parts that the peer is to pass on, by their streams.
@@ -116,7 +115,6 @@ impl Connection {
             transit: None,
             arriving: 0,
             probes: 0,
-            last_mark: Mark::Written(0),
             left: VecDeque::new(),
             large_relayed: Vec::new(),
         }
@@ -181,13 +179,8 @@ impl Connection {
     }
 
     /// How far the output must be written for all that is in it now.
-    fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.peering.counters.bytes_sent + self.output.len() as u64
-    }
-
-    /// Where the message that was sent last stands in the output.
-    pub fn mark(&self) -> Mark {
-        self.last_mark
     }
 
     /// The next message in parts whose last part has been added to the output, and how far the output must be written

@@ -513,14 +513,14 @@ impl<P: Probe> Endpoint<P> {
     /// A ping goes out behind what its server's stream has not taken yet: until then no answer can come.
     fn note_ping_behind(&mut self, sequence: u64, id: ConnId) {
         let stream = self.conns.get(id).and_then(|peer| peer.stream());
-        let Some(mark) = stream.map(|stream| stream.connection.mark()) else {
+        let Some(end) = stream.map(|stream| stream.connection.end()) else {
             return;
         };
         let call = self.calls.get_mut(sequence);
         let roots = call.into_iter().flat_map(|call| call.roots.iter_mut());
         for root in roots.filter(|root| root.session == Some(id)) {
-            if let Mark::Written(_) = root.mark {
-                root.mark = mark;
+            if let Mark::Written(mark) = &mut root.mark {
+                *mark = end;
             }
         }
     }

@@ -39,10 +39,8 @@ fn a_mark_is_where_a_message_ends_in_the_output() {
     assert!(before > 0, "the hello");
     let mut marks = Vec::new();
     for payload in [10, 1000] {
-        pair.bob
-            .send_response(&answer(payload), false)
-            .expect("room");
-        marks.push(pair.bob.mark());
+        let mark = pair.bob.send_response(&answer(payload), false);
+        marks.push(mark.expect("room"));
     }
     let waits = pair.bob.waiting() as u64;
     let Mark::Written(first) = marks[0] else {
@@ -59,8 +57,8 @@ fn what_has_left_in_parts_is_told_once_with_its_place() {
     let mut pair = Pair::open(ConnectionLimits::default());
     let mut streams = Vec::new();
     for _ in 0..2 {
-        pair.bob.send_response(&answer(LARGE), false).expect("room");
-        let Mark::Parts(stream) = pair.bob.mark() else {
+        let mark = pair.bob.send_response(&answer(LARGE), false);
+        let Ok(Mark::Parts(stream)) = mark else {
             panic!("it travels in parts")
         };
         streams.push(stream);

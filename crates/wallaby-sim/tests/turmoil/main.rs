@@ -1,14 +1,14 @@
 //! Endpoints as users have them, with pool, relay and driver, in random worlds: a simulated network that delays, cuts
 //! and loses, hosts that crash and come back, virtual time, and an oracle that saw every handler.
-//! Apart from other tests, as it needs a feature that changes the network and the time of all endpoints.
+//! Not among the tests of `wallaby`, as it needs a feature that changes the network and the time of all endpoints.
 //!
-//! `cargo test -p wallaby --features turmoil --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
+//! `cargo test -p wallaby-sim --profile sim --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
 //! `--seed S` one of them with its log, `--lines` only those of lines of servers.
 
 mod lines;
 mod oracle;
 mod plan;
-#[path = "../common/random.rs"]
+#[path = "../../../wallaby/tests/common/random.rs"]
 mod random;
 mod tasks;
 mod world;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     };
     if failed {
         println!(
-            "again, with a log: cargo test -p wallaby --features turmoil --test turmoil -- --seed S"
+            "again, with a log: cargo test -p wallaby-sim --profile sim --test turmoil -- --seed S"
         );
     }
     ExitCode::from(u8::from(failed))

@@ -657,7 +657,12 @@ impl StillRunning {
     fn describe(&self) -> String {
         let mut parts: Vec<String> = self.handlers.iter().map(ToString::to_string).collect();
         if self.more > 0 {
-            parts.push(format!("{} more handlers still run", self.more));
+            let plural = if self.more == 1 {
+                " still runs"
+            } else {
+                "s still run"
+            };
+            parts.push(format!("{} more handler{plural}", self.more));
         }
         if self.unheard > 0 {
             let branches = if self.unheard == 1 {

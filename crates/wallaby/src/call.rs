@@ -175,11 +175,10 @@ impl CallShared {
         .await;
     }
 
-    /// The same, for so long at most; what runs on then.
-    async fn stopped(&self, within: Duration) -> StillRunning {
-        self.with(|core, key| core.endpoint.wait_for_stop(key, within));
+    /// Waits for that until then at most; what runs on then.
+    async fn stopped(&self, until: Instant) -> StillRunning {
         let mut settled = pin!(self.settled());
-        let mut late = pin!(timer::sleep_until(Instant::now() + timer::bounded(within)));
+        let mut late = pin!(timer::sleep_until(until));
         poll_fn(|cx| match settled.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => late.as_mut().poll(cx),
@@ -577,15 +576,20 @@ impl RawCall {
     /// What runs on then.
     pub async fn stop_within(&self, grace: Duration) -> Result<(), StillRunning> {
         self.abort();
-        let end = Instant::now() + timer::bounded(grace);
-        let left = || end.saturating_duration_since(Instant::now());
-        let mut running = StillRunning::default();
-        if let Some(attempts) = &self.attempts {
-            for attempt in attempts.all() {
-                running = running.and(attempt.stopped(left()).await);
+        let until = Instant::now() + timer::bounded(grace);
+        let mut calls = vec![Arc::clone(&self.shared)];
+        for attempt in self.attempts.iter().flat_map(|attempts| attempts.all()) {
+            if !calls.iter().any(|call| Arc::ptr_eq(call, attempt)) {
+                calls.push(Arc::clone(attempt));
             }
         }
-        running = running.and(self.shared.stopped(left()).await);
+        let calls: Vec<Awaited> = (calls.into_iter())
+            .map(|call| Awaited::new(call, grace))
+            .collect();
+        let mut running = StillRunning::default();
+        for call in &calls {
+            running = running.and(call.0.stopped(until).await);
+        }
         match running.is_empty() {
             true => Ok(()),
             false => Err(running),
@@ -598,6 +602,24 @@ impl RawCall {
 
     pub(crate) fn shared(&self) -> &Arc<CallShared> {
         &self.shared
+    }
+}
+
+/// A call that was given up, of which somebody waits until nothing runs any more.
+struct Awaited(Arc<CallShared>);
+
+impl Awaited {
+    fn new(call: Arc<CallShared>, grace: Duration) -> Self {
+        // Whoever waits has a timer of his own, which is to be first.
+        let grace = grace.saturating_add(Duration::from_secs(1));
+        call.with(|core, key| core.endpoint.wait_for_stop(key, Some(grace)));
+        Self(call)
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        (self.0).with(|core, key| core.endpoint.wait_for_stop(key, None));
     }
 }
 

@@ -196,6 +196,8 @@ impl Endpoint {
             return Ok(());
         }
         let Load { running, waiting } = self.load();
+        // Some may have lost their place: others ran there.
+        let running = running.max(self.inner.ask(|core| core.endpoint.stopping()));
         self.close();
         Err(Undrained { running, waiting })
     }

@@ -130,6 +130,14 @@ impl WaitingHandler {
     }
 }
 
+/// The bytes behind a delegation, and where they go, if they may. They are let go of outside the endpoint's lock, which a body takes
+/// when it is dropped.
+#[derive(Default)]
+struct Following {
+    out: Option<OutBody>,
+    attached: Option<Attached>,
+}
+
 impl Handling {
     /// A request's turn has come.
     pub(crate) fn new(
@@ -268,7 +276,7 @@ impl Handling {
         }
         let own = *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Intent::lane));
         let cancelled = self.is_cancelled();
-        let mut body = None;
+        let mut body = Following::default();
         let sent = self.endpoint.enter(|core| {
             let waits = core.endpoint.waits(self.key, own) && !cancelled;
             if waits {
@@ -315,12 +323,15 @@ impl Handling {
                 false => Err(SendError::Full),
             };
         }
-        let mut body = None;
+        let (mut message, mut body) = (Some(message), Following::default());
         let sent = self.endpoint.enter(|core| {
-            if !core.endpoint.may_leave_now(self.key, message.server()) {
+            let server = message.as_ref().and_then(Intent::server);
+            if !core.endpoint.may_leave_now(self.key, server) {
                 return Err(SendError::Full);
             }
-            self.give(core, message, &mut body)?;
+            if let Some(message) = message.take() {
+                self.give(core, message, &mut body)?;
+            }
             if !self.is_polling() {
                 core.endpoint.flush(self.key);
             }
@@ -334,7 +345,7 @@ impl Handling {
         &self,
         core: &mut Core,
         message: Intent,
-        body: &mut Option<(OutBody, Attached)>,
+        body: &mut Following,
     ) -> Result<(), SendError> {
         let (key, endpoint) = (self.key, &mut core.endpoint);
         match message {
@@ -364,18 +375,20 @@ impl Handling {
         core: &mut Core,
         to: DelegatedRequest,
         last: bool,
-        body: &mut Option<(OutBody, Attached)>,
+        body: &mut Following,
     ) -> Result<(), SendError> {
+        let followed = to.body.is_some();
+        body.attached = to.body;
         let own = to.own.map(|own| *own).unwrap_or_default();
         let delegation = NewDelegation {
             server: to.server,
             method: to.method,
             payload: to.payload,
             options: Some(own.options),
-            followed: to.body.is_some(),
+            followed,
         };
         let how = if last { How::Last } else { How::More };
-        let follows = match own.place {
+        body.out = match own.place {
             None if !last => core.endpoint.delegate_with(self.key, delegation)?,
             place => {
                 let handed = core.endpoint.delegate_now(self.key, delegation, how)?;
@@ -385,13 +398,12 @@ impl Handling {
                 handed.body
             }
         };
-        *body = follows.zip(to.body);
         Ok(())
     }
 
     /// A body follows a delegation, whether the handler goes on or not.
-    pub(crate) fn send_body(&self, body: Option<(OutBody, Attached)>) {
-        if let Some((out, attached)) = body {
+    fn send_body(&self, body: Following) {
+        if let (Some(out), Some(attached)) = (body.out, body.attached) {
             let gone = || Body::broken(BodyError::Broken("it went with another request".into()));
             let body = attached.take().unwrap_or_else(gone);
             body::spawn(&self.endpoint, body, out);
@@ -749,11 +761,9 @@ impl Handling {
     /// Hands work to another server at once, whatever its handler does. That it can't be is told when it has
     /// [ended](Self::has_ended).
     pub(crate) fn send_now(&self, to: DelegatedRequest) {
-        let mut body = None;
-        let sent = (self.endpoint).enter(|core| self.give_with(core, to, false, &mut body));
-        if sent.is_ok() {
-            self.send_body(body);
-        }
+        let mut body = Following::default();
+        let _ = (self.endpoint).enter(|core| self.give_with(core, to, false, &mut body));
+        self.send_body(body);
     }
 
     /// Whether the request has ended: nothing may be sent for it any more.

@@ -722,7 +722,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
 impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// Sends an answer to the initiator; more may follow.
     ///
-    /// Answers arrive in any order if they are large or come from several servers.
+    /// Answers arrive in any order if they are large or come from several servers. The latest is held back until the handler waits for
+    /// something or goes on, as it might be the last; if the handler returns an error before that, the status takes its place.
     ///
     /// # Errors
     ///

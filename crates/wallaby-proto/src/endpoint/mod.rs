@@ -332,6 +332,8 @@ pub struct Serving {
     pub ahead: bool,
     /// They are taken also while the endpoint is drained: servers behind it wait for what their handlers hand on.
     pub while_draining: bool,
+    /// What they take of their connection's credit is free at once even so: whoever decides bounds what they hold in another way.
+    pub credit_free: bool,
     /// With a cluster's key they must be sealed, even where [others need not](Config::require_seals).
     pub sealed: bool,
 }

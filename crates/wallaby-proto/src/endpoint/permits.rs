@@ -54,7 +54,8 @@ impl<P: Probe> Endpoint<P> {
         self.executor.try_run(owner).then(|| permit(owner))
     }
 
-    /// Gives back what [`keep_permit`](Self::keep_permit) or [`take_place`](Self::take_place) has returned: the next request that waits gets [`Output::Run`].
+    /// Gives back what [`keep_permit`](Self::keep_permit) or [`take_place`](Self::take_place) has returned: the next request that
+    /// waits gets [`Output::Run`].
     pub fn release_permit(&mut self, permit: Permit) {
         if !permit.free {
             self.free_place(permit.owner);
@@ -118,7 +119,8 @@ impl<P: Probe> Endpoint<P> {
         true
     }
 
-    /// A request that was handed out [ahead](super::Serving::ahead) is to have a place, as one of this method: [`Output::Run`] tells when it is its turn, with nothing to take but the turn.
+    /// A request that was handed out [ahead](super::Serving::ahead) is to have a place, as one of this method: [`Output::Run`] tells
+    /// when it is its turn, with nothing to take but the turn.
     ///
     /// # Errors
     ///

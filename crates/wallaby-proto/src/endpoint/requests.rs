@@ -276,10 +276,13 @@ impl<P: Probe> Endpoint<P> {
         };
         let owner = (from.session(), request.call.initiator);
         let served = judged.as_ref().map_or(0, |meant| meant.served);
-        let ahead = self.serving(served).ahead;
+        let Serving {
+            ahead, credit_free, ..
+        } = self.serving(served);
         let placed = judged.is_ok() && !ahead && self.executor.try_run(owner);
         let waits = judged.is_ok() && !ahead && !placed;
-        let owed = (judged.is_ok() && !placed).then_some(payload.len());
+        let owes = judged.is_ok() && !placed && !credit_free;
+        let owed = owes.then_some(payload.len());
         if owed.is_none() {
             self.grant_request(from, payload.len());
         }

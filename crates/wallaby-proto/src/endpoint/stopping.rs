@@ -7,6 +7,7 @@ use super::event::{CallKey, Output, RequestKey};
 use super::probe::Probe;
 use crate::Status;
 use crate::call::missing::Missing;
+use crate::call::watch::StillFrozen;
 use crate::error::{RunningHandler, StillRunning};
 
 impl<P: Probe> Endpoint<P> {
@@ -33,6 +34,11 @@ impl<P: Probe> Endpoint<P> {
         self.break_bodies_of_request(key);
     }
 
+    /// How many handlers go on although their call was aborted.
+    pub fn stopping(&self) -> usize {
+        self.stopping
+    }
+
     /// Whether nothing but the end of its handler is waited for.
     #[inline]
     pub(super) fn is_stopping(&self, key: RequestKey) -> bool {
@@ -45,11 +51,13 @@ impl<P: Probe> Endpoint<P> {
         handler.is_some_and(|handler| handler.stopping.is_some())
     }
 
-    /// The handler of a request is done, whose permit is given back.
+    /// The handler of a request is done, whose permit is given back: nobody says so once more, though the request may go on.
     #[inline]
     pub(super) fn note_done(&mut self, key: RequestKey) {
         if self.is_stopping(key) {
             self.end_stopped(key);
+        } else if let Some(handler) = self.handlers.get_mut(key) {
+            handler.kept = false;
         }
     }
 
@@ -66,13 +74,14 @@ impl<P: Probe> Endpoint<P> {
     // At initiators.
 
     /// Somebody waits until nothing runs any more of a call that has failed or was aborted, for so long: its servers are asked
-    /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told.
-    pub fn wait_for_stop(&mut self, key: CallKey, within: Duration) {
-        let until = self.now.saturating_add(within);
+    /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told; and
+    /// with `None` nobody waits any more.
+    pub fn wait_for_stop(&mut self, key: CallKey, within: Option<Duration>) {
+        let now = self.now;
         if let Some(call) = self.calls.get_mut(key.0)
             && let Some(watch) = &mut call.watch
         {
-            watch.wait_for_stop(until);
+            watch.wait_for_stop(within.map(|within| now.saturating_add(within)));
         }
     }
 
@@ -84,10 +93,19 @@ impl<P: Probe> Endpoint<P> {
         let Some(watch) = &call.watch else {
             return StillRunning::default();
         };
-        let (mut running, unheard) = watch.still_running(&call.initiator);
-        let more = running.len().saturating_sub(Missing::MOST) as u64;
-        running.truncate(Missing::MOST);
-        let named = running.into_iter().map(|(request, mut path)| {
+        let most = if call.over { 0 } else { Missing::MOST };
+        let StillFrozen {
+            named,
+            more,
+            unheard,
+        } = watch.still_running(&call.initiator, most);
+        // Who is not asked any more may have stopped since.
+        let (more, unheard) = if call.over {
+            (0, more)
+        } else {
+            (more, unheard)
+        };
+        let named = named.into_iter().map(|(request, mut path)| {
             call.locate(&mut path);
             RunningHandler {
                 request,
@@ -100,7 +118,7 @@ impl<P: Probe> Endpoint<P> {
             call: Some(call.initiator.call()),
             handlers: named.collect(),
             more,
-            unheard: if call.over { 0 } else { unheard },
+            unheard,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Endpoints as users have them, with pool, relay and driver, in random worlds: a simulated network that delays, cuts
 //! and loses, hosts that crash and come back, virtual time, and an oracle that saw every handler.
-//! Not among the tests of `wallaby`, as it needs a feature that changes the network and the time of all endpoints.
+//! Apart from other tests, as it needs a feature that changes the network and the time of all endpoints.
 //!
 //! `cargo test -p wallaby-sim --profile sim --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
 //! `--seed S` one of them with its log, `--lines` only those of lines of servers.

@@ -94,7 +94,7 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     ///
     /// Handlers that wait are dropped. This waits for those that are not: one that is just being polled, to its next `.await`;
     /// what is [shielded](crate::RequestInfo::shield), and blocking handlers. It does not wait for tasks that handlers have started,
-    /// nor for what a handler does after it has given its last answer.
+    /// nor for what a handler does after its request has ended: by its last answer, or at a deadline.
     ///
     /// # Errors
     ///

@@ -18,11 +18,12 @@ impl Inner {
     /// Messages come down lines of servers, whatever is served.
     pub(super) fn serve_pipelines(self: &std::sync::Arc<Self>) {
         let definition = Arc::clone(pipeline::definition());
-        // Whoever has a cluster's key seals what it passes on.
+        // Whoever has a cluster's key seals what it passes on, and what is kept of messages is bounded by itself (`Store`).
         let how = Serving {
             one: false,
             ahead: true,
             while_draining: true,
+            credit_free: true,
             sealed: true,
         };
         self.enter(|core| {

@@ -18,6 +18,7 @@ over_every_transport!(
     who_stops_a_call_waits_until_its_handlers_are_gone,
     who_stops_a_call_waits_for_what_is_shielded,
     what_does_not_stop_in_time_is_named,
+    a_request_that_goes_on_elsewhere_ends_with_its_call,
     a_call_that_was_dropped_does_not_stay_for_what_is_shielded,
     dropping_a_call_stops_its_handler,
     a_call_within_a_handler_ends_with_its_request,
@@ -178,6 +179,30 @@ async fn what_does_not_stop_in_time_is_named(net: Net) {
     assert!(said.contains(&reached), "{said}");
     gate.open(100);
     until(|| server.load() == load(0, 0)).await;
+}
+
+/// Its handler is done, so nobody is to be waited for.
+async fn a_request_that_goes_on_elsewhere_ends_with_its_call(net: Net) {
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let method = move |request: Request<Many<String>>, (what,): (String,)| {
+        let guard = Guard(told.clone(), what);
+        async move {
+            request.reply("begun".into()).await?;
+            tokio::spawn(async move {
+                request.cancelled().await;
+                drop((request, guard));
+            });
+            Ok(())
+        }
+    };
+    let server = net.serve(service().method(&work::MANY, method)).await;
+    let client = impatient(&net).await;
+    let mut call = work::at(&client, at(&server)).many("elsewhere".into());
+    begun(&mut call).await;
+    until(|| server.load() == load(0, 0)).await;
+    assert_eq!(call.stop_within(Duration::from_secs(3600)).await, Ok(()));
+    assert_eq!(dropped.recv().await.as_deref(), Some("elsewhere"));
+    assert_eq!(server.drain(Duration::from_secs(25)).await, Ok(()));
 }
 
 /// Its server says again and again that its handler goes on.

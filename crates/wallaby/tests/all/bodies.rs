@@ -5,14 +5,16 @@ use std::sync::atomic::Ordering;
 
 use crate::common::bodies::{CHUNK, broken, byte_at, check, counted, piped};
 use crate::common::raw::{hello, request};
-use crate::common::{Gate, Net, at, client, failure, heap, load, patience, service, until, work};
+use crate::common::{
+    Gate, Net, at, client, failure, heap, load, patience, service, status, until, work,
+};
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Body, BodyError, CallId, Client, Endpoint, Failure, Limits, NodeId, One, Request,
-    Status,
+    Address, Body, BodyError, CallId, Client, Code, DialPolicy, Endpoint, Failure, Limits, NodeId,
+    One, Request, Status,
 };
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Connection;
@@ -22,6 +24,7 @@ over_every_stream!(
     a_body_goes_through_three_hops,
     a_slow_reader_slows_only_its_sender,
     a_body_that_nobody_wants_is_stopped,
+    a_body_of_a_delegation_that_may_not_be_is_stopped,
     a_broken_body_says_why,
     a_body_that_broke_does_not_look_whole_to_the_next_reader,
     a_body_breaks_with_its_call,
@@ -107,6 +110,26 @@ async fn a_body_goes_through_three_hops(net: Net) {
         assert_eq!(call.await, Ok(total.to_string()));
         assert_eq!(count.load(Ordering::Relaxed), total);
     }
+}
+
+/// It is let go while its delegation is refused.
+async fn a_body_of_a_delegation_that_may_not_be_is_stopped(net: Net) {
+    let last = at(&measuring(&net).await);
+    let onward = move |request: Request<One<String>>, (what,): (String,)| {
+        let last = last.clone();
+        async move {
+            let target = work::one(what).with_body(body_of(&request));
+            Ok::<_, Status>(request.forward(last, target).await?)
+        }
+    };
+    let nowhere = DialPolicy::default().only_if(|_| false);
+    let first = Endpoint::builder().dial_policy(nowhere);
+    let first = first.serve(service().method(&work::ONE, onward));
+    let (first, client) = (net.bind(first).await, client());
+    let (_, body) = counted(3_000_001);
+    let call = to(&client, &first).call_with_body(&work::ONE, ("x".into(),), body);
+    assert_eq!(status(call.await).code(), Code::PermissionDenied);
+    drop(first);
 }
 
 async fn a_slow_reader_slows_only_its_sender(net: Net) {

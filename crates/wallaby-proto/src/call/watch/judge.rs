@@ -365,6 +365,7 @@ impl Watch {
             seen: watched.seen,
             due: watched.due,
             stopped: watched.stopped,
+            frozen: watched.frozen,
             wound: watched.wound,
             ..WatchedBranch::default()
         };

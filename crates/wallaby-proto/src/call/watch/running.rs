@@ -11,10 +11,21 @@ use crate::id::RequestId;
 /// them are done when they are asked again.
 const ASKED: u32 = 2;
 
+/// What goes on of a call that is wound down, as its servers have said last.
+#[derive(Debug, Default)]
+pub struct StillFrozen {
+    /// Requests whose handlers go on although they were told to stop, and the requests that led to each, as far as known.
+    pub named: Vec<(RequestId, Vec<Step>)>,
+    /// How many more there are.
+    pub more: u64,
+    /// How many branches have not said whether they have stopped.
+    pub unheard: u64,
+}
+
 impl Watch {
-    /// Somebody waits until then for handlers that go on.
-    pub fn wait_for_stop(&mut self, until: Duration) {
-        self.asked_until = self.asked_until.max(until);
+    /// Somebody waits until then for handlers that go on, or nobody any more.
+    pub fn wait_for_stop(&mut self, until: Option<Duration>) {
+        self.asked_until = until.map_or(Duration::ZERO, |until| self.asked_until.max(until));
     }
 
     /// When a branch is asked no more whose handler goes on although it was told to stop: a server that always says so must not
@@ -25,16 +36,15 @@ impl Watch {
         Some(frozen.saturating_add(asked).max(self.asked_until))
     }
 
-    /// Requests whose handlers go on although they were told to stop, as their servers have said last, and what led to them, as far
-    /// as known; and how many branches have not said whether they have stopped.
-    pub fn still_running(&self, initiator: &Initiator) -> (Vec<(RequestId, Vec<Step>)>, u64) {
-        let (mut running, mut unheard) = (Vec::new(), 0);
+    /// What is known of handlers that go on; of so many of them where they run.
+    pub fn still_running(&self, initiator: &Initiator, most: usize) -> StillFrozen {
+        let mut still = StillFrozen::default();
         for (position, watched) in (0..).zip(&self.branches) {
             let Some(branch) = initiator.branch_at(position) else {
                 continue;
             };
             match watched.told_stop(branch) {
-                Stopped::Frozen => {
+                Stopped::Frozen if still.named.len() < most => {
                     let hop = watched
                         .top()
                         .map_or(branch.hop, |top| top.hop.max(branch.hop));
@@ -42,14 +52,16 @@ impl Watch {
                         path: branch.path,
                         hop,
                     };
-                    running.push((request, self.path_to(initiator, Some(position), request)));
+                    let path = self.path_to(initiator, Some(position), request);
+                    still.named.push((request, path));
                 }
+                Stopped::Frozen => still.more += 1,
                 Stopped::No if self.is_winding_down() && watched.stopped < Stopped::Quiet => {
-                    unheard += 1;
+                    still.unheard += 1;
                 }
                 _ => {}
             }
         }
-        (running, unheard)
+        still
     }
 }

@@ -36,8 +36,8 @@ pub struct DelegateOptions {
     /// Through how many servers it goes, one behind the other and the next one included: each of them may use up as much of the
     /// call's budgets, and it is not held back. 0: it has what any other delegation has.
     pub servers: u32,
-    /// It has its place in the call's tree whatever happens: it goes even while the endpoint is drained and however much waits, and
-    /// if it may not go there, a status in its server's name says so in place of an error.
+    /// It has its place in the call's tree whatever happens: the endpoint takes it even while it is drained and however much waits,
+    /// and if it may not go there, a status in its server's name says so in place of an error.
     pub always: bool,
 }
 

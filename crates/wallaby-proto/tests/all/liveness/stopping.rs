@@ -53,7 +53,7 @@ fn an_abort_reaches_all_and_has_two_milestones() {
 fn a_stubborn_handler_is_asked_again_and_again() {
     let mut desk = Desk::new();
     desk.abort();
-    desk.watch.wait_for_stop(Duration::from_secs(3600));
+    desk.watch.wait_for_stop(Some(Duration::from_secs(3600)));
     let mut milestones = Vec::new();
     for time in 1..30 {
         milestones.extend(desk.pong(1, "0", aborted(running())));
@@ -61,10 +61,13 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     }
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
-    let (running, unheard) = desk.watch.still_running(&desk.initiator);
-    assert_eq!((running.len(), unheard), (1, 0));
+    let still = desk.watch.still_running(&desk.initiator, 8);
+    assert_eq!((still.named.len(), still.more, still.unheard), (1, 0, 0));
+    let still = desk.watch.still_running(&desk.initiator, 0);
+    assert_eq!((still.named.len(), still.more, still.unheard), (0, 1, 0));
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
-    assert!(desk.watch.still_running(&desk.initiator).0.is_empty());
+    let still = desk.watch.still_running(&desk.initiator, 8);
+    assert!(still.named.is_empty());
 }
 
 /// Where nobody waits a server that says so again and again does not keep the call.
@@ -79,7 +82,8 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     }
     let quiet = milestones.iter().filter(|text| text.contains("quiet"));
     assert_eq!(quiet.count(), 1, "{milestones:?}");
-    assert_eq!(desk.watch.still_running(&desk.initiator).0.len(), 1);
+    let still = desk.watch.still_running(&desk.initiator, 8);
+    assert_eq!(still.named.len(), 1);
 }
 
 /// Note 35: winding down ends although a server is dead.

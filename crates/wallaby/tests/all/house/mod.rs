@@ -15,12 +15,12 @@ use project::{
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
 const LAYERS: &[&str] = &[
     "wallaby-proto",
-    "wallaby-sim",
     "wallaby-model",
     "wallaby-idl",
     "wallaby-macros",
     "wallaby-link",
     "wallaby",
+    "wallaby-sim",
     "wallaby-onc",
     "wallaby-tls",
     "wallaby-chain-guest",

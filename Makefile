@@ -55,8 +55,8 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} $(LINTED) test --workspace $(COMPUTED:-p=--exclude) --locked --no-fail-fast
 	@echo "== lints and tests: what computes for long, optimised; whole endpoints in 300 random worlds"
 	@$(LINTED) test $(COMPUTED) --locked --profile sim --no-fail-fast
-	@echo "== simulator: the protocol in 2,000 random worlds"
-	@"$${CARGO_TARGET_DIR:-target}/sim/wallaby-sim" --seeds 2000
+	@echo "== simulator: the protocol in 10,000 random worlds"
+	@"$${CARGO_TARGET_DIR:-target}/sim/wallaby-sim" --seeds 10000
 	@echo "== instructions: calls take no more than recorded"
 	@scripts/instructions.sh check
 

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::world::{Options, Report, run};
 
 /// Fewer seeds than this need not reach everything.
-const ENOUGH: u64 = 2000;
+const ENOUGH: u64 = 10_000;
 
 /// What many worlds came to.
 #[derive(Debug, Clone, Default)]

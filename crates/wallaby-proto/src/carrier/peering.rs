@@ -30,7 +30,7 @@ pub struct Peering {
     pub(crate) longest: u64,
     /// Messages may be sent: the handshake is done, and it is not closed.
     pub(crate) is_open: bool,
-    /// Something was refused for want of credit, and none has come since.
+    /// Something was refused for want of credit; over a stream, and none has come since.
     pub(crate) refused: bool,
     /// The sequence of the latest request of a call of this side's own that was sent, and that no other could overtake.
     pub(crate) last_sent: u64,

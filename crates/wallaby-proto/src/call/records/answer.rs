@@ -141,8 +141,8 @@ impl Records {
         for slot in requests {
             self.stop(slot, StopReason::Aborted);
             // Nobody asks for its responses any more.
-            if let Some(last) = self.table.records.at(slot).kept.take() {
-                self.kept.forget(last);
+            if let Some(first) = self.table.records.at(slot).kept.take() {
+                self.kept.forget(first);
             }
         }
     }

@@ -138,8 +138,8 @@ impl Records {
         if let Some(due) = record.due.take() {
             self.queue.remove(&(due, slot));
         }
-        if let Some(last) = record.kept.take() {
-            self.kept.forget(last);
+        if let Some(first) = record.kept.take() {
+            self.kept.forget(first);
         }
         self.fresh.remove(slot);
         self.ended.remove(slot);
@@ -405,7 +405,7 @@ pub(super) mod tests {
             for next in [known, strangers] {
                 let [few, many] = [1_000, 10_000].map(|size| most_looks(size, spoil, next));
                 println!("{few} looks among 1,000, {many} among 10,000");
-                assert!(many < few + 100 && many < 300); // some places are moved when they become too few
+                assert!(many < few + 100 && many < 300);
             }
         }
     }

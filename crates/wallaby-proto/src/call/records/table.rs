@@ -359,7 +359,8 @@ impl Table {
         first.iter().chain(further.values()).copied()
     }
 
-    /// The request of a call behind this one: either may be forgotten before the next is asked for.
+    /// The request of a call behind this one, which is known. So that both can be forgotten one after the other, it is asked before the
+    /// first is.
     #[inline]
     pub(super) fn request_after(&self, call: u32, slot: u32) -> Option<u32> {
         let Call { first, further, .. } = self.calls.get(call);
@@ -503,10 +504,12 @@ impl Table {
         slot
     }
 
-    /// Forgets a request, and its call if it was the last one.
+    /// Forgets a request that has ended, and its call if it was the last one. Whoever looks through all slots finds the free one
+    /// ended, without outputs.
     pub(super) fn remove_record(&mut self, slot: u32) {
         let generation = self.next_generation();
         let record = self.records.at(slot);
+        debug_assert!(record.ended, "what runs is not forgotten");
         let (call, name) = (record.call, record.name());
         // Its slot need not hold what takes memory, and is named by no ticket.
         (record.outputs, record.cold) = (Outputs::default(), None);

@@ -54,7 +54,7 @@ pub struct MethodDescription {
     pub signature: Option<Signature>,
 }
 
-/// What a method takes and gives.
+/// The types of a method's arguments and of its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// Whether there is exactly one answer.

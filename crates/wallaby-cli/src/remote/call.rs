@@ -152,7 +152,7 @@ fn in_json(error: &CallError) -> Value {
     })
 }
 
-/// What a method takes and gives.
+/// The types of a method's arguments and of its answer.
 struct Types<'a> {
     raw: bool,
     arguments: Option<&'a Schema>,

@@ -49,7 +49,7 @@ pub(super) fn decode(schema: &Schema, payload: &[u8]) -> Result<String, String> 
 /// The JSON so far.
 struct Out {
     text: String,
-    /// What is wrong: formats may drop the words of errors.
+    /// The error, kept here since formats may drop the words of errors.
     wrong: Option<String>,
     /// Values that may still come.
     left: usize,
@@ -187,7 +187,7 @@ fn float(finite: bool, value: impl Display + Serialize) -> String {
     }
 }
 
-/// What is being read.
+/// The value that is being read.
 #[derive(Clone, Copy)]
 enum What<'a> {
     Null,

@@ -56,7 +56,7 @@ impl fmt::Display for Place<'_> {
 #[derive(Clone, Copy)]
 struct Given<'a> {
     schema: &'a Schema,
-    /// What is wrong: formats may drop the words of errors.
+    /// The error, kept here since formats may drop the words of errors.
     wrong: &'a RefCell<Option<String>>,
     place: &'a Place<'a>,
     depth: usize,
@@ -96,7 +96,7 @@ impl<'a> Given<'a> {
         self.number(number.and_then(|number| T::try_from(number).ok()))
     }
 
-    /// Of those that no number of JSON holds.
+    /// Integers that no number of JSON holds.
     fn long<T: std::str::FromStr, E: Error>(&self) -> Result<T, E> {
         let text = match self.value {
             Value::String(text) => text.parse().ok(),

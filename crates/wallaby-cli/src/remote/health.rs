@@ -55,7 +55,7 @@ impl Health {
     }
 }
 
-/// What an error says of the state, if it says anything.
+/// The state that an error tells of, if any.
 fn refused(error: CallError) -> Result<State, CallError> {
     match (&error, error.code()) {
         (CallError::Status(_), Code::NotFound) => Ok(State::Unknown),

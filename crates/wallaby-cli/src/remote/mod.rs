@@ -1,4 +1,4 @@
-//! What is asked of an endpoint that runs: what it serves, a call, whether it takes work.
+//! Commands that ask an endpoint that runs: what it serves, a call, whether it takes work.
 
 mod call;
 mod decode;
@@ -122,7 +122,7 @@ impl Asking {
     }
 }
 
-/// Whether a method is one of Wallaby's own.
+/// Tells whether a method is one of Wallaby's own.
 fn is_own(name: &str) -> bool {
     name.starts_with("wallaby.")
 }

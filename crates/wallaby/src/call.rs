@@ -558,7 +558,8 @@ impl RawCall {
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached: after completion at once,
     /// after a failure or an abort when all its requests have been stopped or silent for the ping timeout, or two ping periods after
-    /// only handlers go on which do not stop. What may run on even then is said at [`Call::stop`](crate::Call::stop).
+    /// only handlers go on which do not stop; in any case 300 ping periods and a ping timeout later. What may run on
+    /// even then is said at [`Call::stop`](crate::Call::stop).
     pub async fn settled(&self) {
         if let Some(attempts) = &self.attempts {
             for attempt in attempts.all() {

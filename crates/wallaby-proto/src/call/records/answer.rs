@@ -228,10 +228,12 @@ impl Records {
         let silent_at = record.pinged.saturating_add(belief);
         let aborted = self.table.calls.get(record.call).aborted;
         let owes = !aborted && record.outputs.are_being_written(&self.sessions);
-        if record.ended && !owes {
+        let is_silent = silent_at <= now;
+        // Of a handler that goes on though it was told to stop, who asks no more is not told for ever.
+        if record.ended && !owes || aborted && is_silent {
             return;
         }
-        if !record.ended && silent_at <= now {
+        if !record.ended && is_silent {
             self.stop(slot, StopReason::InitiatorSilent);
         }
         let announce_at = self.table.records.get(slot).announce_at(settings.period);

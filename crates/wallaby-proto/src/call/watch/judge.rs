@@ -135,7 +135,8 @@ impl Watch {
         let evidence = self.branches[position as usize].evidence.max(since);
         let silent = evidence.saturating_add(self.settings.ping.timeout);
         let let_go = self.let_go_at(position);
-        let_go.map_or(silent, |let_go| silent.min(let_go))
+        let settled = let_go.map_or(silent, |let_go| silent.min(let_go));
+        settled.min(self.ends_winding_at(since))
     }
 
     /// Decides whether a branch has been silent for too long; returns whether there is nothing more to do for it now.

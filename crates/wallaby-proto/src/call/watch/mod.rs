@@ -52,7 +52,7 @@ pub use self::pace::MOST_ASKED;
 use self::pace::PingPace;
 use self::queue::DueQueue;
 use self::root::Roots;
-pub use self::running::StillFrozen;
+pub use self::running::{MOST_WINDING, StillFrozen};
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong};

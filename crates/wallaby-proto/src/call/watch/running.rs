@@ -6,10 +6,17 @@ use crate::call::initiator::Initiator;
 use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Step, Watch};
 use crate::id::RequestId;
+use crate::wire::PingSettings;
 
 /// For so many ping periods a branch is asked about that cannot go on any further, though nobody waits for its handlers: most of
 /// them are done when they are asked again.
 const ASKED: u32 = 2;
+
+/// For so many ping periods and a timeout a call is wound down in all: long enough to ask about all requests that it may have by
+/// default, [`MOST_ASKED`] in a period.
+///
+/// [`MOST_ASKED`]: crate::call::watch::MOST_ASKED
+pub const MOST_WINDING: u32 = 300;
 
 /// What goes on of a call that is wound down, as its servers have said last.
 #[derive(Debug, Default)]
@@ -34,6 +41,14 @@ impl Watch {
         let frozen = self.branches[position as usize].frozen?;
         let asked = self.settings.ping.period.saturating_mul(ASKED);
         Some(frozen.saturating_add(asked).max(self.asked_until))
+    }
+
+    /// When nothing is asked any more of a call that is wound down since then, whatever its servers say: one that is told to stop
+    /// and says each time that it has handed its work on must not keep the call for ever.
+    pub(super) fn ends_winding_at(&self, since: Duration) -> Duration {
+        let PingSettings { period, timeout } = self.settings.ping;
+        let most = period.saturating_mul(MOST_WINDING).saturating_add(timeout);
+        since.saturating_add(most).max(self.asked_until)
     }
 
     /// What is known of handlers that go on; of so many of them where they run.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Action, RecordLimits, SessionNumber};
 use wallaby_proto::wire::{PingSettings, Request};
-use wallaby_proto::{Facts, Manifest};
+use wallaby_proto::{Code, Facts, Manifest, Status};
 
 use crate::liveness::desk::{at, child, node, token};
-use crate::liveness::shelf::{HOME, Shelf, abort, origin, ping, request};
+use crate::liveness::shelf::{HOME, Shelf, abort, announced, origin, ping, request};
 
 #[test]
 fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
@@ -97,6 +97,29 @@ fn who_has_ended_or_was_stopped_may_not_delegate() {
     assert!(!shelf.records.may_delegate(ended.ticket), "it has ended");
     shelf.ask(abort(1, "0"));
     assert!(!shelf.records.may_delegate(handled.ticket), "it is aborted");
+}
+
+/// A handler that does not heed its abort is told of while its initiator may live, and no longer: 100 ms and two times 500 ms.
+#[test]
+fn who_is_aborted_is_announced_while_its_initiator_asks() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let times = |shelf: &mut Shelf, until| {
+        let told = announced(&shelf.until(until));
+        told.into_iter().map(|(time, _)| time).collect::<Vec<_>>()
+    };
+    shelf.ask(abort(1, "0"));
+    assert_eq!(times(&mut shelf, 250), [100, 200]);
+    shelf.ask(abort(1, "0"));
+    let first = (350..1350).step_by(100).collect::<Vec<_>>();
+    assert_eq!(times(&mut shelf, 3_600_000), first);
+    // It was only cut off.
+    shelf.ask(abort(1, "0"));
+    assert_eq!(times(&mut shelf, 3_600_100), [3_600_100]);
+    let status = Status::new(Code::Cancelled, "aborted");
+    let sent = handled.server.fail(&status, None);
+    shelf.release(handled.ticket, [sent], 7);
+    assert_eq!(times(&mut shelf, 7_200_000), []);
 }
 
 #[test]

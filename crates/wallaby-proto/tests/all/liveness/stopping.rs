@@ -86,6 +86,31 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     assert_eq!(still.named.len(), 1);
 }
 
+/// A server that says of each request that it was stopped, and went on elsewhere, keeps the call no longer than it takes to ask
+/// about all that a call may have; or than somebody waits.
+#[test]
+fn a_line_that_goes_on_for_ever_is_let_go() {
+    for (waits, quiet_at) in [(0, 100 + 300 * 100 + 500), (40_000, 40_100)] {
+        let mut desk = Desk::new();
+        let mut told = desk.abort();
+        desk.watch
+            .wait_for_stop((waits > 0).then_some(Duration::from_millis(100 + waits)));
+        let mut hop = 0;
+        while hop < 1000 && desk.watch.next_timeout().is_some() {
+            told.extend(desk.until(desk.now + 50));
+            told.extend(desk.pong(1, &format!("0+{hop}"), aborted(continued(0, 1))));
+            hop += 1;
+        }
+        let milestones = told.iter().filter(|text| !text.contains("ping"));
+        let expected = ["frozen", "quiet"].map(|text| format!("{quiet_at}: {text}"));
+        assert_eq!(milestones.collect::<Vec<_>>(), expected.each_ref());
+        assert!(
+            desk.pong(1, &format!("0+{hop}"), aborted(continued(0, 1)))
+                .is_empty()
+        );
+    }
+}
+
 /// Note 35: winding down ends although a server is dead.
 #[test]
 fn a_silent_server_is_given_up_after_the_timeout() {

@@ -28,6 +28,8 @@ pub struct Peering {
     pub(crate) output: OutputLimit,
     /// Longest payload that both sides take, and what carries their messages.
     pub(crate) longest: u64,
+    /// The same of this side alone: what it takes costs its window as much as it has bytes, or travels in parts.
+    taken: u64,
     /// Messages may be sent: the handshake is done, and it is not closed.
     pub(crate) is_open: bool,
     /// Something was refused for want of credit; over a stream, and none has come since.
@@ -54,6 +56,7 @@ impl Peering {
             calls: CallWindows::default(),
             output,
             longest: longest.min(limits.message),
+            taken: longest.min(limits.message),
             is_open: false,
             refused: false,
             last_sent: 0,
@@ -133,7 +136,7 @@ impl Peering {
     #[inline(always)]
     pub(crate) fn is_too_large(&mut self, payload: usize, size: u64) -> bool {
         self.counters.messages_received += 1;
-        let limit = self.me.limits.message;
+        let limit = self.taken;
         size > limit && (payload as u64 > limit || size > limit.saturating_add(MAX_FRAME as u64))
     }
 

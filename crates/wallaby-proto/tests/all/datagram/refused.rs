@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event};
-use wallaby_proto::datagram::{Counters, SessionId, Settings};
+use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Event};
+use wallaby_proto::datagram::{Cause, Counters, MAX_MESSAGE, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::hostile::reseal;
@@ -158,6 +158,64 @@ fn an_address_where_nobody_listens_is_asked_unless_an_answer_is_waited_for() {
     assert_eq!(asked(&mut world), 0, "a request is under way");
     world.pass(LATER);
     assert_eq!(asked(&mut world), 1, "it has arrived");
+}
+
+/// A peer that heeds no limits, in requests that other sessions never send: what it is not charged for is not taken.
+#[test]
+fn a_session_takes_no_more_payload_than_it_charges() {
+    const WINDOW: usize = 1 << 16;
+    const HEADER: usize = 2 + 1 + 8 + 8; // flags, sequence, token, the method's hash
+    let limits = ConnectionLimits {
+        requests: WINDOW as u64,
+        ..ConnectionLimits::default()
+    };
+    let mut world = World::new(1, Network::default());
+    world.start(1, 1, ConnectionLimits::default(), Settings::default());
+    world.start(2, 2, limits, Settings::default());
+    let (at_1, _) = world.open();
+    for sequence in [1, 2] {
+        world.start_log(); // the second one does not introduce its method
+        send(&mut world, at_1, sequence);
+        world.pass(LATER);
+    }
+    let log = world.take_log();
+    let genuine = &(log.iter().find(|sent| sent.from == address(1)))
+        .expect("the request")
+        .bytes;
+    let hash = &genuine[genuine.len() - 16..genuine.len() - 8]; // before "work" and the checksum
+    let mut packet = |number: u8, payload: usize| {
+        let mut bytes = genuine[..9].to_vec();
+        bytes[0] = 0x10;
+        bytes.extend([100 + number, 0x10, 50 + number]);
+        let len = HEADER + payload;
+        bytes.extend([len as u8 | 0x80, (len >> 7) as u8 | 0x80, (len >> 14) as u8]);
+        bytes.extend([0x81, 0x02, 2 * number]);
+        bytes.extend([number; 8]);
+        bytes.extend(hash);
+        bytes.resize(bytes.len() + payload, number);
+        give(&mut world, address(1), &bytes);
+        world.events(2)
+    };
+    let most = (2 << 16) - HEADER; // that one frame has
+    for number in 0..10 {
+        let told = packet(number, most);
+        let [(_, Ok(Event::TooLarge { message: Message::Request(request), size }))] = &told[..]
+        else {
+            panic!("{told:?}")
+        };
+        assert_eq!((request.payload.len(), *size), (0, 2 << 16));
+    }
+    let told = packet(10, MAX_MESSAGE);
+    let [(_, Ok(Event::Message(Message::Request(request))))] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(request.payload.len(), MAX_MESSAGE);
+    let told = packet(11, MAX_MESSAGE);
+    let [(_, Err(ended))] = &told[..] else {
+        panic!("{told:?}")
+    };
+    let overdrawn = ConnectionError::Overdrawn { what: "requests" };
+    assert_eq!(ended.cause, Cause::Broken(overdrawn));
 }
 
 /// A peer that was told of another limit than there is.

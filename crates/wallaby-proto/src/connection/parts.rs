@@ -239,9 +239,12 @@ impl PartsInbox {
                 return Err(malformed("more messages in parts than were allowed"));
             }
             Entry::Vacant(place) => {
-                let total = reader.varint(what)?;
+                let (total, kind) = (reader.varint(what)?, reader.u8(what)?);
+                if !matches!(kind, kind::REQUEST | kind::RESPONSE) {
+                    return Err(malformed("of a message that is no request and no response"));
+                }
                 place.insert(IncomingMessage {
-                    kind: reader.u8(what)?,
+                    kind,
                     total,
                     bytes: BytesMut::new(),
                     arrived: 0,

@@ -199,7 +199,15 @@ fn a_session_takes_no_more_payload_than_it_charges() {
     let most = (2 << 16) - HEADER; // that one frame has
     for number in 0..10 {
         let told = packet(number, most);
-        let [(_, Ok(Event::TooLarge { message: Message::Request(request), size }))] = &told[..]
+        let [
+            (
+                _,
+                Ok(Event::TooLarge {
+                    message: Message::Request(request),
+                    size,
+                }),
+            ),
+        ] = &told[..]
         else {
             panic!("{told:?}")
         };

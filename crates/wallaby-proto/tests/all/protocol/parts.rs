@@ -289,14 +289,25 @@ fn a_message_in_parts_that_does_not_grow_is_stalled() {
 
 #[test]
 fn malformed_parts_are_refused() {
-    let cases: [(&[u8], &str); 4] = [
+    let ping = [1, 7, 0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 0]; // a whole one
+    let in_parts = |total: &[u8]| [&[0][..], total, &[0x13], &ping].concat();
+    let [whole, impossible] = [&[14][..], &[0x80, 0x80, 0x80, 0x10]].map(|total| {
+        let body = in_parts(total);
+        [&[body.len() as u8, 0, 0, 0x04], &body[..]].concat()
+    });
+    let cases: [(&[u8], &str); 6] = [
         (&[1, 0, 0, 0x04, 0], "part"),
         (&[3, 0, 0, 0x04, 0, 9, 0x11], "nothing in it"),
         (
             &[6, 0, 0, 0x04, 0, 2, 0x11, 1, 2, 3],
             "more bytes than its message has",
         ),
-        (&[4, 0, 0, 0x04, 0, 1, 0x77, 1], "unknown frame kind 0x77"),
+        (
+            &[4, 0, 0, 0x04, 0, 1, 0x77, 1],
+            "no request and no response",
+        ),
+        (&whole, "no request and no response"),
+        (&impossible, "no request and no response"),
     ];
     for (bytes, reason) in cases {
         let error = Pair::open(ConnectionLimits::default())

@@ -155,7 +155,7 @@ async fn bytes_that_are_no_message_end_the_connection() {
             (
                 "a part of nothing known",
                 frame(0x04, &[1, 2, 0x77, 9, 9]),
-                "unknown frame kind",
+                "no request and no response",
             ),
             (
                 "credit for ever",

@@ -211,6 +211,13 @@ impl Detection {
         self.writing.entry(request).or_default().under_way += 1;
     }
 
+    /// The initiator's own output has held up what it asked about an initial request, until now: nobody could answer.
+    pub(crate) fn asked_late(&mut self, request: RequestId, now: Duration) {
+        if request.hop == 0 && request.path.levels_below(&Path::ROOT) == Some(1) {
+            self.writing.entry(request).or_default().came = Some(now);
+        }
+    }
+
     /// A pong or an announcement arrived.
     pub(crate) fn ponged(&mut self, pong: &Pong, now: Duration) {
         let RequestId { path, hop } = pong.request;
@@ -431,10 +438,7 @@ impl fmt::Display for Verdict {
             lost.since
         )?;
         if let Some(excused) = excused {
-            write!(
-                f,
-                ", its sender was still writing as it said at {excused:?}"
-            )?;
+            write!(f, ", its sender was still writing at {excused:?}")?;
         }
         write!(f, "; it was to be told by {due:?}")
     }

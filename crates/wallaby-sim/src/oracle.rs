@@ -244,6 +244,13 @@ impl Oracle {
         }
     }
 
+    /// What an initiator asks about a request has had to wait for its own output.
+    pub(crate) fn asked_late(&mut self, now: Duration, call: CallId, request: RequestId) {
+        if let Some(record) = self.calls.get_mut(&call) {
+            record.detection.asked_late(request, now);
+        }
+    }
+
     /// A server tells of a request.
     pub(crate) fn pongs(&mut self, now: Duration, pong: &Pong) {
         if let Some(record) = self.calls.get_mut(&pong.call)

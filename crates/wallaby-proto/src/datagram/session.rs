@@ -131,6 +131,13 @@ impl Session {
         }
     }
 
+    /// The application wants a session, too, that a peer's word has opened: it asks as often as for its own, and says as much.
+    pub(crate) fn name_by_application(&mut self) {
+        if let Stage::Asking { named_by, .. } | Stage::Opening { named_by, .. } = &mut self.stage {
+            *named_by = NamedBy::Application;
+        }
+    }
+
     /// Where the peer is.
     pub fn remote(&self) -> SocketAddr {
         self.remote

@@ -230,6 +230,20 @@ impl<P: Probe> Endpoint<P> {
         Ok(id)
     }
 
+    /// The application, too, wants a connection that may be being opened.
+    pub(super) fn name_by_application(&mut self, id: ConnId) {
+        let opening = self.conns.get_mut(id).filter(|peer| peer.node.is_none());
+        match opening.map(|peer| &mut peer.link) {
+            Some(Link::Stream(stream)) => stream.named_by = NamedBy::Application,
+            Some(Link::Session(socket, session)) => {
+                if let Some(session) = self.sockets.session(*socket, *session) {
+                    session.name_by_application();
+                }
+            }
+            None => {}
+        }
+    }
+
     /// Whether a connection is dialled because a peer has named its address.
     pub fn is_named_by_peer(&self, id: ConnId) -> bool {
         let stream = self.conns.get(id).and_then(Conn::stream);

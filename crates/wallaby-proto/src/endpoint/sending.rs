@@ -219,18 +219,12 @@ impl<P: Probe> Endpoint<P> {
                 }
             },
             Towards::Server(to) if self.ending => Route::Nowhere(ended(to)),
-            Towards::Server(to) => match self.conn_at(to) {
-                Some(id) => Route::Over(id),
-                None => Route::Dial(to.clone(), None, NamedBy::Application),
-            },
+            Towards::Server(to) => self.route_to(to, NamedBy::Application),
             Towards::Over(id) if self.conns.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
             Towards::Asked(Location { address, .. }, _) => {
                 match address.as_ref().map(|at| self.reachable(at)) {
-                    Some(Ok(to)) => match self.conn_at(to) {
-                        Some(id) => Route::Over(id),
-                        None => Route::Dial(to.clone(), None, NamedBy::Peer),
-                    },
+                    Some(Ok(to)) => self.route_to(to, self.named_by(parcel.message.call(), to)),
                     Some(Err(error)) => Route::Nowhere(error),
                     None => Route::Nowhere(gone()),
                 }
@@ -240,6 +234,18 @@ impl<P: Probe> Endpoint<P> {
                 self.route_to_initiator(&parcel.message, address, came)
             }
         }
+    }
+
+    /// The connection with a server, or its address, to be dialled. One that is being opened since a peer has named the address is
+    /// opened like the application's own once that wants it, too: a stranger's address is asked seldom.
+    fn route_to(&mut self, to: &Address, named_by: NamedBy) -> Route {
+        let Some(id) = self.conn_at(to) else {
+            return Route::Dial(to.clone(), None, named_by);
+        };
+        if named_by == NamedBy::Application {
+            self.name_by_application(id);
+        }
+        Route::Over(id)
     }
 
     /// The open connection by which an answer goes straight to its initiator: the one that its request came over, if the

@@ -8,7 +8,7 @@ use crate::call::records::{
 use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
-use crate::{Address, Code, NodeId, Path, RequestId, Status, Token};
+use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
 use super::calls::InitialRequest;
@@ -476,11 +476,7 @@ impl<P: Probe> Endpoint<P> {
         if !self.config.schemes.lead_to(at) {
             return self.ping_by_relays(&ping);
         }
-        // Servers say where they delegated to; the application has named the first ones itself.
-        let named_by = match self.was_sent_to(sequence, at) {
-            true => NamedBy::Application,
-            false => NamedBy::Peer,
-        };
+        let named_by = self.named_by(ping.call, at);
         let permitted =
             named_by == NamedBy::Application || self.config.dial_policy.permits(address);
         self.counters.dials_forbidden += u64::from(!permitted);
@@ -603,10 +599,13 @@ impl<P: Probe> Endpoint<P> {
         is_told && !may_be_there && left == 0
     }
 
-    /// Whether the application has sent one of the initial requests there.
-    fn was_sent_to(&self, sequence: u64, at: &Address) -> bool {
-        let call = self.calls.get(sequence);
-        call.is_some_and(|call| call.roots.iter().any(|root| root.server == *at))
+    /// Who has named the server of a call's request: the application itself those of its own calls' first requests, peers all others.
+    pub(super) fn named_by(&self, call: CallId, at: &Address) -> NamedBy {
+        let own = (call.initiator == self.node).then(|| self.calls.get(call.sequence));
+        match own.flatten() {
+            Some(call) if call.roots.iter().any(|root| root.server == *at) => NamedBy::Application,
+            _ => NamedBy::Peer,
+        }
     }
 
     /// Asks about a request whose server cannot be reached from here along the route that it went: over the sessions of the

@@ -1,6 +1,7 @@
 //! What the oracle is told of what an endpoint did.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use wallaby_proto::call::records::{Admission, StopReason};
 use wallaby_proto::call::watch;
@@ -33,6 +34,8 @@ pub(super) struct Sight {
     unacknowledged: Vec<(ConnId, u64, (CallId, RequestId))>,
     /// Messages of its own that are being written, by where they stand.
     leaving: BTreeMap<ConnId, Vec<(Mark, CallId, Item)>>,
+    /// What it asks about its calls' initial requests, until that is written, and since when it is not.
+    asking: Vec<(ConnId, u64, Duration, (CallId, RequestId))>,
     /// Calls of which something came.
     pub(super) touched: BTreeSet<CallId>,
 }
@@ -309,7 +312,13 @@ impl Node {
                 context.oracle.reruns.again(call, attempt(request));
             }
             Message::Response(response) if response.status => context.oracle.says(response),
-            Message::Ping(ping) if call.initiator == self.id => cover_ping(ping, context),
+            Message::Ping(ping) if call.initiator == self.id => {
+                if let (Mark::Written(mark), true) = (mark, self.streams.contains_key(&over)) {
+                    let about = (call, ping.request);
+                    self.sight.asking.push((over, mark, now, about));
+                }
+                cover_ping(ping, context);
+            }
             Message::Ping(_) => {
                 context.hit(Point::PingPassed);
                 context.oracle.relayed(now, message, Some(self.id));
@@ -402,6 +411,17 @@ impl Node {
             !leaving.is_empty()
         });
         let endpoint = &self.endpoint;
+        self.sight
+            .asking
+            .retain(|(conn, mark, since, (call, request))| {
+                let waits = endpoint
+                    .written(*conn)
+                    .is_some_and(|(left, _)| left < *mark);
+                if !waits && *since < now {
+                    context.oracle.asked_late(now, *call, *request);
+                }
+                waits
+            });
         self.sight.unacknowledged.retain(|(conn, mark, _)| {
             let progress = endpoint.written(*conn);
             progress.is_some_and(|(_, confirmed)| confirmed.is_some_and(|upto| upto < *mark))

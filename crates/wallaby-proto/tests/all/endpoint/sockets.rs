@@ -34,6 +34,8 @@ struct Host {
     opens: bool,
     /// Those that were to be opened.
     asked: Vec<(SocketId, SocketAddr)>,
+    /// Where its requests are handed on to, rather than answered.
+    delegates: Option<SocketAddr>,
     ran: usize,
     heard: Vec<Next>,
 }
@@ -85,6 +87,7 @@ impl Host {
             endpoint,
             opens: true,
             asked: Vec::new(),
+            delegates: None,
             ran: 0,
             heard: Vec::new(),
         }
@@ -169,6 +172,7 @@ impl World {
         loop {
             let Host {
                 endpoint,
+                delegates,
                 ran,
                 heard,
                 ..
@@ -182,7 +186,13 @@ impl World {
                     let incoming = endpoint
                         .take_request(request)
                         .expect("nothing came between");
-                    let sent = endpoint.respond(request, incoming.payload);
+                    let sent = match delegates {
+                        Some(to) => {
+                            let to = Address::Udp(*to);
+                            endpoint.delegate(request, to, &echo(), incoming.payload)
+                        }
+                        None => endpoint.respond(request, incoming.payload),
+                    };
                     endpoint.returned(request, sent.map_err(Status::from));
                 }
                 Output::Call(call) => loop {
@@ -193,6 +203,7 @@ impl World {
                 },
                 Output::Socket(socket, to) => self.hosts[host].open(socket, to),
                 Output::Datagrams(socket) => self.transmit(host, socket),
+                Output::Room(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -399,4 +410,26 @@ fn what_is_for_one_socket_is_nothing_to_another() {
     assert_eq!(world.hosts[1].ran, 3);
     assert_eq!(world.hosts[1].endpoint.sizes().connections, 2);
     assert!(world.hosts[1].endpoint.counters().datagrams_dropped > 0);
+}
+
+#[test]
+fn an_address_that_a_peer_has_named_is_asked_often_once_the_application_wants_it_too() {
+    let absent = "127.0.0.1:3";
+    let client = Host::new(1, &[("127.0.0.1:1", true)]);
+    let mut server = Host::new(2, &[("127.0.0.1:2", true)]);
+    server.delegates = Some(at(absent));
+    let mut world = World::new([client, server]);
+    world.hosts[0].call("127.0.0.1:2");
+    (0..4).for_each(|_| world.run());
+    let asks = |world: &World| {
+        let sent = world.sent.iter();
+        let from_client = sent.filter(|(from, to)| (*from, *to) == (at("127.0.0.1:1"), at(absent)));
+        from_client.count()
+    };
+    let at_first = asks(&world);
+    assert!((1..=5).contains(&at_first), "{at_first} asks");
+    world.hosts[0].call(absent);
+    (0..2).for_each(|_| world.run());
+    let in_a_second = asks(&world) - at_first;
+    assert!((3..=6).contains(&in_a_second), "{in_a_second} asks");
 }

@@ -237,9 +237,11 @@ impl World {
         left.input[end].extend_from_slice(&rest);
         let ended = left.closed && left.input[end].is_empty();
         if ended && left.ends[end].is_some() {
-            self.nodes[host]
-                .endpoint
-                .handle_ended(conn, "it was closed".to_owned());
+            self.nodes[host].endpoint.handle_ended(
+                conn,
+                &mut BytesMut::new(),
+                "it was closed".to_owned(),
+            );
             self.drain(host);
         } else if let Some((writer, conn)) = left.ends[1 - end]
             && std::mem::take(&mut left.blocked[1 - end])
@@ -256,9 +258,11 @@ impl World {
         for end in [0, 1] {
             self.streams[stream].input[end].clear();
             if let Some((host, conn)) = self.streams[stream].ends[end] {
-                self.nodes[host]
-                    .endpoint
-                    .handle_ended(conn, "it was cut".to_owned());
+                self.nodes[host].endpoint.handle_ended(
+                    conn,
+                    &mut BytesMut::new(),
+                    "it was cut".to_owned(),
+                );
                 self.drain(host);
             }
         }

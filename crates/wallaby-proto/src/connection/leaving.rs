@@ -29,6 +29,9 @@ impl Carrier for Connection {
     /// Those that travel in parts have room of their own: together as much as the longest may take.
     #[inline]
     fn is_congested(&self, priority: Priority, payload: usize) -> bool {
+        if self.output.is_shut() {
+            return true;
+        }
         if payload > MAX_FRAME {
             let waiting = self.outbox.bytes();
             return waiting > 0 && (waiting + payload) as u64 > self.peering.longest;

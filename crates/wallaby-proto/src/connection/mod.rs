@@ -219,7 +219,7 @@ impl Connection {
     }
 
     fn next_part(&self) -> Option<usize> {
-        if self.outbox.is_empty() {
+        if self.outbox.is_empty() || self.output.is_shut() {
             return None;
         }
         self.pace.next_part(self.output.len())
@@ -230,6 +230,12 @@ impl Connection {
         self.output.advance(written);
         self.pace.written(written);
         self.peering.counters.bytes_sent += written as u64;
+    }
+
+    /// The transport takes nothing more. From now on there is no output, messages are refused, and input is handled as long as some
+    /// comes: nothing can pile up. What waited counts as not written.
+    pub fn shut_output(&mut self) {
+        self.output.shut();
     }
 
     /// Whether input is handled. It is not while more output waits than [`Bounds::output`]: a peer that does not read must not

@@ -15,6 +15,8 @@ pub(super) struct OutputBuffer {
     written: usize,
     /// Bytes that were taken to be written, and are not known to be.
     taken: usize,
+    /// What is added is dropped.
+    is_shut: bool,
 }
 
 impl OutputBuffer {
@@ -51,6 +53,18 @@ impl OutputBuffer {
         self.taken += buffer.len();
     }
 
+    /// The transport takes nothing more: what waits is dropped, and what will be added.
+    pub(super) fn shut(&mut self) {
+        *self = Self {
+            is_shut: true,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
     /// So many bytes were written, those that were taken first.
     pub(super) fn advance(&mut self, written: usize) {
         assert!(written <= self.len(), "no more was written than waited");
@@ -70,6 +84,9 @@ impl OutputBuffer {
     /// Appends a frame: its length and kind, and whatever `body` appends.
     #[inline]
     pub(super) fn put_frame(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
+        if self.is_shut {
+            return;
+        }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; FRAME_HEADER]);
         body(&mut self.bytes);

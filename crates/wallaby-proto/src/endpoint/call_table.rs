@@ -187,7 +187,7 @@ mod tests {
             watch: None,
             watch_due: None,
             waits_for_root: false,
-            pinged: Vec::new(),
+            pinged: Default::default(),
             allowance: None,
             own: 0,
             traced: None,

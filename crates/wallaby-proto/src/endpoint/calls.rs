@@ -1,6 +1,6 @@
 //! The initiator's side: calls, their answers, and how they end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ pub(super) struct Call {
     /// It is watched over as soon as an initial request is sent.
     pub(super) waits_for_root: bool,
     /// Sessions over which its servers were asked: they need not show the token when they answer.
-    pub(super) pinged: Vec<ConnId>,
+    pub(super) pinged: BTreeSet<ConnId>,
     pub(super) allowance: Option<Box<Allowance>>,
     /// What answers of this endpoint itself cost that the application has not taken.
     pub(super) own: u64,
@@ -238,7 +238,7 @@ impl<P: Probe> Endpoint<P> {
             watch: None,
             watch_due: None,
             waits_for_root: false,
-            pinged: Vec::new(),
+            pinged: BTreeSet::new(),
             allowance,
             own: 0,
             traced: options.traced.then(|| {

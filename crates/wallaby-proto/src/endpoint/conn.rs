@@ -204,7 +204,7 @@ pub(super) struct Conn {
     pub(super) used: u64,
     /// It has brought a request, or was dialled or taken to send one.
     pub(super) useful: bool,
-    /// It has carried something of a call of this endpoint.
+    /// It has carried something of a call of this endpoint, or something may still come over it from a node that is gone.
     pub(super) carried_calls: bool,
     /// Calls and requests that need it.
     pub(super) busy: u32,

@@ -644,13 +644,25 @@ impl<P: Probe> Endpoint<P> {
             }
             self.opening.pop_first();
             self.probe.notes(Note::TimedOut(id));
-            self.say_goodbye(id, "the handshake took too long");
+            let is_open = self.conns.get(id).is_some_and(|peer| peer.node.is_some());
+            let reason = match is_open {
+                true => "it takes nothing more",
+                false => "the handshake took too long",
+            };
+            self.say_goodbye(id, reason);
             let Some(peer) = self.conns.get(id) else {
                 continue;
             };
-            let error = ConnectError::TimedOut {
-                server: peer.server(),
-                after: self.patience(peer.dialled.flatten().is_some()),
+            let server = peer.server();
+            let error = match is_open {
+                true => ConnectError::Closed {
+                    server,
+                    reason: reason.to_owned(),
+                },
+                false => ConnectError::TimedOut {
+                    server,
+                    after: self.patience(peer.dialled.flatten().is_some()),
+                },
             };
             self.remove_conn(id, error);
         }

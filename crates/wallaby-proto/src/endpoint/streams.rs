@@ -236,15 +236,24 @@ impl<P: Probe> Endpoint<P> {
         stream.is_none_or(|stream| stream.connection.takes_input())
     }
 
-    /// A stream takes nothing more; what its peer has sent before is still read.
+    /// A stream takes nothing more, and has no [`output`](Self::output) from now on. What its peer has sent before is still read for a
+    /// second: all of its input is taken.
     pub fn handle_write_failed(&mut self, id: ConnId) {
-        self.going_away(id);
-        self.end_written_bodies(id);
-        self.open_until(id, DRAIN);
+        if let Some(stream) = self.stream_mut(id) {
+            stream.connection.shut_output();
+            self.going_away(id);
+            self.end_written_bodies(id);
+            self.open_until(id, DRAIN);
+        }
     }
 
-    /// A stream has ended, and all that came over it was handed over: why.
-    pub fn handle_ended(&mut self, id: ConnId, reason: String) {
+    /// A stream has ended: why. What had come over it before and waits in the shell is handled first, whether it was
+    /// [held](InputOutcome::Held) or not.
+    pub fn handle_ended(&mut self, id: ConnId, input: &mut BytesMut, reason: String) {
+        if let Some(stream) = self.stream_mut(id) {
+            stream.connection.shut_output();
+        }
+        while self.take_messages(id, input) == InputOutcome::More {}
         self.closed_by_peer(id, reason);
         self.settle();
     }

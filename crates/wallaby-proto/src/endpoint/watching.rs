@@ -331,12 +331,20 @@ impl<P: Probe> Endpoint<P> {
         self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
     }
 
-    /// Who sent a message; unknown for one that may have been relayed, as it shows the call's token.
+    /// Who sent a message: this endpoint itself if it did not come over a connection; unknown for one that may have been relayed, as
+    /// it shows the call's token.
     fn source(&self, from: Option<ConnId>, shown: bool) -> Source {
-        let Some(peer) = from
-            .filter(|_| !shown)
-            .and_then(|from| self.conns.get(from))
-        else {
+        let Some(from) = from else {
+            let location = Location {
+                address: self.address().cloned(),
+                node: Some(self.node),
+            };
+            return Source {
+                location,
+                alone: false,
+            };
+        };
+        let Some(peer) = self.conns.get(from).filter(|_| !shown) else {
             return Source::default();
         };
         let node = peer.node();
@@ -414,7 +422,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        call.pinged.retain(|pinged| *pinged != id);
+        call.pinged.remove(&id);
         let mut concerned = false;
         for root in call
             .roots
@@ -446,17 +454,16 @@ impl<P: Probe> Endpoint<P> {
 
     /// Asks over this connection.
     fn ask(&mut self, sequence: u64, over: ConnId, ping: Ping) {
+        let request = ping.request;
         self.note_asked(sequence, over);
         self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
-        self.note_ping_behind(sequence, over);
+        self.note_ping_behind(sequence, request, over);
     }
 
     /// A call asks over this connection: who answers over it need not show the token.
     pub(super) fn note_asked(&mut self, sequence: u64, over: ConnId) {
-        if let Some(call) = self.calls.get_mut(sequence)
-            && !call.pinged.contains(&over)
-        {
-            call.pinged.push(over);
+        if let Some(call) = self.calls.get_mut(sequence) {
+            call.pinged.insert(over);
         }
         self.note_call(Some(over));
     }
@@ -506,18 +513,16 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    /// A ping goes out behind what its server's stream has not taken yet: until then no answer can come.
-    fn note_ping_behind(&mut self, sequence: u64, id: ConnId) {
+    /// A ping about an initial request goes out behind what its server's stream has not taken yet: until then no answer can come.
+    fn note_ping_behind(&mut self, sequence: u64, request: RequestId, id: ConnId) {
         let stream = self.conns.get(id).and_then(|peer| peer.stream());
-        let Some(end) = stream.map(|stream| stream.connection.end()) else {
-            return;
-        };
-        let call = self.calls.get_mut(sequence);
-        let roots = call.into_iter().flat_map(|call| call.roots.iter_mut());
-        for root in roots.filter(|root| root.session == Some(id)) {
-            if let Mark::Written(mark) = &mut root.mark {
-                *mark = end;
-            }
+        let end = stream.map(|stream| stream.connection.end());
+        let root = (self.calls.get_mut(sequence)).and_then(|call| call.root(request));
+        if let (Some(end), Some(root)) = (end, root)
+            && root.session == Some(id)
+            && let Mark::Written(mark) = &mut root.mark
+        {
+            *mark = end;
         }
     }
 
@@ -577,6 +582,12 @@ impl<P: Probe> Endpoint<P> {
                 {
                     self.probe.notes(Note::Gone);
                     watch.handle_gone(&call.initiator, node, self.now);
+                    // The end of the last that is left makes it certain.
+                    for id in self.by_node.get(&node).into_iter().flatten() {
+                        if let Some(peer) = self.conns.get_mut(*id) {
+                            peer.carried_calls = true;
+                        }
+                    }
                 }
                 None | Some(ConnectError::Refused { .. }) => {
                     self.probe.notes(Note::NotFound);

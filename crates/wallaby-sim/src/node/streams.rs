@@ -125,9 +125,11 @@ impl Node {
     }
 
     pub(super) fn stream_ended(&mut self, socket: Socket, context: &mut Context<'_>) {
-        if let Some((conn, _)) = self.stream_of(socket) {
+        if let Some((conn, stream)) = self.stream_of(socket) {
+            let mut input = std::mem::take(&mut stream.input);
             note!(context, self.index, "loses {socket:?}");
-            self.endpoint.handle_ended(conn, "it is lost".into());
+            self.endpoint
+                .handle_ended(conn, &mut input, "it is lost".into());
         }
     }
 

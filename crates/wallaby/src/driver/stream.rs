@@ -147,7 +147,7 @@ impl Stream {
             match self.write(endpoint, &mut out) {
                 Ok(true) => {}
                 Ok(false) => return self.block(endpoint, &mut out),
-                Err(error) => return self.fail(endpoint, &error),
+                Err(error) => return self.fail(endpoint, out, &error),
             }
             let written = std::mem::take(&mut out.written);
             let bytes = &mut out.bytes;
@@ -181,9 +181,13 @@ impl Stream {
         self.wake();
     }
 
-    fn fail(self: &Arc<Self>, endpoint: &Arc<Inner>, error: &io::Error) {
+    fn fail(&self, endpoint: &Arc<Inner>, mut out: MutexGuard<'_, Out>, error: &io::Error) {
+        out.blocked = false;
+        (out.bytes, out.written) = (Vec::new(), 0);
+        drop(out);
         tracing::debug!(peer = %self.identity, %error, "a connection takes nothing more");
         endpoint.enter(|core| core.endpoint.handle_write_failed(self.id));
+        self.note_input(true);
     }
 
     /// Whether the endpoint takes input of this peer now.
@@ -348,7 +352,9 @@ impl Stream {
                     Err(error) => Some(format!("cannot read: {error}")),
                 };
                 if let Some(why) = why {
-                    self.end(endpoint, input, why);
+                    endpoint.enter(|core| {
+                        core.endpoint.handle_ended(self.id, &mut input.bytes, why);
+                    });
                     return Poll::Ready(());
                 }
             }
@@ -375,10 +381,8 @@ impl Stream {
                 Poll::Pending => return,
                 Poll::Ready(Err(error)) => {
                     out.late.clear();
-                    let was_blocked = std::mem::take(&mut out.blocked);
-                    drop(out);
-                    if was_blocked {
-                        self.fail(endpoint, &error);
+                    if out.blocked {
+                        self.fail(endpoint, out, &error);
                     }
                     return;
                 }
@@ -394,11 +398,7 @@ impl Stream {
                     self.flush(endpoint);
                 }
                 Ok(false) => {}
-                Err(error) => {
-                    out.blocked = false;
-                    drop(out);
-                    return self.fail(endpoint, &error);
-                }
+                Err(error) => return self.fail(endpoint, out, &error),
             }
         }
     }
@@ -434,19 +434,6 @@ impl Stream {
                 }
             }
         }
-    }
-
-    /// Nothing more comes. What was held back is handled before.
-    fn end(self: &Arc<Self>, endpoint: &Arc<Inner>, input: &mut InputBuffer, why: String) {
-        loop {
-            let before = input.bytes.len();
-            let taken =
-                endpoint.enter(|core| core.endpoint.handle_input(self.id, &mut input.bytes));
-            if taken == Taken::Ended || input.bytes.len() == before {
-                break;
-            }
-        }
-        endpoint.enter(|core| core.endpoint.handle_ended(self.id, why));
     }
 }
 

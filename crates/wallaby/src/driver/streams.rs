@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use wallaby_proto::Address;
 use wallaby_proto::endpoint::ConnId;
 
@@ -175,7 +176,10 @@ impl Inner {
                 Err(error) => {
                     let reason = error.to_string();
                     tracing::warn!(reason, "a stream that came in was not accepted");
-                    endpoint.enter(|core| core.endpoint.handle_ended(conn, reason));
+                    endpoint.enter(|core| {
+                        core.endpoint
+                            .handle_ended(conn, &mut BytesMut::new(), reason)
+                    });
                 }
             }
         });

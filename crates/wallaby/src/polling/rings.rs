@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 
 use super::stream::Stream;
@@ -148,7 +149,7 @@ impl Streams {
                     core.note_broken();
                 }
                 match was_open {
-                    true => core.handle_ended(id, error.to_string()),
+                    true => core.handle_ended(id, &mut BytesMut::new(), error.to_string()),
                     false => core.handle_dial_failed(id, dial_failed(&core.server(id), &error)),
                 }
             }

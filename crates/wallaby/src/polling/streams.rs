@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::Address;
-use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, InputOutcome};
+use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core};
 
 use super::epoll::{Epoll, Interest, Ready};
 use super::rings::Rings;
@@ -212,7 +212,11 @@ impl Streams {
         self.table.insert(id, stream);
         self.unwritten.push(id);
         if let Err(error) = added {
-            core.handle_ended(id, format!("cannot wait for it: {error}"));
+            core.handle_ended(
+                id,
+                &mut BytesMut::new(),
+                format!("cannot wait for it: {error}"),
+            );
         }
     }
 
@@ -221,7 +225,11 @@ impl Streams {
         let epoll = self.epoll();
         let added = epoll.and_then(|epoll| epoll.add_bell(bell, id.number() | BELL));
         if let Err(error) = added {
-            core.handle_ended(id, format!("cannot wait for it: {error}"));
+            core.handle_ended(
+                id,
+                &mut BytesMut::new(),
+                format!("cannot wait for it: {error}"),
+            );
         }
     }
 
@@ -298,9 +306,7 @@ impl Streams {
                 format!("cannot read: {error}")
             }
         };
-        // What was held back comes before the end.
-        while core.handle_input(id, input) == InputOutcome::More {}
-        core.handle_ended(id, reason);
+        core.handle_ended(id, input, reason);
         stream.keep(input, false);
         None
     }
@@ -331,7 +337,10 @@ impl Streams {
         let Some(stream) = self.table.get_mut(id) else {
             return;
         };
-        let written = stream.write(core, id);
+        if let Err(error) = stream.write(core, id) {
+            tracing::debug!(%error, "a connection takes nothing more");
+            core.handle_write_failed(id);
+        }
         let takes_input = core.handle_written(id, stream.is_full());
         if stream.unread && takes_input {
             stream.unread = false;
@@ -348,10 +357,6 @@ impl Streams {
             {
                 tracing::error!(%error, "cannot wait for a connection");
             }
-        }
-        if let Err(error) = written {
-            tracing::debug!(%error, "a connection takes nothing more");
-            core.handle_write_failed(id);
         }
     }
 

@@ -444,8 +444,9 @@ impl Watch {
     /// A pong or an announcement of this call arrived, over a connection that a request of the call used or with the
     /// call's token.
     ///
-    /// The ping that is returned goes back over that connection, or where that is not known over none: the call has failed
-    /// with more requests than it may have, and this one, which it has no room for, must stop all the same.
+    /// The ping that is returned goes back over that connection, or where that is not known over none. A server that tells of
+    /// itself but of which nobody has said yet where it is must be asked, or it takes the initiator for dead. And if the call has
+    /// failed with more requests than it may have, one that it has no room for must stop all the same.
     pub fn handle_pong(
         &mut self,
         initiator: &mut Initiator,
@@ -485,7 +486,12 @@ impl Watch {
             }
         }
         self.look_at(initiator, position, now);
-        None
+        let top = self.watched(position).top();
+        let is_lost = top.is_some_and(|top| top.hop == pong.request.hop && !top.at.is_known());
+        (pong.announced && is_lost && self.phase != Phase::Quiet).then(|| Ping {
+            abort: self.is_winding_down(),
+            ..about(pong, initiator.token())
+        })
     }
 
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is

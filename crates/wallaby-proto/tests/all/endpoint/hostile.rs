@@ -152,6 +152,15 @@ impl World {
 
     /// The same, and says that all calls before `oldest` are over.
     fn call_since(&mut self, sequence: u64, oldest: u64) -> RequestKey {
+        self.ask(sequence, oldest);
+        self.carry();
+        let key = self.runs.pop().expect("it runs");
+        self.server.take_request(key).expect("it was not stopped");
+        key
+    }
+
+    /// The peer puts a request into its output.
+    fn ask(&mut self, sequence: u64, oldest: u64) {
         let mut request = Request {
             call: call_id(sequence),
             token: Token::new(sequence),
@@ -171,10 +180,6 @@ impl World {
         };
         let sent = self.peer.send_request(&mut request, &method());
         sent.expect("there is credit");
-        self.carry();
-        let key = self.runs.pop().expect("it runs");
-        self.server.take_request(key).expect("it was not stopped");
-        key
     }
 
     /// A handler sends this, and one more time the same, and goes on.
@@ -340,7 +345,9 @@ fn a_connection_that_was_needed_and_has_ended_takes_no_place() {
     let refused = world.server.handle_accepted();
     world.server.handle_input(refused, &mut input.clone());
     assert_eq!(world.server.peer(refused), None, "the only place is taken");
-    world.server.handle_ended(world.conn, "it has left".into());
+    world
+        .server
+        .handle_ended(world.conn, &mut BytesMut::new(), "it has left".into());
     let late = world.server.handle_accepted();
     world.server.handle_input(late, &mut input);
     assert!(
@@ -384,11 +391,71 @@ fn who_leaves_each_time_is_not_dialled_all_the_time() {
             let taken = client.output(conn).len();
             client.advance(conn, taken);
             client.handle_written(conn, false);
-            client.handle_ended(conn, "it has left".into());
+            client.handle_ended(conn, &mut BytesMut::new(), "it has left".into());
         }
     }
     let most = dials
         .windows(20)
         .filter(|dials| dials[19] - dials[0] < 1_000);
     assert_eq!(most.count(), 0, "{} dials: {dials:?}", dials.len());
+}
+
+/// A peer that does not take what its calls come to, and goes on to call: that is not read.
+fn held_back() -> World {
+    let mut held = Limits::default();
+    held.output = 4 << 10;
+    let mut world = World::with(1 << 20, held);
+    world.takes = 0;
+    let mut sequence = 0;
+    while world.server.takes_input(world.conn) {
+        sequence += 1;
+        assert!(sequence < 2_000, "the peer is read for ever");
+        let key = world.call(sequence);
+        world.server.returned(key, Ok(()));
+        while world.server.poll_output().is_some() {}
+    }
+    for later in 1..=40 {
+        world.ask(sequence + later, 1);
+    }
+    world.carry();
+    assert_eq!(world.runs, []);
+    world
+}
+
+#[test]
+fn what_a_peer_had_sent_that_takes_nothing_more_is_read() {
+    let mut world = held_back();
+    world.server.handle_write_failed(world.conn);
+    world.carry();
+    assert_eq!(world.runs.len(), 40);
+    assert_eq!(world.server.output(world.conn), b"");
+    // Who then goes on is hung up on.
+    let closed = |world: &mut World| {
+        let mut outputs = std::iter::from_fn(|| world.server.poll_output());
+        outputs.find_map(|output| match output {
+            Output::Close(_, closed) => Some(closed.why),
+            _ => None,
+        })
+    };
+    assert_eq!(closed(&mut world), None);
+    world.server.set_time(Duration::from_millis(1_100));
+    world.server.handle_timeout();
+    let why = closed(&mut world).map(|why| why.to_string());
+    assert!(
+        why.as_ref()
+            .is_some_and(|why| why.contains("it takes nothing more")),
+        "{why:?}"
+    );
+}
+
+#[test]
+fn what_a_peer_had_sent_is_read_before_its_end() {
+    let mut world = held_back();
+    let mut input = std::mem::take(&mut world.to_server);
+    world
+        .server
+        .handle_ended(world.conn, &mut input, "it has left".into());
+    let outputs = std::iter::from_fn(|| world.server.poll_output());
+    let runs = outputs.filter(|output| matches!(output, Output::Run(_)));
+    assert_eq!(runs.count(), 40);
 }

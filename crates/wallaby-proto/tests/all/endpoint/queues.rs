@@ -228,7 +228,11 @@ impl World {
                 assert!(bytes.is_empty() || self.ends, "whole frames are carried");
             }
             for (number, conn) in ended {
-                self.endpoints[number].handle_ended(conn, "it has ended".into());
+                self.endpoints[number].handle_ended(
+                    conn,
+                    &mut BytesMut::new(),
+                    "it has ended".into(),
+                );
             }
         }
     }

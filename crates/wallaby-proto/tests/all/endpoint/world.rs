@@ -215,7 +215,11 @@ impl World {
             let conns = self.hosts[host].conns.clone();
             for (conn, (stream, _)) in conns {
                 if cut.contains(&stream) {
-                    self.endpoint(host).handle_ended(conn, "it was cut".into());
+                    self.endpoint(host).handle_ended(
+                        conn,
+                        &mut BytesMut::new(),
+                        "it was cut".into(),
+                    );
                 }
             }
         }

@@ -209,17 +209,20 @@ fn children_of_a_branch_are_located_while_the_branch_above_runs() {
 }
 
 /// A line of hops of which only the last announces itself, through a relay, is followed within a round, not a hop a period:
-/// whom nobody asks for the gc timeout gives its request up (note 31).
+/// whom nobody asks for the gc timeout gives its request up (note 31). Until it is located, it is asked the way that its words
+/// came: it may be far down the line.
 #[test]
 fn a_hop_that_only_announces_itself_is_located_within_a_round() {
     let mut desk = Desk::new();
     let asked = desk.announce(NOWHERE, "0+5", running());
-    assert!(asked.is_empty(), "the first hop has just been asked");
+    // The first hop has just been asked.
+    assert_eq!(asked, ["back: ping 0+5"]);
     for hop in 0..5 {
         let (id, next) = (format!("0+{hop}"), hop + 1);
         let asked = desk.pong(1 + hop, &id, continued(0, 1 + next));
         assert_eq!(asked, [format!("ping 0+{next} at m{}", 1 + next)]);
     }
+    assert_eq!(desk.announce(NOWHERE, "0+5", running()), [""; 0]);
 }
 
 /// A parent learnt meanwhile that its child is somewhere else: it answers in the child's name itself (note 19).
@@ -280,7 +283,7 @@ fn late_pongs_of_overtaken_hops_cause_no_pings() {
 #[test]
 fn a_hop_that_shows_life_from_nowhere_is_located() {
     let mut desk = Desk::new();
-    assert!(desk.announce(NOWHERE, "0+1", running()).is_empty());
+    assert_eq!(desk.announce(NOWHERE, "0+1", running()), ["back: ping 0+1"]);
     assert_eq!(desk.until(200), ["200: ping 0 at m1"]);
     assert_eq!(desk.pong(1, "0", continued(0, 2)), ["ping 0+1 at m2"]);
     assert_eq!(desk.until(300), ["300: ping 0+1 at m2"]);

@@ -27,6 +27,11 @@ impl Children {
         self.all.push(child);
     }
 
+    /// The places of those that do not say their numbers.
+    pub(super) fn folded(&self) -> impl Iterator<Item = &Path> {
+        self.folded.keys()
+    }
+
     /// The child with this place, below the request's own.
     pub(super) fn find(&self, own: &Path, path: &Path) -> Option<&Child> {
         self.all.get(self.position(own, path)?)

@@ -13,7 +13,7 @@ use crate::call::records::{Origin, Records, SessionNumber};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
-/// At most so many requests of a call are searched for the one that a ping's request came of.
+/// At most so many requests of a call are searched for the one that is nearest to the initiator.
 const MAX_SEARCHED: usize = 1024;
 
 /// The share of a ping period in which a ping about the same request is relayed once.
@@ -155,34 +155,49 @@ impl Records {
 
     /// The request here that another one came of, the nearest on its line, and where that handed it on.
     pub(super) fn nearest(&self, call: u32, request: RequestId) -> Option<(u32, Child)> {
-        if request.path == Path::ROOT {
-            return None;
-        }
-        let searched = self.table.requests(call).take(MAX_SEARCHED);
-        let found = searched.filter_map(|slot| {
-            let record = self.table.records.get(slot);
-            let (levels, child) = towards(record, request)?;
-            Some((levels, u32::MAX - record.id.hop, slot, child))
+        let RequestId { path, hop } = request;
+        let before = hop.checked_sub(1).and_then(|hop| {
+            let hops = self.table.hops(call, RequestId { path, hop });
+            self.latest(hops, Record::continuation)
         });
-        let nearest = found.min_by_key(|(levels, hop, ..)| (*levels, *hop));
-        nearest.map(|(_, _, slot, child)| (slot, child.clone()))
+        let parent = || match path.is_folded() {
+            true => self.latest(self.table.parents(call, path), |record| record.child(&path)),
+            false => self.nearest_above(call, path),
+        };
+        let (slot, child) = before.or_else(parent)?;
+        Some((slot, child.clone()))
     }
-}
 
-/// How many levels a request lies below this one, and where this one handed the work that the request came of; `None`
-/// if it did not, or paths do not tell.
-fn towards(record: &Record, request: RequestId) -> Option<(u32, &Child)> {
-    let (own, continuation) = (record.id, record.continuation());
-    if request.path == own.path {
-        return continuation
-            .filter(|_| request.hop > own.hop)
-            .map(|child| (0, child));
+    /// The same of the branches above a place.
+    fn nearest_above(&self, call: u32, mut below: Path) -> Option<(u32, &Child)> {
+        while let Some(path) = below.parent() {
+            let hops = self.table.hops(
+                call,
+                RequestId {
+                    path,
+                    hop: u32::MAX,
+                },
+            );
+            let towards = |record| Record::child(record, &below).or(record.continuation());
+            if let Some(found) = self.latest(hops, towards) {
+                return Some(found);
+            }
+            below = path;
+        }
+        None
     }
-    if request.path.is_folded() {
-        return Some((1, record.child(&request.path)?));
+
+    /// The latest of some requests that handed work on, and where.
+    fn latest<'a>(
+        &'a self,
+        slots: impl Iterator<Item = u32>,
+        towards: impl Fn(&'a Record) -> Option<&'a Child>,
+    ) -> Option<(u32, &'a Child)> {
+        let handed = slots.filter_map(|slot| {
+            let record = self.table.records.get(slot);
+            Some((record.name(), slot, towards(record)?))
+        });
+        let latest = handed.max_by_key(|(name, ..)| *name);
+        latest.map(|(_, slot, child)| (slot, child))
     }
-    let levels = request.path.levels_below(&own.path)?;
-    let next = request.path.ancestor(levels.checked_sub(1)?)?;
-    let child = record.child(&next).or(continuation);
-    child.map(|child| (levels, child))
 }

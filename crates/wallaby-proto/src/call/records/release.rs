@@ -81,7 +81,7 @@ impl Records {
         if delegated.id.path == record.id.path {
             record.cold().continuation = Some(to);
         } else {
-            record.cold().children.push(delegated.id.path, to);
+            self.table.add_child(slot, delegated.id.path, to);
         }
         if may && !late {
             self.note_release(slot, ReleasedMessage::Delegation, output, now);

@@ -1,7 +1,7 @@
 //! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::Range;
 
@@ -30,6 +30,9 @@ impl RecordedCallKey {
         (self.call.sequence, self.token)
     }
 }
+
+/// So many requests of a branch are looked at for the one that it went on from.
+const MOST_HOPS: usize = 64;
 
 /// Sessions of one initiator that are told apart. The last of them is shared by all sessions beyond that.
 const MAX_SESSIONS: usize = 16;
@@ -142,6 +145,8 @@ pub(super) struct Call {
     first: Option<u32>,
     /// All others, by place and attempt: most calls have none.
     further: BTreeMap<(RequestId, u32), u32>,
+    /// Children whose places do not tell whose they are, and the slots of their parents.
+    folded: BTreeSet<(Path, u32)>,
     /// How many were taken that state no budgets.
     pub(super) unstated: u32,
 }
@@ -353,6 +358,36 @@ impl Table {
         first.into_iter().chain(last).max_by_key(attempt)
     }
 
+    /// The latest requests of a branch up to this one, not in order. Where one of them did not hand its work on, those far before it
+    /// lead in a circle.
+    pub(super) fn hops(&self, call: u32, last: RequestId) -> impl Iterator<Item = u32> {
+        let Call { first, further, .. } = self.calls.get(call);
+        let is_one = |slot: &u32| {
+            let id = self.records.get(*slot).id;
+            id.path == last.path && id.hop <= last.hop
+        };
+        let start = RequestId { hop: 0, ..last };
+        let others = further.range((start, 0)..=(last, u32::MAX)).rev();
+        let others = others.take(MOST_HOPS).map(|(_, slot)| *slot);
+        first.filter(is_one).into_iter().chain(others)
+    }
+
+    /// The requests of a call of which this folded place is a child.
+    pub(super) fn parents(&self, call: u32, child: Path) -> impl Iterator<Item = u32> {
+        let folded = &self.calls.get(call).folded;
+        let found = folded.range((child, 0)..=(child, u32::MAX));
+        found.take(MOST_HOPS).map(|(_, slot)| *slot)
+    }
+
+    /// A request was handed on, as a child with this place.
+    pub(super) fn add_child(&mut self, slot: u32, path: Path, to: Child) {
+        let record = self.records.at(slot);
+        record.cold().children.push(path, to);
+        if path.is_folded() {
+            self.calls.at(record.call).folded.insert((path, slot));
+        }
+    }
+
     /// The requests of a call.
     pub(super) fn requests(&self, call: u32) -> impl Iterator<Item = u32> {
         let Call { first, further, .. } = self.calls.get(call);
@@ -481,6 +516,7 @@ impl Table {
             aborted: false,
             first: None,
             further: BTreeMap::new(),
+            folded: BTreeSet::new(),
             unstated: 0,
         });
         if self.bare.last(0) != Some(peer) {
@@ -512,10 +548,13 @@ impl Table {
         debug_assert!(record.ended, "what runs is not forgotten");
         let (call, name) = (record.call, record.name());
         // Its slot need not hold what takes memory, and is named by no ticket.
-        (record.outputs, record.cold) = (Outputs::default(), None);
+        let (_, cold) = (std::mem::take(&mut record.outputs), record.cold.take());
         record.generation = generation;
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
+        for child in cold.iter().flat_map(|cold| cold.children.folded()) {
+            at_call.folded.remove(&(*child, slot));
+        }
         if at_call.first != Some(slot) {
             at_call.further.remove(&name);
             return;
@@ -611,7 +650,7 @@ impl Record {
     }
 
     /// What tells it from the other requests of its call.
-    fn name(&self) -> (RequestId, u32) {
+    pub(super) fn name(&self) -> (RequestId, u32) {
         (self.id, self.attempt)
     }
 

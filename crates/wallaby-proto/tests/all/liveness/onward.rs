@@ -275,6 +275,71 @@ fn each_of_very_many_children_is_found() {
     }
 }
 
+/// However many requests of a call run at a server, whatever their places: they are not looked through.
+#[test]
+fn a_ping_goes_on_by_any_of_very_many_requests() {
+    for deep in [String::from("0"), vec!["0"; 16].join(".")] {
+        let mut shelf = Shelf::new();
+        let sequence = call().sequence;
+        shelf.accept(request(sequence, "1"));
+        for number in 0..3000 {
+            shelf.answer(request(sequence, &format!("1.{number}")), 0);
+        }
+        let mut parents = Vec::new();
+        for number in [5, 20_000] {
+            let place = format!("{deep}.{number}");
+            let mut handled = shelf.accept(request(sequence, &place));
+            let mut sent: Vec<Outbound<u64>> = Vec::new();
+            sent.extend(handled.server.delegate(3, "three".into()));
+            sent.extend(handled.server.delegate(number, "last".into()));
+            sent.extend(handled.server.flush());
+            sent.push(handled.server.finish(None));
+            shelf.release(handled.ticket, sent, 0);
+            parents.push((place, number));
+        }
+        for (place, number) in &parents {
+            let mut towards = |below: &str| {
+                let found = onward(&mut shelf, &ping(sequence, &format!("{place}{below}")));
+                found.map(|child| child.server)
+            };
+            assert_eq!(towards(".0"), Some(child(3).server), "{place}");
+            assert_eq!(towards(".1+7"), Some(child(*number).server), "{place}");
+            assert_eq!(towards(".2"), None, "{place}");
+        }
+        // Nothing leads by what is forgotten.
+        shelf.until(1_500);
+        let (gone, _) = &parents[0];
+        assert_eq!(shelf.ping(sequence, gone).progress, None);
+        let asked = ping(sequence, &format!("{gone}.0"));
+        assert_eq!(onward(&mut shelf, &asked), None);
+        assert_eq!(shelf.records.remembered().requests, 1);
+    }
+}
+
+/// A line comes by again and again.
+#[test]
+fn a_ping_goes_on_by_the_latest_hop_that_went_on() {
+    let mut shelf = Shelf::new();
+    for hop in 0..2000 {
+        let mut handled = shelf.accept(request(1, &format!("0.2+{}", 2 * hop)));
+        let sent = handled.server.forward(10 + hop, "on".into(), None);
+        shelf.release(handled.ticket, sent, 0);
+    }
+    shelf.accept(request(1, "0.2+4000"));
+    for (asked, to) in [
+        ("0.2+3", 11),
+        ("0.2+2999", 1509),
+        ("0.2.1", 2009),
+        ("0.2+4001", 2009),
+    ] {
+        assert_eq!(
+            onward(&mut shelf, &ping(1, asked)),
+            Some(child(to)),
+            "{asked}"
+        );
+    }
+}
+
 /// A call's requests came over one session, were forgotten, and that session ended; further ones of the same call come over
 /// another one and are forgotten, too.
 #[test]

@@ -80,6 +80,7 @@ use self::queues::Queues;
 pub use self::relaying::RelayRoute;
 use self::relays::Relays;
 pub use self::relays::{RefusedRequest, RelayId};
+use self::routes::FormerSessions;
 pub use self::routes::invitation;
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
@@ -299,8 +300,7 @@ pub struct Records {
     lost: LostSessions,
     /// Requests whose initiators are to be told where they went on.
     to_announce: Vec<Ticket>,
-    /// The peers of the sessions that ended last.
-    former: VecDeque<(SessionNumber, NodeId)>,
+    former: FormerSessions,
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenRoutes,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
@@ -340,7 +340,7 @@ impl Records {
             relays: Relays::new(limits.relays),
             lost: LostSessions::default(),
             to_announce: Vec::new(),
-            former: VecDeque::new(),
+            former: FormerSessions::default(),
             forgotten: ForgottenRoutes::default(),
             fresh: Queues::new(1),
             fresh_from: Nanoseconds::ZERO,
@@ -433,7 +433,7 @@ impl Records {
             return;
         };
         if state.brought {
-            self.note_former(session, state.peer);
+            self.former.note(session, state.peer);
         }
         let now = Nanoseconds::from(now);
         // Who comes as one of many shares a list with others, at least of its earlier calls. To look at all of its initiator's

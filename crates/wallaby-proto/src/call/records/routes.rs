@@ -5,6 +5,8 @@
 //! all that comes over the session that the request came over. Not of more: whoever brings a request may have made up its
 //! call, and would know the token of that.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use crate::call::records::{Origin, Records, SessionNumber, Ticket};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::wire::Pong;
@@ -17,6 +19,30 @@ const MAX_FORMER: usize = 1024;
 
 /// Sessions that claim to be one initiator's and are asked to prove it.
 const MAX_INVITED: usize = 4;
+
+/// The peers of the sessions that ended last.
+#[derive(Debug, Default)]
+pub(super) struct FormerSessions {
+    peers: BTreeMap<SessionNumber, NodeId>,
+    by_age: VecDeque<SessionNumber>,
+}
+
+impl FormerSessions {
+    /// A session with this peer has ended.
+    pub(super) fn note(&mut self, session: SessionNumber, peer: NodeId) {
+        if self.by_age.len() >= MAX_FORMER
+            && let Some(oldest) = self.by_age.pop_front()
+        {
+            self.peers.remove(&oldest);
+        }
+        self.peers.insert(session, peer);
+        self.by_age.push_back(session);
+    }
+
+    fn peer(&self, session: SessionNumber) -> Option<NodeId> {
+        self.peers.get(&session).copied()
+    }
+}
 
 impl Records {
     /// The session by which answers go straight to this initiator whose request came over another one: it claims the
@@ -57,7 +83,7 @@ impl Records {
                 false
             }
             Some(_) => false,
-            None if own || self.former.contains(&(record.session, origin.peer)) => {
+            None if own || self.former.peer(record.session) == Some(origin.peer) => {
                 (record.session, record.direct) = (origin.session, own);
                 if let Some(session) = self.sessions.get_mut(&origin.session) {
                     session.foreign = true;
@@ -66,14 +92,6 @@ impl Records {
             }
             None => false,
         }
-    }
-
-    /// A session with this peer has ended.
-    pub(super) fn note_former(&mut self, session: SessionNumber, peer: NodeId) {
-        if self.former.len() >= MAX_FORMER {
-            self.former.pop_front();
-        }
-        self.former.push_back((session, peer));
     }
 
     /// An answer goes back over the session that its request came over, while another one claims to be its initiator's own:

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 
 use super::hello::Hello;
 use super::methods::MethodDefinition;
-use crate::connection::BodyEvent;
 use crate::id::{CallId, NodeId};
 use crate::numbers::MAX_REASON;
 use crate::varint::Reader;
@@ -42,6 +42,17 @@ pub enum Event {
     },
     /// The peer closes the connection and says why.
     Closed(String),
+}
+
+/// What came of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyEvent {
+    /// Bytes; more may come.
+    Bytes(Bytes),
+    /// It is whole.
+    Whole,
+    /// Its sender can't go on; why, in its words.
+    Broken(String),
 }
 
 /// A reason that a peer gives, as far as it is told.

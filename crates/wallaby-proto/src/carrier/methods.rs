@@ -147,7 +147,7 @@ struct CalledMethod {
 
 /// How a request names its method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Naming {
+pub(crate) struct Naming {
     pub(crate) number: u32,
     pub(crate) hash: u64,
     /// The peer has its definition.

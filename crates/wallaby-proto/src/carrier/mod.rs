@@ -2,7 +2,7 @@
 //! [`Session`](crate::datagram::Session) over datagrams.
 //!
 //! Most of it is the same by either: who the peer is, how methods are named, what there is credit for, what is refused because
-//! too much waits, and what is made of a message that came. It is here, once, in [`Peering`] and in the methods that [`Carrier`]
+//! too much waits, and what is made of a message that came. It is here, once, in `Peering` and in the methods that [`Carrier`]
 //! provides. How bytes travel differs, and so does what follows from that:
 //!
 //! - A stream keeps order, so a method's definition and the time go ahead of requests, and a body behind one. Datagrams overtake
@@ -15,6 +15,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
+//! | `medium` | what each does in its own way, and nobody outside may do |
 //! | `peering` | one side's view of a peer |
 //! | `hello` | who a side is, and what it takes |
 //! | `methods` | the methods that two sides call |
@@ -28,6 +29,7 @@ pub(crate) mod bounds;
 pub(crate) mod credit;
 pub(crate) mod event;
 pub(crate) mod hello;
+mod medium;
 pub(crate) mod methods;
 pub(crate) mod output;
 mod peering;
@@ -40,9 +42,10 @@ use std::time::Duration;
 
 use bytes::BufMut;
 
-pub use self::methods::Naming;
-pub use self::output::Priority;
-pub use self::peering::Peering;
+pub(crate) use self::medium::Medium;
+pub(crate) use self::methods::Naming;
+pub(crate) use self::output::Priority;
+pub(crate) use self::peering::Peering;
 
 use self::credit::REQUESTS;
 use self::event::Refusal;
@@ -85,41 +88,12 @@ impl AddAssign for Counters {
 }
 
 /// One that carries a peer's messages.
-pub trait Carrier {
-    // What each does in its own way. Others than the methods below send by those: they look for room and credit first.
-
-    /// What is the same for all.
-    fn peering(&self) -> &Peering;
-
-    /// The same, to change it.
-    fn peering_mut(&mut self) -> &mut Peering;
-
-    /// Whether too much waits for a message of this priority, whose payload has so many bytes.
-    fn is_congested(&self, priority: Priority, payload: usize) -> bool;
-
-    /// Whether answers of this call wait for one that must not be overtaken.
-    fn is_behind(&self, _call: CallId) -> bool {
-        false
-    }
-
-    /// A request with options may need a body behind it: names that.
-    ///
-    /// # Errors
-    ///
-    /// If none can follow now, or ever.
-    fn name_body(&mut self, request: &mut Request) -> Result<(), Refusal>;
-
-    /// Adds a request for which there is room and credit to the output.
-    fn put_request(&mut self, request: &mut Request, method: (&MethodDefinition, Naming)) -> Mark;
-
-    /// Adds a response for which there is room and credit.
-    fn put_response(&mut self, response: &Response) -> Mark;
-
-    /// Adds a message that needs no credit.
-    fn put_control(&mut self, message: &Message) -> Mark;
-
-    /// Adds what concerns the connection alone.
-    fn put_own(&mut self, kind: u8, body: &mut dyn FnMut(&mut Vec<u8>));
+#[expect(
+    private_bounds,
+    reason = "nobody outside sends without a look for room and credit, or makes a carrier"
+)]
+pub trait Carrier: Medium {
+    // What each does in its own way.
 
     /// How much of its output has left, in the measure of its marks, and how much the peer has confirmed if it does: bytes of a
     /// stream, messages of a session.

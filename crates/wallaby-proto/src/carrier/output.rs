@@ -7,7 +7,7 @@ pub(crate) const OUTPUT_LIMIT: usize = 256 * 1024;
 
 /// For what there must be room: the first is refused first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
+pub(crate) enum Priority {
     /// Requests and answers that need credit.
     Credited,
     /// Pings and trace reports: who gets no answer asks again.

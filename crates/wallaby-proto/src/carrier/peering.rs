@@ -16,7 +16,7 @@ use crate::wire::{DecodeError, LinkEnds, MAX_FRAME, Request};
 
 /// One side's view of a peer: it is the same over streams and over datagrams.
 #[derive(Debug)]
-pub struct Peering {
+pub(crate) struct Peering {
     pub(crate) me: Arc<Hello>,
     /// What the peer said of itself, once the handshake is done.
     pub(crate) peer: Option<Arc<Hello>>,

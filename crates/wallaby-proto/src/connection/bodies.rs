@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::carrier::event;
+use crate::carrier::event::{self, BodyEvent};
 use crate::connection::output::OutputBuffer;
 use crate::varint::{self, Reader};
 use crate::wire::{DecodeError, MAX_FRAME, kind};
@@ -34,17 +34,6 @@ pub enum BodyRefusal {
     /// The receiver wants no more of it, or it has ended.
     #[error("the receiver wants no more of the body")]
     Stopped,
-}
-
-/// What came of a body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BodyEvent {
-    /// Bytes; more may come.
-    Bytes(Bytes),
-    /// It is whole.
-    Whole,
-    /// Its sender can't go on; why, in its words.
-    Broken(String),
 }
 
 /// The bodies that this side sends.

@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 
 use super::Connection;
-use super::bodies::{self, BodyEvent, BodyRefusal, Wish};
-use crate::carrier::event::{ConnectionError, Event, Granted};
+use super::bodies::{self, BodyRefusal, Wish};
+use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted};
 use crate::carrier::{Carrier, Mark};
 use crate::wire::{DecodeError, Request, kind};
 

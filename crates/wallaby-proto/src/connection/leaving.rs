@@ -9,7 +9,7 @@ use super::output::OutputBuffer;
 use crate::CallId;
 use crate::carrier::event::{Refusal, telling};
 use crate::carrier::methods::MethodDefinition;
-use crate::carrier::{Carrier, Mark, Naming, Peering, Priority};
+use crate::carrier::{Carrier, Mark, Medium, Naming, Peering, Priority};
 use crate::connection::Features;
 use crate::varint;
 use crate::wire::{LinkEnds, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Response, kind};
@@ -17,7 +17,7 @@ use crate::wire::{LinkEnds, MAX_FRAME, Message, MethodRef, ReplyTo, Request, Res
 /// Longest header that most messages have.
 const HEADER_GUESS: usize = 64;
 
-impl Carrier for Connection {
+impl Medium for Connection {
     fn peering(&self) -> &Peering {
         &self.peering
     }
@@ -114,7 +114,9 @@ impl Carrier for Connection {
     fn put_own(&mut self, kind: u8, body: &mut dyn FnMut(&mut Vec<u8>)) {
         self.output.put_frame(kind, body);
     }
+}
 
+impl Carrier for Connection {
     fn progress(&self) -> (u64, Option<u64>) {
         (self.peering.counters.bytes_sent, None)
     }

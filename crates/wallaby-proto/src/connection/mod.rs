@@ -22,13 +22,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::bodies::{BodyEvent, BodyRefusal, MAX_BODIES};
+pub use self::bodies::{BodyRefusal, MAX_BODIES};
 pub use self::dials::{DialBackoff, DialLimits, Dials, NamedBy};
 pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::slots::{ConnectionSlots, Search, StrangerLimits, Usefulness};
 pub use crate::carrier::bounds::{Bounds, PartialLimits, Partials};
 pub use crate::carrier::credit::MAX_CALLS;
-pub use crate::carrier::event::{ConnectionError, Event, Granted, Refusal};
+pub use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted, Refusal};
 pub(crate) use crate::carrier::hello::LEAST_PARTS;
 pub use crate::carrier::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use crate::carrier::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, is_reserved};

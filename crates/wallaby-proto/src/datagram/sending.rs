@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes};
 use crate::carrier::event::{Refusal, telling};
 use crate::carrier::methods::MethodDefinition;
 use crate::carrier::transit::microseconds;
-use crate::carrier::{Carrier, Mark, Naming, Peering, Priority};
+use crate::carrier::{Carrier, Mark, Medium, Naming, Peering, Priority};
 use crate::datagram::outbound::{MAX_PIECES, NewMessage};
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD, TIMED};
 use crate::datagram::session::{Session, Stage};
@@ -22,7 +22,7 @@ const CONTROL_NUMBERS: u64 = WINDOW / 4;
 /// What a packet takes at most besides frames and acknowledgement: kind, session, number, checksum.
 const PACKET_OVERHEAD: usize = 1 + 8 + varint::MAX_LEN + CHECKSUM;
 
-impl Carrier for Session {
+impl Medium for Session {
     fn peering(&self) -> &Peering {
         &self.peering
     }
@@ -97,7 +97,9 @@ impl Carrier for Session {
             self.push(header, kind, Bytes::new(), true, None);
         }
     }
+}
 
+impl Carrier for Session {
     fn progress(&self) -> (u64, Option<u64>) {
         (self.left(), Some(self.acknowledged()))
     }

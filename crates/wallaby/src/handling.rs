@@ -410,9 +410,13 @@ impl Handling {
         }
     }
 
-    /// Whether a message may be sent, but for budgets, credit and room.
+    /// Whether a message may be sent, but for budgets, credit and room. What has its place whatever happens only needs a request
+    /// that goes on.
     pub(crate) fn check_message(&self, message: &Intent) -> Result<(), SendError> {
-        let (server, size) = (message.server(), message.payload());
+        let (server, size) = match message.is_always() {
+            true => (None, 0),
+            false => (message.server(), message.payload()),
+        };
         let check = |core: &mut Core| core.endpoint.check_message(self.key, server, size);
         self.endpoint.ask(check).map_err(|error| self.ended(error))
     }

@@ -55,7 +55,9 @@ pub struct Limits {
     /// payload; of answers each connection and initiator has a share. Beyond, handlers wait with what they send (those of the
     /// polling driver get [`SendError::Full`](crate::error::SendError::Full)), calls fail with
     /// [`Failure::Refused`](crate::error::Failure::Refused), and statuses that nobody waited with are dropped: they are
-    /// asked for again. Default 256 MiB.
+    /// asked for again. Delegations that have their place whatever happens
+    /// ([`DelegateOptions::always`](super::DelegateOptions::always)), as those down a line of servers do, may have as much again;
+    /// beyond, a status takes their place. Default 256 MiB.
     pub waiting: usize,
     /// Bytes of answers that wait to be relayed to their initiators: their payloads and optional fields, and 2 KiB for each.
     /// Beyond, and beyond a connection's share, they are dropped. Default 64 MiB.

@@ -88,7 +88,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a request with a payload of so many bytes may wait.
     pub(super) fn has_room(&self, payload: usize) -> bool {
-        self.waiting + payload + MESSAGE_COST as usize <= self.config.limits.waiting
+        self.has_room_of(self.config.limits.waiting, payload)
+    }
+
+    /// The same where so much may wait in all.
+    pub(super) fn has_room_of(&self, room: usize, payload: usize) -> bool {
+        self.waiting + payload + MESSAGE_COST as usize <= room
     }
 
     /// Sends a message, now or when that is possible.

@@ -106,6 +106,15 @@ impl Intent {
         }
     }
 
+    /// Whether it has its place [whatever happens](DelegateOptions::always).
+    pub(crate) fn is_always(&self) -> bool {
+        let own = match self {
+            Self::Delegation { to, .. } => to.options(),
+            Self::Answer { .. } | Self::Status(_) => None,
+        };
+        own.is_some_and(|own| own.always)
+    }
+
     pub(crate) fn is_status(&self) -> bool {
         matches!(self, Self::Status(_))
     }

@@ -5,11 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby::intercept::{Admission, Hold, HoldLimits, Incoming, Intent};
-use wallaby::{Address, Body, Code, Endpoint, Limits, Many, Request, SendError, Service, Status};
+use wallaby::intercept::{
+    Admission, DelegatedRequest, Exchange, Exit, Hold, HoldLimits, Incoming, Intent, SendFuture,
+};
+use wallaby::{
+    Address, Body, Code, DialPolicy, Endpoint, Limits, Many, Request, SendError, Service, Status,
+};
 
 use crate::common::{Gate, Net, at, client, load, patience, service, sorted, status, until, work};
-use crate::intercept::{Log, echo, lines, log, observe};
+use crate::intercept::{Log, echo, encoded, lines, log, observe};
 
 over_every_transport!(
     what_is_held_leaves_when_it_was_committed,
@@ -264,6 +268,86 @@ async fn what_cannot_be_sent_is_not_held() {
         let (answers, statuses) = sorted(&mut call).await;
         assert_eq!((answers, statuses), (vec!["short".into()], vec![]));
         assert_eq!(lines(&seen), ["refused", "commits 1"]);
+    })
+    .await;
+}
+
+/// Sends work to another server before each answer, whatever happens.
+struct Beside(DelegatedRequest);
+
+impl Exchange for Beside {
+    fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+        let (onward, exit) = (self.0.clone(), exit.clone());
+        Box::pin(async move {
+            exit.send(onward.into()).await?;
+            exit.send(intent).await
+        })
+    }
+}
+
+/// It is held and leaves like all else, though its server hands nothing on any more, or may not dial there.
+#[tokio::test]
+async fn what_goes_always_is_held_and_leaves() {
+    patience(async {
+        let net = Net::tcp();
+        let leaf = net.serve(echo()).await;
+        for permits in [true, false] {
+            let (gate, seen) = (Gate::new(), Log::default());
+            let pass = gate.clone();
+            let slow = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+                let pass = pass.clone();
+                async move {
+                    pass.pass().await;
+                    Ok(request.respond(what).await?)
+                }
+            });
+            let method = Arc::clone(work::MANY.definition());
+            let mut onward = DelegatedRequest::new(at(&leaf), method, encoded("leaf"));
+            onward.options_mut().always = true;
+            let beside = move |_: &Incoming| Admission::around(Beside(onward.clone()));
+            let record = Arc::clone(&seen);
+            let hold = move |_: &Incoming| {
+                let record = Arc::clone(&record);
+                Admission::around(Hold::new(LIMITS, move |sent| {
+                    log(&record, format!("commits {}", sent.len()));
+                    ready(Ok(()))
+                }))
+            };
+            let builder = Endpoint::builder().serve(slow);
+            let builder = builder.dial_policy(DialPolicy::default().only_if(move |_| permits));
+            let (server, client) = (
+                net.bind(builder.interceptor(beside).interceptor(hold))
+                    .await,
+                client(),
+            );
+            let mut call = work::at(&client, at(&server)).many("own".into());
+            until(|| server.load() == load(1, 0)).await;
+            let draining = tokio::spawn({
+                let server = server.clone();
+                async move { server.drain(Duration::from_secs(3600)).await }
+            });
+            while status(work::at(&client, at(&server)).one("x".into()).await).code()
+                != Code::Unavailable
+            {
+                tokio::task::yield_now().await;
+            }
+            gate.open(1);
+            let (answers, statuses) = sorted(&mut call).await;
+            let codes: Vec<_> = statuses.iter().map(Status::code).collect();
+            match permits {
+                true => assert_eq!(
+                    (answers, codes),
+                    (vec!["leaf".into(), "own".into()], vec![])
+                ),
+                false => assert_eq!(
+                    (answers, codes),
+                    (vec!["own".into()], vec![Code::PermissionDenied])
+                ),
+            }
+            assert_eq!(lines(&seen), ["commits 2"]);
+            assert_eq!(draining.await.expect("no panic"), Ok(()));
+        }
+        assert_eq!(leaf.metrics().requests_received, 1);
     })
     .await;
 }

@@ -354,7 +354,7 @@ async fn interceptors_are_asked_about_what_comes_down_a_line() {
 // What is around a request.
 
 /// Text as postcard writes it.
-fn encoded(text: &str) -> Bytes {
+pub(crate) fn encoded(text: &str) -> Bytes {
     let mut bytes = vec![text.len() as u8];
     bytes.extend_from_slice(text.as_bytes());
     bytes.into()

@@ -36,8 +36,9 @@ pub struct DelegateOptions {
     /// Through how many servers it goes, one behind the other and the next one included: each of them may use up as much of the
     /// call's budgets, and it is not held back. 0: it has what any other delegation has.
     pub servers: u32,
-    /// It has its place in the call's tree whatever happens: the endpoint takes it even while it is drained and however much waits,
-    /// and if it may not go there, a status in its server's name says so in place of an error.
+    /// It has its place in the call's tree whatever happens: the endpoint takes it even while it is drained, and where as much waits
+    /// as [`Limits::waiting`](crate::endpoint::Limits::waiting) says, up to as much again. If it may not go there, or there is no room
+    /// for it even so, a status in its server's name says so in place of an error.
     pub always: bool,
 }
 
@@ -223,7 +224,7 @@ impl<P: Probe> Endpoint<P> {
     fn hand_on<T>(
         &mut self,
         request: RequestKey,
-        delegation: NewDelegation,
+        mut delegation: NewDelegation,
         how: How,
         send: impl FnOnce(&mut Self, &mut Handler, HandlerMessage) -> Result<T, SendError>,
     ) -> Result<(T, Option<OutBody>), SendError> {
@@ -232,7 +233,10 @@ impl<P: Probe> Endpoint<P> {
         let (deadline, now) = (handler.deadline, self.raw);
         let options = delegation.options.as_ref();
         let (servers, always) = options.map_or((0, false), |own| (own.servers, own.always));
-        let own = (delegation.options).map(|own| own.of(handler.options.as_deref(), now));
+        let own = delegation
+            .options
+            .take()
+            .map(|own| own.of(handler.options.as_deref(), now));
         let own = own.transpose().map_err(|error| {
             let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
             note_refused(handler, &error, how == How::Last);
@@ -240,7 +244,7 @@ impl<P: Probe> Endpoint<P> {
         });
         let own = own?.map(Box::new);
         let refused = match always {
-            true => self.why_not_there(request, &delegation.server, delegation.payload.len()),
+            true => self.why_not_there(request, &delegation),
             false => None,
         };
         let body = delegation.followed && refused.is_none();
@@ -276,15 +280,21 @@ impl<P: Probe> Endpoint<P> {
     fn why_not_there(
         &mut self,
         request: RequestKey,
-        server: &Address,
-        payload: usize,
+        delegation: &NewDelegation,
     ) -> Option<Box<Status>> {
+        let (server, payload) = (&delegation.server, delegation.payload.len());
         let handler = self.handlers.take(request)?;
         let why = match self.check_size(&handler, Some(server), payload) {
             Ok(()) => self.check_delegation(&handler, server).err(),
             Err(why) => Some(why),
         };
         self.handlers.put(request, handler);
+        let why = why.or_else(|| {
+            let room = self.config.limits.waiting.saturating_mul(2);
+            let fits = self.has_room_of(room, payload);
+            let goes = fits || self.takes_request(server, delegation.followed);
+            (!goes).then_some(SendError::Full)
+        });
         why.map(|why| Box::new(Status::from(why)))
     }
 

@@ -194,7 +194,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a request to this server would leave at once.
-    fn takes_request(&mut self, server: &Address, followed: bool) -> bool {
+    pub(super) fn takes_request(&mut self, server: &Address, followed: bool) -> bool {
         let route = self.conn_at(server);
         let peer = route.and_then(|id| self.conns.get(id));
         let waits = peer.is_none_or(|peer| peer.holds_requests(followed));

@@ -1,7 +1,8 @@
 //! How an endpoint comes to rest.
 
+use bytes::Bytes;
 use wallaby_proto::Code;
-use wallaby_proto::endpoint::{Limits, Outcome};
+use wallaby_proto::endpoint::{DelegateOptions, Limits, NewDelegation, Outcome};
 use wallaby_proto::error::SendError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
@@ -142,4 +143,82 @@ fn what_waits_to_be_delegated_ends_with_a_closed_server() {
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.is_not_executed(), "{status}");
     assert_eq!(status.request().map(|request| request.hop), Some(1));
+}
+
+fn always(world: &World, to: usize, payload: &str) -> NewDelegation {
+    let mut options = DelegateOptions::default();
+    options.always = true;
+    NewDelegation {
+        server: at(to),
+        method: world.method.clone(),
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        options: Some(options),
+        followed: false,
+    }
+}
+
+#[test]
+fn what_goes_always_goes_while_its_server_comes_to_rest() {
+    let mut world = World::new(ExecutorConfig::default());
+    let next = world.add(ExecutorConfig::default(), Limits::default());
+    let call = world.call("a");
+    let (key, what) = world.take();
+    world.server().drain();
+    let method = world.method.clone();
+    let sent = world.server().delegate(key, at(next), &method, "no".into());
+    assert_eq!(sent, Err(SendError::Draining));
+    let onward = always(&world, next, "b");
+    assert_eq!(world.server().delegate_with(key, onward), Ok(None));
+    world.answer(key, &what);
+    let further = world.runs.entry(next).or_default().remove(0);
+    let endpoint = &mut world.endpoints[next];
+    let incoming = endpoint.take_request(further).expect("it came");
+    let sent = endpoint.respond(further, incoming.payload);
+    endpoint.returned(further, sent.map_err(Into::into));
+    world.settle();
+    assert!(world.server().is_drained());
+    assert_eq!(world.heard(call).answers, ["a", "b"]);
+    assert!(world.heard(call).statuses.is_empty());
+}
+
+/// Of what goes always twice as much may wait as of anything else. What is beyond has its place all the same, with a status.
+#[test]
+fn what_goes_always_does_not_wait_without_limit() {
+    let each = "x".repeat(1000 - 64);
+    let mut world = World::with(executor(1, 1, Schedule::Fifo), limits_of_waiting(10_000));
+    let next = world.add(ExecutorConfig::default(), Limits::default());
+    let call = world.call("a");
+    let (key, what) = world.take();
+    let method = world.method.clone();
+    // Nothing leaves before the connection is open.
+    for number in 0..100 {
+        let onward = always(&world, next, &each);
+        assert_eq!(
+            world.server().delegate_with(key, onward),
+            Ok(None),
+            "{number}"
+        );
+    }
+    let payload = Bytes::copy_from_slice(each.as_bytes());
+    let sent = world.server().delegate(key, at(next), &method, payload);
+    assert_eq!(sent, Err(SendError::Full));
+    world.answer(key, &what);
+    let went_on = world.runs.entry(next).or_default().len();
+    assert_eq!(went_on, 21, "one is held back until the next one comes");
+    let statuses = &world.heard(call).statuses;
+    assert_eq!(statuses.len(), 79);
+    for status in statuses {
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.is_not_executed());
+        assert!(
+            status.message().contains(&SendError::Full.to_string()),
+            "{status}"
+        );
+    }
+}
+
+fn limits_of_waiting(waiting: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.waiting = waiting;
+    limits
 }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::endpoint::SocketId;
@@ -14,6 +16,7 @@ use wallaby_proto::endpoint::SocketId;
 use super::effects::Inside;
 use super::shared::Inner;
 use super::stream::Delayed;
+use crate::timer::{self, Instant, Sleep};
 use crate::transport::udp::{Inbox, Outbox, Socket};
 use wallaby_link::DelayLine;
 
@@ -25,6 +28,13 @@ const AT_ONCE: usize = 16;
 
 /// Batches of datagrams that one thread sends before it does something else.
 const SENDS_A_TURN: usize = 16;
+
+/// Errors in a row that are taken for news of datagrams that were sent. A socket that has more of them can most likely receive nothing,
+/// and trying again at once would only burn the processor.
+const MOST_ERRORS: u32 = 16;
+
+/// How long nothing is received from it then.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A socket, and what waits to be sent from it.
 pub(crate) struct Port {
@@ -148,22 +158,20 @@ impl Port {
 
     /// Receives until the port is closed or its endpoint is gone.
     async fn drive(self: Arc<Self>, endpoint: Weak<Inner>) {
-        let mut inbox = Inbox::new();
-        let mut arrived = Vec::new();
+        let mut reader = Reader {
+            inbox: Inbox::new(),
+            arrived: Vec::new(),
+            errors: 0,
+            pause: None,
+        };
         poll_fn(|cx| match endpoint.upgrade() {
-            Some(endpoint) => self.poll(cx, &endpoint, &mut inbox, &mut arrived),
+            Some(endpoint) => self.poll(cx, &endpoint, &mut reader),
             None => Poll::Ready(()),
         })
         .await;
     }
 
-    fn poll(
-        &self,
-        cx: &mut Context<'_>,
-        endpoint: &Arc<Inner>,
-        inbox: &mut Inbox,
-        arrived: &mut Vec<(SocketAddr, Bytes)>,
-    ) -> Poll<()> {
+    fn poll(&self, cx: &mut Context<'_>, endpoint: &Arc<Inner>, reader: &mut Reader) -> Poll<()> {
         {
             let mut known = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
             if !known
@@ -173,9 +181,10 @@ impl Port {
                 *known = Some(cx.waker().clone());
             }
         }
-        let Some(empty) = self.receive(cx, endpoint, inbox, arrived) else {
+        let Some(empty) = self.receive(cx, endpoint, reader) else {
             return Poll::Ready(());
         };
+        let arrived = &mut reader.arrived;
         if !arrived.is_empty() {
             endpoint.note_listening();
             // What this sets off comes when all of it was handled.
@@ -208,8 +217,7 @@ impl Port {
         &self,
         cx: &mut Context<'_>,
         endpoint: &Arc<Inner>,
-        inbox: &mut Inbox,
-        arrived: &mut Vec<(SocketAddr, Bytes)>,
+        reader: &mut Reader,
     ) -> Option<bool> {
         // What this sets off comes when the socket is free again.
         let _inside = Inside::enter();
@@ -220,18 +228,60 @@ impl Port {
         if gathered || unsent {
             self.transmit_from(socket, endpoint);
         }
+        if reader.is_pausing(cx) {
+            return Some(true);
+        }
+        let Reader { inbox, arrived, .. } = reader;
         while arrived.len() < BATCH {
             match socket.poll_receive(cx, inbox) {
-                Poll::Pending => return Some(true),
-                Poll::Ready(Ok(())) => inbox.take(|from, datagram| arrived.push((from, datagram))),
+                Poll::Pending => {
+                    reader.errors = 0;
+                    return Some(true);
+                }
+                Poll::Ready(Ok(())) => {
+                    reader.errors = 0;
+                    inbox.take(|from, datagram| arrived.push((from, datagram)));
+                }
                 // Of a datagram that was sent: see `take_unreachable`.
-                Poll::Ready(Err(_)) => {
+                Poll::Ready(Err(error)) => {
                     self.note_unreachable(endpoint, socket);
+                    reader.note(&error);
                     break;
                 }
             }
         }
         Some(false)
+    }
+}
+
+/// What has come, and whether anything can.
+struct Reader {
+    inbox: Inbox,
+    arrived: Vec<(SocketAddr, Bytes)>,
+    /// How often in a row that has failed.
+    errors: u32,
+    pause: Option<Sleep>,
+}
+
+impl Reader {
+    #[cold]
+    fn note(&mut self, error: &io::Error) {
+        self.errors = self.errors.saturating_add(1);
+        if self.errors >= MOST_ERRORS {
+            tracing::error!(%error, "cannot receive datagrams");
+            self.pause = Some(timer::sleep_until(Instant::now() + PAUSE));
+        }
+    }
+
+    fn is_pausing(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(pause) = &mut self.pause else {
+            return false;
+        };
+        let pausing = Pin::new(pause).poll(cx).is_pending();
+        if !pausing {
+            self.pause = None;
+        }
+        pausing
     }
 }
 

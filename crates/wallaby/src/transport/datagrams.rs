@@ -30,7 +30,8 @@ pub trait DatagramSocket: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// News of a datagram that was sent. It is called again at once: a socket that is broken for good stays pending.
+    /// News of a datagram that was sent. It is called again at once, and after many errors in a row every 20 ms, until it is pending or
+    /// receives something: a socket that is broken for good should stay pending.
     fn poll_receive(
         &self,
         cx: &mut Context<'_>,

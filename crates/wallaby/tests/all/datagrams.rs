@@ -5,8 +5,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
-use crate::common::{at, patience, service, sorted, work};
+use crate::common::{at, patience, service, sorted, until, work};
 use wallaby::transport::{DatagramSocket, Datagrams};
 use wallaby::{Address, ConnectError, Endpoint, Many, Request, Service};
 
@@ -32,6 +33,9 @@ struct Mailbox {
     unreachable: VecDeque<SocketAddr>,
     reader: Option<Waker>,
     writers: Vec<Waker>,
+    /// Nothing can be received, and so often was that tried.
+    broken: bool,
+    tries: u32,
 }
 
 #[derive(Debug)]
@@ -81,6 +85,10 @@ impl DatagramSocket for Socket {
         buffer: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
         self.own(|own| {
+            if own.broken {
+                own.tries += 1;
+                return Poll::Ready(Err(io::Error::other("the network is down")));
+            }
             let Some((datagram, from)) = own.datagrams.pop_front() else {
                 own.reader = Some(cx.waker().clone());
                 return Poll::Pending;
@@ -180,4 +188,43 @@ async fn calls_pass_a_network_that_the_system_does_not_know() {
         .await
         .expect_err("nobody is there");
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
+}
+
+/// A socket of which nothing can be received is not asked all the time, and is of use again once something can.
+#[tokio::test]
+async fn a_socket_that_fails_does_not_keep_its_endpoint_busy() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    patience(async {
+        let network: Arc<Network> = Arc::default();
+        let builder = || Endpoint::builder().datagrams(Arc::clone(&network) as _);
+        let server = builder().listen("udp://203.0.113.1:7000").serve(hops());
+        let server = server.bind().await.expect("it is free");
+        let client = builder().bind().await.expect("there is a runtime");
+        let work = work::at(&client, at(&server));
+        let (answers, _) = sorted(&mut work.many(String::new())).await;
+        assert_eq!(answers, ["before "]);
+
+        let own = |with: &dyn Fn(&mut Mailbox) -> u32| {
+            let mut wires = network.0.lock().expect("no panic");
+            let address = SocketAddr::from(([203, 0, 113, 1], 7000));
+            with(wires.mailboxes.get_mut(&address).expect("it is bound"))
+        };
+        let since = Instant::now();
+        own(&|own| {
+            own.broken = true;
+            own.reader.take().into_iter().for_each(Waker::wake);
+            0
+        });
+        let mut call = work.many(String::new());
+        until(|| own(&|own| own.tries) >= 26).await;
+        let time = since.elapsed();
+        assert!(time >= 9 * PAUSE, "26 tries in {time:?}");
+        own(&|own| {
+            own.broken = false;
+            0
+        });
+        let (answers, _) = sorted(&mut call).await;
+        assert_eq!(answers, ["before "]);
+    })
+    .await;
 }

@@ -243,6 +243,13 @@ impl From<CallError> for Status {
     }
 }
 
+/// So that a handler can use `?` on calls that it begins.
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        CallError::from(failure).into()
+    }
+}
+
 /// What a call yields in place of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

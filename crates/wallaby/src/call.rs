@@ -24,6 +24,7 @@ use crate::driver::effects::{self, Effect};
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::{CallError, Failure, StillRunning};
+use crate::handling::Handling;
 use crate::log;
 use crate::timer::{self, Instant};
 
@@ -91,18 +92,26 @@ impl RawAnswer {
 
 impl CallShared {
     /// A call without initial requests.
-    pub(crate) fn begin(endpoint: &Arc<Inner>, options: Arc<CallOptions>) -> Arc<Self> {
-        Self::begin_with(endpoint, options, |_, _| {})
+    pub(crate) fn begin(
+        endpoint: &Arc<Inner>,
+        within: Option<&Handling>,
+        options: Arc<CallOptions>,
+    ) -> Arc<Self> {
+        Self::begin_with(endpoint, within, options, |_, _| {})
     }
 
     /// The same with what is done first of all, if there is a call.
     fn begin_with(
         endpoint: &Arc<Inner>,
+        within: Option<&Handling>,
         options: Arc<CallOptions>,
         first: impl FnOnce(&mut Core, CallKey),
     ) -> Arc<Self> {
         let begun = endpoint.enter(|core| {
-            let begun = core.endpoint.begin(&options);
+            let begun = match within {
+                Some(request) => request.begin_call(core, &options),
+                None => core.endpoint.begin(&options),
+            };
             if let Ok(key) = begun {
                 first(core, key);
             }
@@ -288,14 +297,14 @@ impl Drop for CallShared {
 
 impl Inner {
     /// Makes a call of one request, which the interceptors of calls have passed.
-    pub(crate) fn send(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
+    pub(crate) fn send(self: &Arc<Self>, within: Option<&Handling>, outgoing: Outgoing) -> RawCall {
         let options = Arc::clone(&outgoing.options);
         if self.was_away() {
-            return self.send_later(outgoing);
+            return self.send_later(within, outgoing);
         }
         let initial = Initial::new(outgoing, false);
         let mut following = None;
-        let shared = CallShared::begin_with(self, options, |core, key| {
+        let shared = CallShared::begin_with(self, within, options, |core, key| {
             core.endpoint.share_among(key, 1);
             following = initial.give(core, key).ok().and_then(|sent| sent.1);
             core.endpoint.close_call(key);
@@ -308,8 +317,9 @@ impl Inner {
 
     /// The runtime was blocked: connections that may have ended meanwhile are listened to first.
     #[cold]
-    fn send_later(self: &Arc<Self>, outgoing: Outgoing) -> RawCall {
-        let call = RawCall::new(CallShared::begin(self, Arc::clone(&outgoing.options)));
+    fn send_later(self: &Arc<Self>, within: Option<&Handling>, outgoing: Outgoing) -> RawCall {
+        let options = Arc::clone(&outgoing.options);
+        let call = RawCall::new(CallShared::begin(self, within, options));
         call.share_among(1);
         let (endpoint, shared) = (Arc::clone(self), Arc::downgrade(call.shared()));
         self.runtime.spawn(async move {

@@ -17,6 +17,7 @@ use crate::codec::{Codec, CodecError};
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
+use crate::handling::Handling;
 use crate::hedge::Hedge;
 use crate::method::{Answer, Method, Target};
 use crate::multicast::Multicast;
@@ -176,12 +177,11 @@ impl Caller {
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
-        let call = match &self.refused {
-            None => RawCall::new(CallShared::begin(&self.endpoint, self.options())),
-            Some(refused) => self.failed(Failure::Codec(refused.clone())),
-        };
-        self.adopt(call.shared());
-        call
+        if let Some(refused) = &self.refused {
+            return self.failed(Failure::Codec(refused.clone()));
+        }
+        let call = CallShared::begin(&self.endpoint, self.request(), self.options());
+        RawCall::new(call)
     }
 
     fn change_metadata(&mut self, change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>) {
@@ -193,14 +193,14 @@ impl Caller {
     /// A call that has failed before it began.
     #[cold]
     pub(crate) fn failed(&self, failure: Failure) -> RawCall {
-        let call = RawCall::new(CallShared::begin(&self.endpoint, Arc::default()));
+        let call = RawCall::new(CallShared::begin(&self.endpoint, None, Arc::default()));
         call.fail(failure);
         call
     }
 
     /// A call that asks nobody anything.
     pub(crate) fn nothing(&self) -> RawCall {
-        let mut call = RawCall::new(CallShared::begin(&self.endpoint, Arc::default()));
+        let mut call = RawCall::new(CallShared::begin(&self.endpoint, None, Arc::default()));
         call.close();
         call
     }
@@ -220,21 +220,19 @@ impl Caller {
         self.endpoint.settings.config.limits.message
     }
 
-    /// How the next call is made: on behalf of a request, within its budgets.
+    /// How the next call is made.
     fn options(&self) -> Arc<CallOptions> {
         let mut options = Arc::clone(&self.options);
         if let Some(parent) = &self.parent {
-            let named = options.durable.is_none();
-            let (share, name) = parent.handling.for_call(parent.author, named);
-            if let Some(share) = share {
-                let own = options.budgets.unwrap_or_default();
-                Arc::make_mut(&mut options).budgets = Some(own.at_most(&share));
-            }
-            if name.is_some() {
-                Arc::make_mut(&mut options).durable = name;
-            }
+            let options = Arc::make_mut(&mut options);
+            parent.handling.inherit(parent.author, options);
         }
         options
+    }
+
+    /// The request with which its calls end.
+    fn request(&self) -> Option<&Handling> {
+        self.parent.as_ref().map(|parent| &*parent.handling)
     }
 
     /// All attempts of the next call have one name.
@@ -248,17 +246,6 @@ impl Caller {
 
     fn change(&mut self) -> &mut CallOptions {
         Arc::make_mut(&mut self.options)
-    }
-
-    fn is_over(&self) -> bool {
-        let parent = self.parent.as_ref();
-        parent.is_some_and(|parent| parent.is_cancelled())
-    }
-
-    fn adopt(&self, call: &Arc<CallShared>) {
-        if let Some(parent) = &self.parent {
-            parent.handling.adopt(call);
-        }
     }
 }
 
@@ -436,22 +423,16 @@ impl Client {
 
     /// Makes a call, once.
     pub(crate) fn send(&self, mut outgoing: Outgoing) -> RawCall {
-        let call = match self.check(&mut outgoing) {
-            Ok(()) => Inner::send(&self.caller.endpoint, outgoing),
+        match self.check(&mut outgoing) {
+            Ok(()) => Inner::send(&self.caller.endpoint, self.caller.request(), outgoing),
             Err(failure) => self.caller.failed(failure),
-        };
-        self.caller.adopt(call.shared());
-        call
+        }
     }
 
     /// Whether the request may leave.
     fn check(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
         if let Some(refused) = &self.caller.refused {
             return Err(Failure::Codec(refused.clone()));
-        }
-        // Nothing begins any more on behalf of a request that was stopped.
-        if self.caller.is_over() {
-            return Err(Failure::aborted());
         }
         self.caller.endpoint.intercept(outgoing)
     }

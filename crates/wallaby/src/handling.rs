@@ -6,7 +6,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,17 +16,18 @@ use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    Author, Handler as Request, How, InBody, Lane, NewDelegation, OutBody, Permit, RequestKey,
+    Author, CallKey, Handler as Request, How, InBody, Lane, NewDelegation, OutBody, Permit,
+    RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 use crate::blocking::panic_message;
 use crate::body::{self, Attached, Body, BodyError};
-use crate::call::CallShared;
+use crate::call::CallOptions;
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
-use crate::error::SendError;
+use crate::error::{Failure, SendError};
 use crate::intercept::{
     Around, DelegatedRequest, Exit, Extensions, Intent, Interceptor, Layer, caught, until_stopped,
 };
@@ -86,8 +87,6 @@ struct State {
     failed: Option<Status>,
     /// Why the framework ended the request.
     stopped: Option<String>,
-    /// Calls that the handler made on behalf of this one.
-    calls: Vec<Weak<CallShared>>,
     /// The handler's task, while it waits, and the handler: who stops the request drops it.
     task: Option<Waker>,
     idle: Option<HandlerFuture>,
@@ -172,7 +171,6 @@ impl Handling {
                 place: None,
                 failed: None,
                 stopped: None,
-                calls: Vec::new(),
                 task: None,
                 idle: None,
                 body,
@@ -201,6 +199,11 @@ impl Handling {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// It is stopped: under the endpoint's lock, so that nobody who begins a call then takes it for one that has ended otherwise.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
     }
 
     pub(crate) async fn cancelled(&self) {
@@ -245,16 +248,22 @@ impl Handling {
         )
     }
 
-    /// A call that the handler makes on behalf of this one: it ends with it.
-    pub(crate) fn adopt(&self, call: &Arc<CallShared>) {
-        let mut state = self.lock();
-        if state.stopped.is_some() {
-            drop(state);
-            call.abort();
-            return;
+    /// Begins a call that ends with this request.
+    pub(crate) fn begin_call(
+        &self,
+        core: &mut Core,
+        options: &CallOptions,
+    ) -> Result<CallKey, Failure> {
+        match self.is_cancelled() {
+            true => Err(Failure::aborted()), // the endpoint does not know the request any more
+            false => core.endpoint.begin_within(self.key, options),
         }
-        state.calls.retain(|call| call.strong_count() > 0);
-        state.calls.push(Arc::downgrade(call));
+    }
+
+    /// A call on behalf of this one is made like this, and with what it inherits.
+    pub(crate) fn inherit(&self, author: Author, options: &mut CallOptions) {
+        self.endpoint
+            .ask(|core| core.endpoint.inherit(self.key, author, options));
     }
 
     // What handlers send.
@@ -499,8 +508,7 @@ impl Handling {
         }
         tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         state.stopped = Some(status.message().to_owned());
-        self.cancelled.store(true, Ordering::Release);
-        let calls = std::mem::take(&mut state.calls);
+        self.cancel();
         let (task, job) = (state.task.take(), state.job.take());
         let around = state.around.take();
         let idle = state.idle.take_if(|_| self.is_given_up());
@@ -514,10 +522,6 @@ impl Handling {
             self.drop_body(); // nobody reads it: those behind are not to wait for that
         }
         drop((job, around));
-        calls
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|call| call.abort());
     }
 
     /// Drops its handler, which may do anything then; the status if it panics.
@@ -755,7 +759,10 @@ impl Handling {
         };
         let placed = self.endpoint.enter(|core| {
             let placed = core.endpoint.run_as(self.key, served);
-            placed.inspect_err(|_| core.forget_request(self.key))
+            placed.inspect_err(|_| {
+                self.cancel();
+                core.forget_request(self.key);
+            })
         });
         if let Err(why) = placed {
             self.handle_stopped(&why);
@@ -833,20 +840,6 @@ impl Handling {
     pub(crate) fn share_among(&self, times: u32) {
         self.endpoint
             .ask(|core| core.endpoint.share_delegations(self.key, times));
-    }
-
-    /// What a call on behalf of this request may use up, its initial requests included: a delegation's share. And its name, if it
-    /// is to have one and this request has.
-    pub(crate) fn for_call(
-        &self,
-        author: Author,
-        named: bool,
-    ) -> (Option<Budgets>, Option<DurableId>) {
-        self.endpoint.ask(|core| {
-            let share = core.endpoint.share_for_call(self.key);
-            let name = named.then(|| core.endpoint.name_next(self.key, author));
-            (share, name.flatten())
-        })
     }
 
     /// The name of what this one calls or hands on next.

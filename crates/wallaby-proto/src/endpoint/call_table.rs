@@ -197,6 +197,7 @@ mod tests {
             answers: Fifo::default(),
             outcome: None,
             told: false,
+            within: None,
             taken: true,
             over: false,
         }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::bodies::OutBody;
 use super::conn::{ConnId, Parcel, Towards};
 use super::draining::shutting_down;
-use super::event::{Answer, CallKey, Next, Outcome, Output};
+use super::event::{Answer, CallKey, Next, Outcome, Output, RequestKey};
 use super::order::Order;
 use super::probe::{Note, Probe};
 use super::resending::{Resend, Resending};
@@ -107,6 +107,8 @@ pub(super) struct Call {
     pub(super) outcome: Option<Outcome>,
     /// The application was told that there is something to take.
     pub(super) told: bool,
+    /// The request on whose behalf it was made, while it goes on.
+    pub(super) within: Option<RequestKey>,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
@@ -254,6 +256,7 @@ impl<P: Probe> Endpoint<P> {
             answers: Fifo::default(),
             outcome: None,
             told: false,
+            within: None,
             taken: false,
             over: false,
         });
@@ -717,6 +720,9 @@ impl<P: Probe> Endpoint<P> {
             Err(_) => self.counters.calls_failed += 1,
         }
         call.ended = true;
+        if let Some(request) = call.within.take() {
+            self.within.remove(&(request, sequence));
+        }
         if std::mem::take(&mut call.wants_sent) {
             self.outputs.push_back(Output::Sent(CallKey(sequence)));
         }

@@ -10,6 +10,7 @@
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
 //! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
+//! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `places`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
 //! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
@@ -126,6 +127,7 @@
 
 mod answer_queues;
 mod answers;
+mod behalf;
 mod bodies;
 mod call_table;
 mod calls;
@@ -414,6 +416,8 @@ pub struct Endpoint<P = ()> {
     bodies: Bodies,
 
     calls: CallTable,
+    /// Calls on behalf of requests.
+    within: BTreeSet<(RequestKey, u64)>,
     /// Calls that are watched over, by when they are to be looked at.
     watched: BTreeSet<(Duration, u64)>,
     /// Calls that were not looked at yet, in the order in which they began, and when that was.
@@ -540,6 +544,7 @@ impl<P: Probe> Endpoint<P> {
             tickets: BTreeMap::new(),
             bodies: Bodies::default(),
             calls: CallTable::default(),
+            within: BTreeSet::new(),
             watched: BTreeSet::new(),
             fresh: VecDeque::new(),
             fresh_for,

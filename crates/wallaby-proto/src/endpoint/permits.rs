@@ -126,6 +126,14 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// If it has ended, or is refused now since as many wait as may: with this status.
     pub fn run_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
+        let placed = self.place_as(key, served);
+        if placed.is_err() {
+            self.abort_calls_within(key);
+        }
+        placed
+    }
+
+    fn place_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
         let one = self.serving(served).one;
         let over = || Status::new(Code::Aborted, "the request has ended");
         let mut handler = self.handlers.take(key).ok_or_else(over)?;

@@ -187,7 +187,7 @@ impl Handler {
     }
 
     /// The name of what this one hands on, or calls, next.
-    fn name_next(&mut self, author: Author) -> Option<DurableId> {
+    pub(super) fn name_next(&mut self, author: Author) -> Option<DurableId> {
         let durable = match author {
             Author::Handler => self.durable()?,
             Author::Interceptor(index) => self.durable()?.interceptor(index),
@@ -473,6 +473,14 @@ impl<P: Probe> Endpoint<P> {
     /// What a request asks for ([`Output::Run`]); `None` if it has ended meanwhile. The shell runs a handler for it, with the verbs
     /// below, and says when it has [`returned`](Self::returned).
     pub fn take_request(&mut self, key: RequestKey) -> Option<IncomingRequest> {
+        let taken = self.take_turn(key);
+        if taken.is_none() {
+            self.abort_calls_within(key);
+        }
+        taken
+    }
+
+    fn take_turn(&mut self, key: RequestKey) -> Option<IncomingRequest> {
         if self.was_stopped(key) {
             self.fail(key, &stopped());
             return None;
@@ -687,6 +695,7 @@ impl<P: Probe> Endpoint<P> {
                 self.give_body_up(body);
             }
             self.break_bodies_of_request(key);
+            self.abort_calls_within(key);
         }
     }
 }

@@ -32,6 +32,7 @@ impl<P: Probe> Endpoint<P> {
             self.give_body_up(body);
         }
         self.break_bodies_of_request(key);
+        self.abort_calls_within(key);
     }
 
     /// How many handlers go on although their call was aborted.

@@ -278,6 +278,21 @@ impl Metadata {
         Ok(())
     }
 
+    /// Sets what is set there.
+    ///
+    /// # Errors
+    ///
+    /// If all pairs together would be too large.
+    pub fn insert_all(&mut self, others: &Self) -> Result<(), MetadataError> {
+        for (key, value) in others.iter() {
+            self.insert(key, value)?;
+        }
+        for (key, value) in others.iter_bin() {
+            self.insert_bin(key, value.clone())?;
+        }
+        Ok(())
+    }
+
     /// Removes the text and the bytes of `key`; whether there were any.
     pub fn remove(&mut self, key: &str) -> bool {
         let before = self.texts.len() + self.binary.len();

@@ -293,6 +293,7 @@ impl Core {
                 self.wake(Wait::Room(key, Lane::Requests));
                 self.wake(Wait::Space(key));
                 if let Some(handling) = self.handlings.take(key.slot(), key) {
+                    handling.cancel();
                     effects::push(Effect::Stop(handling, status));
                 }
             }
@@ -397,6 +398,7 @@ impl Core {
         let known = self.handlings.0.iter_mut().filter_map(Option::take);
         for (_, handling) in known {
             let why = Status::new(Code::Cancelled, "the endpoint was closed");
+            handling.cancel();
             effects::push(Effect::Stop(handling, Box::new(why)));
         }
     }

@@ -50,6 +50,7 @@ impl Job {
         if core.endpoint.take_request(handling.key).is_none() {
             core.forget_request(handling.key);
             let why = Status::new(Code::Cancelled, "it ended before its turn came");
+            handling.cancel();
             effects::push(Effect::Stop(handling, Box::new(why)));
             return None;
         }

@@ -37,6 +37,7 @@
 //! ```
 
 mod builder;
+mod calls;
 mod datagrams;
 mod epoll;
 mod event;
@@ -352,9 +353,8 @@ impl<D: Datagrams> Endpoint<D> {
         target: Target<A, C>,
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
-        let payload = target.payload?;
-        let key = self.call_raw(server, &target.definition, payload, options)?;
-        Ok(Call::new(key))
+        let call = self.begin(options)?;
+        calls::send_target(&mut self.core, call, &server.into(), target)
     }
 
     /// The same with its payload as bytes.
@@ -369,13 +369,8 @@ impl<D: Datagrams> Endpoint<D> {
         payload: Bytes,
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
-        let key = self.begin(options)?;
-        if let Err(failure) = self.core.send(key, &server.into(), method, payload) {
-            self.core.forget(key); // its outcome says the same
-            return Err(failure);
-        }
-        self.core.close_call(key);
-        Ok(key)
+        let call = self.begin(options)?;
+        calls::send_only(&mut self.core, call, &server.into(), method, payload)
     }
 
     /// Begins a call of several initial requests. It can complete only when no more can come: after

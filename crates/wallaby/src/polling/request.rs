@@ -8,13 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    DelegateOptions, Endpoint as Core, Handler, How, NewDelegation, RequestKey,
+    Author, CallKey, CallOptions, DelegateOptions, Endpoint as Core, Handler, How, NewDelegation,
+    RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
+use super::calls;
+use super::event::Call;
 use crate::codec::{Codec, Postcard};
-use crate::error::SendError;
+use crate::error::{Failure, SendError};
 use crate::method::{Answer, Many, One, Target};
 
 /// A request with payloads as bytes.
@@ -214,6 +217,52 @@ impl<'a> RawRequest<'a> {
     /// Sends the message that is held back because it might be the last one.
     pub fn flush(&mut self) {
         self.core.flush(self.key);
+    }
+
+    /// Makes a call with one initial request on behalf of this one, which is mostly put aside until that is over: its events come as
+    /// those of any other call, by [`super::Endpoint::next_event`].
+    ///
+    /// It inherits what is left of the deadline, the metadata beside its own, the trace, a delegation's share of the budgets and, if
+    /// this request has a [durable id](Self::durable_id) and `options` say none, the next name that follows from that. It is aborted
+    /// when this request is stopped, as [`super::Event::Stopped`] says, but goes on if this request is answered before.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent, or its metadata are too much; there is no event of the call then.
+    pub fn call<A: Answer, C: Codec<A::Item>>(
+        &mut self,
+        server: impl Into<Address>,
+        target: Target<A, C>,
+        options: &CallOptions,
+    ) -> Result<Call<A, C>, Failure> {
+        let call = self.begin_call(options)?;
+        calls::send_target(self.core, call, &server.into(), target)
+    }
+
+    /// The same with its payload as bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn call_raw(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        options: &CallOptions,
+    ) -> Result<CallKey, Failure> {
+        let call = self.begin_call(options)?;
+        calls::send_only(self.core, call, &server.into(), method, payload)
+    }
+
+    /// Begins a [call](Self::call) on behalf of this request that may have several initial requests:
+    /// [`super::Endpoint::send`] sends them, and [`super::Endpoint::close`] says that there are no more.
+    ///
+    /// # Errors
+    ///
+    /// If as many calls live as may, or its metadata are too much.
+    pub fn begin_call(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
+        self.core.begin_for(self.key, Author::Handler, options)
     }
 
     /// Ends the request with a status.

@@ -53,12 +53,7 @@ impl DelegateOptions {
         for key in &self.without {
             all.remove(key);
         }
-        for (key, value) in self.metadata.iter() {
-            all.insert(key, value)?;
-        }
-        for (key, value) in self.metadata.iter_bin() {
-            all.insert_bin(key, value.clone())?;
-        }
+        all.insert_all(&self.metadata)?;
         Ok(all)
     }
 

@@ -17,7 +17,7 @@ use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
 use crate::error::SendError;
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{Budgets, Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
+use crate::wire::{Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
 use crate::{Address, Code, Status};
 
 /// A message that a handler sends.
@@ -230,17 +230,6 @@ impl<P: Probe> Endpoint<P> {
     pub fn has_finished(&self, key: RequestKey) -> bool {
         let handler = self.handlers.get(key);
         handler.is_none_or(|handler| handler.server.has_ended())
-    }
-
-    /// What a call on behalf of a request may use up, its initial requests included: a delegation's share.
-    pub fn share_for_call(&mut self, key: RequestKey) -> Option<Budgets> {
-        let allowance = self.handlers.get_mut(key)?.server.allowance_mut()?;
-        let initial = u32::from(allowance.spend_request().is_ok());
-        let share = allowance.share();
-        Some(Budgets {
-            requests: share.requests + initial,
-            ..share
-        })
     }
 
     /// Ends a request with a status.

@@ -3,6 +3,7 @@
 //! endpoints on tokio over real sockets and shared memory.
 
 mod alone;
+mod behalf;
 mod failures;
 mod hostile;
 mod interop;

@@ -132,7 +132,7 @@ impl fmt::Display for MissingBranch {
 }
 
 /// A time without digits that nobody reads.
-fn brief(time: Duration) -> Duration {
+pub(crate) fn brief(time: Duration) -> Duration {
     match time.as_millis() {
         0 => Duration::from_micros(time.as_micros() as u64),
         millis => Duration::from_millis(millis as u64),
@@ -142,6 +142,7 @@ fn brief(time: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::watch::FailureKind;
     use crate::id::Path;
 
     fn branch(state: MissingState) -> MissingBranch {
@@ -184,6 +185,17 @@ mod tests {
         let mut ended = branch(MissingState::Ended);
         (ended.sent, ended.method, ended.server) = (Some(3), None, Location::default());
         assert_eq!(ended.to_string(), "request 0+1: 2 of 3 answers, has ended");
+    }
+
+    #[test]
+    fn what_ended_a_call_is_told_as_briefly() {
+        let time = Duration::from_nanos(569_956_872);
+        let (silent, stalled) = (
+            FailureKind::Silent { silence: time },
+            FailureKind::Stalled { idle: time },
+        );
+        assert_eq!(silent.to_string(), "gave no sign of life for 569ms");
+        assert_eq!(stalled.to_string(), "has made no progress for 569ms");
     }
 
     #[test]

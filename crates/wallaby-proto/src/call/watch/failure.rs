@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::call::initiator::Violation;
-use crate::call::missing::{Missing, named};
+use crate::call::missing::{Missing, brief, named};
 use crate::call::watch::Location;
 use crate::id::{CallId, RequestId};
 
@@ -56,7 +56,7 @@ pub struct Step {
 #[non_exhaustive]
 pub enum FailureKind {
     /// Nobody has shown for this long that the request lives.
-    #[error("gave no sign of life for {silence:?}")]
+    #[error("gave no sign of life for {:?}", brief(*silence))]
     Silent {
         /// The limit that applied.
         silence: Duration,
@@ -68,7 +68,7 @@ pub enum FailureKind {
         index: u32,
     },
     /// The request's server lives, but its handler makes no progress.
-    #[error("has made no progress for {idle:?}")]
+    #[error("has made no progress for {:?}", brief(*idle))]
     Stalled {
         /// How long, by the server's clock.
         idle: Duration,

@@ -68,6 +68,8 @@ pub struct Outgoing {
 ///
 /// let builder = Endpoint::builder().call_interceptor(Credentials("Bearer abc".into()));
 /// ```
+#[doc(alias = "middleware")]
+#[doc(alias = "layer")]
 pub trait CallInterceptor: Send + Sync + 'static {
     /// A request is about to leave. It runs where the request is sent, so it must not block.
     ///
@@ -470,6 +472,7 @@ macro_rules! options {
 
 options! {
     /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
+    #[doc(alias = "timeout")]
     deadline(after: Duration) = |caller| {
         let inherited = caller.parent.is_some().then_some(caller.options.deadline).flatten();
         caller.change().deadline = Some(inherited.map_or(after, |inherited| after.min(inherited)));

@@ -18,7 +18,33 @@ use crate::request::{RawRequest, Request};
 /// where it waits ([`RequestInfo::shield`](crate::RequestInfo::shield)).
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Handles requests of one method, with payloads as bytes.
+/// Handles requests of one method, with payloads as bytes. An async closure that takes a [`RawRequest`] is one, too.
+///
+/// ```
+/// use std::sync::Arc;
+/// use wallaby::{Handler, HandlerFuture, MethodDefinition, RawRequest, Service};
+///
+/// /// Answers what it is sent, as many times.
+/// struct Echo {
+///     times: usize,
+/// }
+///
+/// impl Handler for Echo {
+///     fn handle(&self, request: RawRequest) -> HandlerFuture {
+///         let (times, payload) = (self.times, request.payload().clone());
+///         Box::pin(async move {
+///             for _ in 0..times {
+///                 request.reply(payload.clone()).await?;
+///             }
+///             Ok(()) // the request is dropped, which ends it
+///         })
+///     }
+/// }
+///
+/// // Its name, its codec, and no fingerprints of types: callers with any types are served.
+/// let echo = MethodDefinition::new("example.Echo/echo", "raw", 0, 0).expect("the names are short");
+/// let service = Service::new("example.Echo").raw(Arc::new(echo), Echo { times: 2 });
+/// ```
 pub trait Handler: Send + Sync + 'static {
     /// Handles one request. The request ends when it is dropped, or with the status returned.
     fn handle(&self, request: RawRequest) -> HandlerFuture;

@@ -76,6 +76,7 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     }
 
     /// Gives the call up: its servers are told to stop, and drop its handlers where they wait.
+    #[doc(alias = "cancel")]
     pub fn abort(self) {
         self.raw.abort();
     }

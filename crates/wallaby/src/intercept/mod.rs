@@ -68,6 +68,8 @@ pub type SendFuture = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>
 ///
 /// let builder = Endpoint::builder().interceptor(Authentication);
 /// ```
+#[doc(alias = "middleware")]
+#[doc(alias = "layer")]
 pub trait Interceptor: Send + Sync + 'static {
     /// Whether it is asked about requests of this method: said once for each, when it is registered. The others cost nothing. Of
     /// methods that a service [catches](crate::Service::catch_all), it is said for each request.
@@ -174,6 +176,36 @@ impl fmt::Debug for Incoming {
 /// What is around one request while it is handled: it sees what its handler sends, before it is numbered and leaves.
 ///
 /// It is dropped when the request has ended, however that was. If it panics, the request ends with the status `Panicked`.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use wallaby::Endpoint;
+/// use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, SendFuture};
+///
+/// /// Counts the answers to one request, and tells how many there were.
+/// #[derive(Default)]
+/// struct Answers(AtomicU64);
+///
+/// impl Exchange for Answers {
+///     fn sending(&self, intent: Intent, exit: &Exit) -> SendFuture {
+///         if matches!(intent, Intent::Answer { .. }) {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///         exit.send(intent)
+///     }
+/// }
+///
+/// impl Drop for Answers {
+///     fn drop(&mut self) {
+///         println!("{} answers", self.0.load(Ordering::Relaxed));
+///     }
+/// }
+///
+/// let counted = |_: &Incoming| Admission::around(Answers::default());
+/// let builder = Endpoint::builder().interceptor(counted);
+/// ```
+#[doc(alias = "middleware")]
+#[doc(alias = "layer")]
 pub trait Exchange: Send + Sync + 'static {
     /// The handler sends something. What is to be sent goes through `exit`: the same, something else, several things, or
     /// nothing. The handler waits for the future, and what it sends next is not told before that is done.

@@ -4,22 +4,24 @@
 //! caller directly. The framework knows when the whole tree is complete, when it has failed and where.
 //!
 //! Start with [`macro@service`] and [`macro@serve`], which make typed clients, servers and delegation targets of a
-//! trait, with [`Endpoint`], which is client and server at once, and with the program in the README. What happens under
-//! them:
+//! trait, with [`Endpoint`], which is client and server at once, and with the program in the README. The guide, ten pages that
+//! begin with what you want to do, is in the repository: `docs/guide/README.md`. What is here:
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`Endpoint`], [`Builder`], [`Limits`] | one participant and its settings |
 //! | [`Client`], [`Call`], [`CallError`], [`Outcome`] | the initiator's side: making calls, their answers, how they end |
-//! | [`Client::deadline`], [`Call::abort`], [`Client::tolerant`] | how long a call may last, giving it up, going on without what is lost |
+//! | [`Client::deadline`], [`Builder::default_deadline`], [`Delegation::deadline`] | the deadline of a call, and of a part of it |
+//! | [`Call::abort`], [`Call::stop`], [`RequestInfo::shield`] | to abort a call, to wait until nothing of it runs, and what is finished all the same |
+//! | [`Client::retry`], [`Client::hedge`], [`Client::resend`] | to retry a call: [`Retry`], [`Hedge`], [`Resend`], [`RetryBudget`] |
+//! | [`Client::tolerant`], [`Client::fail_fast`] | a call that goes on without what is lost; one that ends with the first status |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |
 //! | [`Streaming`], [`Body`] | items, or bytes, that follow a request while it is handled |
-//! | [`Retry`], [`Hedge`], [`RetryBudget`], [`Resend`] | calls that are made again |
 //! | [`Request`], [`SendError`], [`Status`] | the server's side: reply, respond, delegate, forward, fail |
 //! | [`Method`], [`Target`], [`One`], [`Many`], [`codec`] | what a method's type says, and how payloads look |
 //! | [`ExecutorConfig`] | which requests run when |
-//! | [`intercept`], [`CallInterceptor`] | code around requests and calls: who may, what travels, what is recorded |
+//! | [`intercept`], [`CallInterceptor`] | middleware, code around requests and calls: who may, what travels, what is recorded |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
@@ -128,15 +130,18 @@ struct Readme;
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
 
-/// And those of the page about streams.
+/// And those of the guide; that of `docs/guide/testing.md` is compiled by `wallaby-sim`, which has the simulated network.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/streams.md")]
-struct StreamsPage;
-
-/// And that of the page about messages to many servers.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/multicast.md")]
-struct MulticastPage;
+#[doc = include_str!("../../../docs/guide/first-service.md")]
+#[doc = include_str!("../../../docs/guide/services-and-types.md")]
+#[doc = include_str!("../../../docs/guide/delegate-and-forward.md")]
+#[doc = include_str!("../../../docs/guide/streams.md")]
+#[doc = include_str!("../../../docs/guide/one-to-many.md")]
+#[doc = include_str!("../../../docs/guide/failures.md")]
+#[doc = include_str!("../../../docs/guide/middleware-and-security.md")]
+#[doc = include_str!("../../../docs/guide/operation.md")]
+#[doc = include_str!("../../../docs/guide/changing-types.md")]
+struct Guide;
 
 /// And that of the page about security.
 #[cfg(doctest)]

@@ -37,7 +37,7 @@ impl Caller {
     /// [`Pipeline`] tells of each. The target may have a body ([`Target::with_body`]).
     ///
     /// The initiator sends the message once, however many servers there are; so for long messages this is faster than
-    /// [`multicast`](Self::multicast), and for short ones slower. See `docs/multicast.md`. The servers must be reached over
+    /// [`multicast`](Self::multicast), and for short ones slower. See `docs/guide/one-to-many.md`. The servers must be reached over
     /// `tcp:`, `unix:`, `shm:` or `mem:`. At most 16 stand in a line: [`pipeline_with`](Self::pipeline_with) changes that.
     ///
     /// ```

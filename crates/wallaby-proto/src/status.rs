@@ -152,6 +152,14 @@ impl Status {
         }
     }
 
+    /// The same with another message.
+    pub(crate) fn with_message(&self, message: String) -> Self {
+        Self {
+            message: Self::new(self.code, message).message,
+            ..self.clone()
+        }
+    }
+
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         self.code

@@ -1,4 +1,4 @@
-//! How values become payloads: postcard by default, raw bytes always, others by the same trait.
+//! How values become payloads: postcard by default, MessagePack for types that change, raw bytes always, others by the same trait.
 
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -7,6 +7,12 @@ pub use wallaby_proto::error::CodecError;
 
 use crate::fingerprint;
 use crate::schema::{self, Schema};
+
+#[cfg(feature = "msgpack")]
+mod message_pack;
+
+#[cfg(feature = "msgpack")]
+pub use self::message_pack::MessagePack;
 
 /// A format of payloads.
 pub trait Format: Send + Sync + 'static {
@@ -43,7 +49,9 @@ pub trait Codec<T>: Format {
 }
 
 /// [postcard](https://docs.rs/postcard): compact and fast, for all that serde knows. The format does not describe
-/// itself; fingerprints of the types guard against reading a changed struct.
+/// itself; fingerprints of the types guard against reading a changed struct: who has another one gets
+/// [`Code::Mismatch`](crate::Code::Mismatch), which says what differs. For types that change while programs of several versions run
+/// there is `MessagePack`, with the feature `msgpack`.
 #[derive(Debug, Clone, Copy)]
 pub struct Postcard;
 

@@ -9,6 +9,7 @@ use wallaby_proto::connection::MethodDefinition;
 
 use crate::body::Body;
 use crate::codec::{Codec, CodecError, Postcard};
+use crate::reflection;
 
 mod following;
 
@@ -110,7 +111,8 @@ where
                 <C as Codec<A::Item>>::fingerprint(),
             );
             let definition = MethodDefinition::new(self.name, C::NAME, arguments, answer);
-            Arc::new(definition.expect("the name's length was checked by `new`"))
+            let definition = definition.expect("the name's length was checked by `new`");
+            Arc::new(definition.with_types(Some(reflection::types_of::<Args, A, C, B>)))
         })
     }
 

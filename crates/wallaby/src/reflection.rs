@@ -29,7 +29,7 @@ use crate::codec::{Codec, CodecError};
 use crate::error::SendError;
 use crate::method::{Answer, Many, Method, RequestBody};
 use crate::request::Request;
-use crate::schema::Schema;
+use crate::schema::{Definition, Schema, Shape};
 use crate::service::{Registered, Reserved, Service};
 
 const NAME: &str = "wallaby.Reflection";
@@ -108,6 +108,77 @@ impl MethodDescription {
     }
 }
 
+impl Signature {
+    /// It as Rust would have it, behind the method's name: `(String) -> Many<Hit>`. What is not known is `unknown`.
+    pub fn text(&self, unknown: &str) -> String {
+        let shown = |schema: &Option<Schema>| match schema {
+            Some(schema) => schema.root.to_string(),
+            None => unknown.to_owned(),
+        };
+        let mut parts = match self.arguments.as_ref().map(|schema| &schema.root) {
+            Some(Shape::Tuple(parts)) => parts.iter().map(Shape::to_string).collect(),
+            Some(Shape::Unit) => Vec::new(),
+            _ => vec![shown(&self.arguments)],
+        };
+        match &self.follows {
+            Follows::Nothing => {}
+            Follows::Bytes => parts.push("Body".to_owned()),
+            Follows::ItemsOf(items) => parts.push(format!("Streaming<{}>", shown(items))),
+        }
+        let answer = match (self.one, shown(&self.answer)) {
+            (true, answer) if answer == "()" => String::new(),
+            (true, answer) => format!(" -> {answer}"),
+            (false, answer) => format!(" -> Many<{answer}>"),
+        };
+        format!("({}){answer}", parts.join(", "))
+    }
+
+    /// The types with names in it, perhaps some of them twice.
+    pub fn types(&self) -> impl Iterator<Item = (&String, &Definition)> {
+        let items = match &self.follows {
+            Follows::ItemsOf(items) => items.as_ref(),
+            Follows::Nothing | Follows::Bytes => None,
+        };
+        let schemas = [self.arguments.as_ref(), items, self.answer.as_ref()];
+        schemas
+            .into_iter()
+            .flatten()
+            .flat_map(|schema| &schema.types)
+    }
+}
+
+/// The types of a method as [`MethodDefinition::with_types`] wants them.
+pub(crate) fn types_of<Args, A, C, B>() -> Vec<String>
+where
+    A: Answer,
+    C: Codec<Args> + Codec<A::Item>,
+    B: RequestBody,
+{
+    let signature = signature_of::<Args, A, C, B>();
+    let mut types = vec![signature.text("?")];
+    for (name, definition) in signature.types() {
+        let text = definition.text(name);
+        if !types.contains(&text) {
+            types.push(text);
+        }
+    }
+    types
+}
+
+fn signature_of<Args, A, C, B>() -> Signature
+where
+    A: Answer,
+    C: Codec<Args> + Codec<A::Item>,
+    B: RequestBody,
+{
+    Signature {
+        one: A::ONE,
+        follows: B::follows(),
+        arguments: <C as Codec<Args>>::schema(),
+        answer: <C as Codec<A::Item>>::schema(),
+    }
+}
+
 /// What is told of a method that is served. It is made when somebody asks for the first time.
 #[derive(Debug, Default)]
 pub(crate) struct Description {
@@ -122,14 +193,8 @@ impl Description {
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
     {
-        let signature = || Signature {
-            one: A::ONE,
-            follows: B::follows(),
-            arguments: <C as Codec<Args>>::schema(),
-            answer: <C as Codec<A::Item>>::schema(),
-        };
         Self {
-            signature: Some(signature),
+            signature: Some(signature_of::<Args, A, C, B>),
             told: OnceLock::new(),
         }
     }

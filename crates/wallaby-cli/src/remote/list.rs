@@ -5,8 +5,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::json;
-use wallaby::reflection::{Follows, MethodDescription, Signature};
-use wallaby::schema::{Content, Definition, Schema, Shape};
+use wallaby::reflection::{MethodDescription, Signature};
 use wallaby_program::output;
 
 use super::{Asking, block_on, is_own};
@@ -65,16 +64,14 @@ fn text(methods: &[MethodDescription]) -> String {
         let mut types = Vec::new();
         for method in methods {
             let _ = writeln!(out, "  {}", plain(&signature(method)));
-            for schema in schemas(method) {
-                for definition in &schema.types {
-                    if !types.contains(&definition) {
-                        types.push(definition);
-                    }
+            for definition in method.signature.iter().flat_map(Signature::types) {
+                if !types.contains(&definition) {
+                    types.push(definition);
                 }
             }
         }
         for (name, definition) in types {
-            let _ = writeln!(out, "  {}", plain(&declaration(name, definition)));
+            let _ = writeln!(out, "  {}", plain(&definition.text(name)));
         }
     }
     out
@@ -85,17 +82,6 @@ fn service(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }
 
-fn schemas(method: &MethodDescription) -> impl Iterator<Item = &Schema> {
-    let signature = method.signature.as_ref();
-    let items = signature.and_then(|signature| match &signature.follows {
-        Follows::ItemsOf(items) => items.as_ref(),
-        _ => None,
-    });
-    let arguments = signature.and_then(|signature| signature.arguments.as_ref());
-    let answer = signature.and_then(|signature| signature.answer.as_ref());
-    arguments.into_iter().chain(items).chain(answer)
-}
-
 /// A method as Rust would have it.
 pub(super) fn signature(method: &MethodDescription) -> String {
     let name = service(&method.name).1;
@@ -103,64 +89,12 @@ pub(super) fn signature(method: &MethodDescription) -> String {
         "" | "postcard" => String::new(),
         codec => format!("  (codec {codec})"),
     };
-    let Some(Signature {
-        one,
-        follows,
-        arguments,
-        answer,
-    }) = &method.signature
-    else {
-        return format!("{name}(?) -> ?{codec}");
+    let unknown = match method.codec.as_str() {
+        "raw" => "bytes",
+        _ => "?",
     };
-    let shown = |schema: &Option<Schema>| match schema {
-        Some(schema) => schema.root.to_string(),
-        None if method.codec == "raw" => "bytes".to_owned(),
-        None => "?".to_owned(),
-    };
-    let mut parts = match arguments.as_ref().map(|schema| &schema.root) {
-        Some(Shape::Tuple(parts)) => parts.iter().map(Shape::to_string).collect(),
-        Some(Shape::Unit) => Vec::new(),
-        _ => vec![shown(arguments)],
-    };
-    match follows {
-        Follows::Nothing => {}
-        Follows::Bytes => parts.push("Body".to_owned()),
-        Follows::ItemsOf(items) => parts.push(format!("Streaming<{}>", shown(items))),
-    }
-    let answer = match (one, shown(answer)) {
-        (true, answer) if answer == "()" => String::new(),
-        (true, answer) => format!(" -> {answer}"),
-        (false, answer) => format!(" -> Many<{answer}>"),
-    };
-    format!("{name}({}){answer}{codec}", parts.join(", "))
-}
-
-fn declaration(name: &str, definition: &Definition) -> String {
-    match definition {
-        Definition::Struct(content) => format!("struct {name}{}", contents(content)),
-        Definition::Enum(variants) => {
-            let variants = variants.iter();
-            let variants =
-                variants.map(|variant| variant.name.clone() + &contents(&variant.content));
-            let variants: Vec<String> = variants.collect();
-            format!("enum {name} {{ {} }}", variants.join(", "))
-        }
-    }
-}
-
-fn contents(content: &Content) -> String {
-    match content {
-        Content::Unknown => " ?".to_owned(),
-        Content::Unit => String::new(),
-        Content::Newtype(shape) => format!("({shape})"),
-        Content::Tuple(shapes) => {
-            let shapes: Vec<String> = shapes.iter().map(Shape::to_string).collect();
-            format!("({})", shapes.join(", "))
-        }
-        Content::Fields(fields) => {
-            let fields = fields.iter();
-            let fields = fields.map(|field| format!("{}: {}", field.name, field.shape));
-            format!(" {{ {} }}", fields.collect::<Vec<_>>().join(", "))
-        }
+    match &method.signature {
+        Some(signature) => format!("{name}{}{codec}", signature.text(unknown)),
+        None => format!("{name}(?) -> ?{codec}"),
     }
 }

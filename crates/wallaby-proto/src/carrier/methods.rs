@@ -4,10 +4,10 @@
 //! other, so there each request brings the definition along until one that did was acknowledged, and others name it by a hash.
 
 use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 use siphasher::sip::SipHasher24;
 
 use crate::varint::{self, Reader};
@@ -25,7 +25,7 @@ pub(crate) const MANY_METHODS: usize = MAX_METHODS / 4 * 3;
 
 /// What a caller says of a method when it first uses it: enough for the server to notice a mismatch, which a codec
 /// without self-description would silently misread.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub struct MethodDefinition {
     name: Arc<str>,
     codec: Arc<str>,
@@ -33,7 +33,14 @@ pub struct MethodDefinition {
     answer: u64,
     /// What names it over datagrams.
     hash: u64,
+    types: Option<fn() -> Vec<String>>,
 }
+
+/// Most bytes that are told of a method's types.
+const MAX_TYPES: usize = 1024;
+
+/// What comes before the types of a server in the message of a mismatch, and between two of them.
+const SERVER_HAS: (&str, &str) = (" The server has ", "; ");
 
 /// Whether methods of this name are Wallaby's own: nobody else serves or catches them.
 pub fn is_reserved(name: &str) -> bool {
@@ -59,7 +66,15 @@ impl MethodDefinition {
             arguments,
             answer,
             hash: hasher.finish(),
+            types: None,
         })
+    }
+
+    /// The same, and what its types look like, each in a line of text: when the types of a caller and of a server differ, the server
+    /// tells its own, 1,024 bytes of them at most, and the caller is told which of them differ. They never travel with calls.
+    #[must_use]
+    pub fn with_types(self, types: Option<fn() -> Vec<String>>) -> Self {
+        Self { types, ..self }
     }
 
     /// `package.Service/method`.
@@ -99,14 +114,46 @@ impl MethodDefinition {
             ("answer", caller.answer, self.answer),
         ] {
             if theirs != ours && theirs != 0 && ours != 0 {
-                let message = format!(
+                let mut message = format!(
                     "{name}: the caller's type of its {what} is not this server's (fingerprints {theirs:016x} and \
                      {ours:016x}): were they built from the same definition?"
                 );
+                if let Some(types) = self.types {
+                    message += SERVER_HAS.0;
+                    message += &listed(&types());
+                }
                 return Err(Status::new(Code::Mismatch, message));
             }
         }
         Ok(())
+    }
+
+    /// What came in place of an answer. If a server told its types, as the caller has others, only those are left that differ, and
+    /// the caller's are beside them.
+    pub(crate) fn explain(&self, status: Bytes) -> Bytes {
+        let read = Status::from_payload(&status).ok();
+        let mismatch = read.filter(|status| status.code() == Code::Mismatch);
+        let told = mismatch
+            .as_ref()
+            .and_then(|status| status.message().split_once(SERVER_HAS.0));
+        let (Some((what, theirs)), Some(ours)) = (told, self.types) else {
+            return status;
+        };
+        let ours = ours();
+        let theirs: Vec<&str> = theirs.split(SERVER_HAS.1).collect();
+        let differ = |these: &[&str], others: &[&str]| -> Vec<String> {
+            let differing = these.iter().filter(|line| !others.contains(line));
+            differing.map(|line| (*line).to_owned()).collect()
+        };
+        let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+        let message = format!(
+            "{what}{}{}, the caller {}",
+            SERVER_HAS.0,
+            listed(&differ(&theirs, &ours)),
+            listed(&differ(&ours, &theirs)),
+        );
+        let explained = mismatch.as_ref().map(|status| status.with_message(message));
+        explained.map_or(status, |explained| explained.to_payload())
     }
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
@@ -128,6 +175,32 @@ impl MethodDefinition {
             why: "a method without a name",
         })
     }
+}
+
+/// As equal as what is said of them.
+impl PartialEq for MethodDefinition {
+    fn eq(&self, other: &Self) -> bool {
+        let said = |method: &Self| (method.arguments, method.answer);
+        said(self) == said(other) && self.name == other.name && self.codec == other.codec
+    }
+}
+
+impl Eq for MethodDefinition {}
+
+impl Hash for MethodDefinition {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// As many as may be told.
+fn listed(types: &[String]) -> String {
+    let mut listed = types.join(SERVER_HAS.1);
+    if listed.len() > MAX_TYPES {
+        listed.truncate(listed.floor_char_boundary(MAX_TYPES - "...".len()));
+        listed += "...";
+    }
+    listed
 }
 
 /// The methods that this side calls.

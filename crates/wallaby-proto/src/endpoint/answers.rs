@@ -1,5 +1,7 @@
 //! What arrives for calls: answers, and the credit that they cost.
 
+use bytes::Bytes;
+
 use super::Endpoint;
 use super::conn::ConnId;
 use super::event::{Answer, CallKey, Output};
@@ -154,6 +156,9 @@ impl<P: Probe> Endpoint<P> {
                     self.note_arrival(from, sequence, response.payload.len())?;
                 }
                 let mut payload = std::mem::take(&mut response.payload);
+                if response.status {
+                    payload = self.explained(sequence, response.request, payload);
+                }
                 if self.untaken >= FEW {
                     detach(&mut payload);
                 }
@@ -175,6 +180,19 @@ impl<P: Probe> Endpoint<P> {
                     Ok(())
                 }
             }
+        }
+    }
+
+    /// A status of a call, which the method of its initial request may explain.
+    #[cold]
+    fn explained(&self, sequence: u64, request: RequestId, status: Bytes) -> Bytes {
+        let root = self
+            .calls
+            .get(sequence)
+            .and_then(|call| call.root_of(request));
+        match root {
+            Some(root) => root.method.explain(status),
+            None => status,
         }
     }
 

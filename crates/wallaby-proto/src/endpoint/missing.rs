@@ -107,7 +107,7 @@ impl Call {
         }
     }
 
-    fn root_of(&self, request: RequestId) -> Option<&InitialRequest> {
+    pub(super) fn root_of(&self, request: RequestId) -> Option<&InitialRequest> {
         let root = self.roots.get(request.path.initial_index()? as usize);
         root.filter(|root| root.request == request)
     }

@@ -74,6 +74,7 @@ impl Inner {
                 }
             })
             .collect();
+        let tells = self.settings.driver.reflection && !self.settings.config.require_seals;
         self.enter(|core| {
             if core.endpoint.is_closed() {
                 return Err(ServeError::Closed);
@@ -87,7 +88,12 @@ impl Inner {
                 return Err(ServeError::Taken { name });
             }
             for method in methods {
-                let definition = Arc::clone(&method.definition);
+                // Who does not tell its types does not tell those either who have others; nor does who asks first whether somebody may
+                // call, as other types are noticed before that.
+                let definition = match tells && method.interceptors.is_empty() {
+                    true => Arc::clone(&method.definition),
+                    false => Arc::new((*method.definition).clone().with_types(None)),
+                };
                 let how = Serving {
                     one: method.one,
                     ahead: !method.interceptors.is_empty(),

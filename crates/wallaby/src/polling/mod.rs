@@ -325,6 +325,8 @@ impl<D: Datagrams> Endpoint<D> {
             one,
             ..Serving::default()
         };
+        // It tells nobody which types it serves.
+        let method = Arc::new((*method).clone().with_types(None));
         if self.core.serve(method, how).is_none() {
             return Err(ServeError::Taken { name });
         }

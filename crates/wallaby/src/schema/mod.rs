@@ -104,6 +104,41 @@ pub struct Field {
     pub shape: Shape,
 }
 
+impl Definition {
+    /// The type of this name as Rust would have it, in one line.
+    pub fn text(&self, name: &str) -> String {
+        match self {
+            Self::Struct(content) => format!("struct {name}{content}"),
+            Self::Enum(variants) => {
+                let variants = variants.iter();
+                let variants =
+                    variants.map(|variant| format!("{}{}", variant.name, variant.content));
+                let variants: Vec<String> = variants.collect();
+                format!("enum {name} {{ {} }}", variants.join(", "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str(" ?"),
+            Self::Unit => Ok(()),
+            Self::Newtype(shape) => write!(f, "({shape})"),
+            Self::Tuple(shapes) => {
+                let shapes: Vec<String> = shapes.iter().map(Shape::to_string).collect();
+                write!(f, "({})", shapes.join(", "))
+            }
+            Self::Fields(fields) => {
+                let fields = fields.iter();
+                let fields = fields.map(|field| format!("{}: {}", field.name, field.shape));
+                write!(f, " {{ {} }}", fields.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

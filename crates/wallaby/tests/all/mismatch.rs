@@ -3,6 +3,7 @@
 use crate::common::{Net, at, client, patience, service, sorted, status, until, work};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use wallaby::intercept::{Admission, Incoming, Interceptor};
 use wallaby::{Code, Many, Method, MethodDefinition, One, Request, Status};
 
 over_every_transport!(
@@ -192,4 +193,194 @@ async fn how_many_answers_there_are_is_the_initiators_business() {
         until(|| server.load().is_idle()).await;
     })
     .await;
+}
+
+/// Of types with fields that the other side does not have, both are told, and only these.
+#[tokio::test]
+async fn a_mismatch_says_what_differs() {
+    let net = Net::mem();
+    let (client, told) = (client(), "(fingerprints ");
+    let server = net.serve(old::library::service(Shelf)).await;
+    let refused = status(new::library::at(&client, at(&server)).fetch(1).await);
+    let (what, differs) = refused
+        .message()
+        .split_once(told)
+        .expect("which fingerprints");
+    assert!(
+        what.contains("test.Library/fetch") && what.contains("answer"),
+        "{refused}"
+    );
+    let differs = differs.split_once("definition? ").expect("what differs").1;
+    assert_eq!(
+        differs,
+        "The server has struct Document { id: u64, title: String }, the caller struct Document { id: u64, year: u16, title: \
+         String }"
+    );
+    // Whoever calls without types reads what the server has.
+    let method = MethodDefinition::new("test.Library/fetch", "postcard", 1, 1).expect("a name");
+    let mut call = wallaby::Client::new(&client, at(&server))
+        .call_raw(&method.into(), Bytes::from_static(&[7]));
+    let refused = status(call.next().await.expect("a status"));
+    assert!(
+        refused.message().ends_with(
+            "The server has (u64) -> Document; struct Document { id: u64, title: String }"
+        ),
+        "{refused}"
+    );
+    // One that tells nobody what it serves does not tell it so either, nor one that asks first who may call.
+    let shelf = || wallaby::Endpoint::builder().serve(old::library::service(Shelf));
+    for silent in [shelf().reflection(false), shelf().interceptor(Guard)] {
+        let silent = net.bind(silent).await;
+        let refused = status(new::library::at(&client, at(&silent)).fetch(1).await);
+        is_mismatch(&refused, "test.Library/fetch", "answer");
+        assert!(!refused.message().contains("Document"), "{refused}");
+    }
+}
+
+struct Guard;
+
+impl Interceptor for Guard {
+    fn admit(&self, _: &Incoming) -> Admission {
+        Admission::Refuse(Status::permission_denied("nobody may call"))
+    }
+}
+
+/// Two versions of a program, as they run side by side while one is deployed.
+mod versions {
+    use super::*;
+    use wallaby::codec::MessagePack;
+
+    pub(super) mod first {
+        use super::*;
+
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(crate) struct Query {
+            pub(crate) text: String,
+            pub(crate) fuzzy: Option<bool>,
+        }
+
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(crate) enum Hit {
+            Exact { document: u32 },
+            None,
+        }
+
+        #[wallaby::service(package = "test", codec = MessagePack)]
+        pub(crate) trait Search {
+            async fn find(query: Query) -> Hit;
+        }
+    }
+
+    pub(super) mod second {
+        use super::*;
+
+        /// `fuzzy` is gone, the order is another one, and two fields are new.
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(crate) struct Query {
+            pub(crate) limit: Option<u32>,
+            #[serde(default = "everywhere")]
+            pub(crate) within: String,
+            pub(crate) text: String,
+        }
+
+        fn everywhere() -> String {
+            "everywhere".into()
+        }
+
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        pub(crate) enum Hit {
+            None,
+            Exact {
+                document: u64,
+                #[serde(default)]
+                rank: u32,
+            },
+            Similar(String),
+        }
+
+        #[wallaby::service(package = "test", codec = MessagePack)]
+        pub(crate) trait Search {
+            async fn find(query: Query) -> Hit;
+        }
+    }
+}
+
+use versions::{first, second};
+
+struct First;
+
+#[wallaby::serve]
+impl first::Search for First {
+    async fn find(&self, query: first::Query) -> first::Hit {
+        match &*query.text {
+            "hop" => first::Hit::Exact {
+                document: u32::from(query.fuzzy.unwrap_or(true)),
+            },
+            _ => first::Hit::None,
+        }
+    }
+}
+
+struct Second;
+
+#[wallaby::serve]
+impl second::Search for Second {
+    async fn find(&self, query: second::Query) -> second::Hit {
+        match &*query.text {
+            "hop" => second::Hit::Exact {
+                document: query.limit.map_or(0, u64::from),
+                rank: query.within.len() as u32,
+            },
+            "wide" => second::Hit::Exact {
+                document: u64::MAX,
+                rank: 0,
+            },
+            _ => second::Hit::Similar("jump".into()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn programs_of_two_versions_understand_each_other() {
+    let net = Net::mem();
+    let older = net.serve(first::search::service(First)).await;
+    let newer = net.serve(second::search::service(Second)).await;
+    let client = client();
+    // Not deployed yet: the newer caller, the older server.
+    let ahead = second::search::at(&client, at(&older));
+    let asks = |text: &str| second::Query {
+        limit: Some(5),
+        within: "titles".into(),
+        text: text.into(),
+    };
+    let hit = ahead.find(asks("hop")).await;
+    assert_eq!(
+        hit,
+        Ok(second::Hit::Exact {
+            document: 1,
+            rank: 0
+        })
+    );
+    assert_eq!(ahead.find(asks("?")).await, Ok(second::Hit::None));
+    // Deployed already: the older caller, the newer server.
+    let behind = first::search::at(&client, at(&newer));
+    let asks = |text: &str| first::Query {
+        text: text.into(),
+        fuzzy: Some(true),
+    };
+    let hit = behind.find(asks("hop")).await;
+    assert_eq!(hit, Ok(first::Hit::Exact { document: 0 }));
+    // What the older one has no words for is an error that says so, of that answer alone.
+    for (text, what) in [("?", "Similar"), ("wide", "u32")] {
+        let error = behind
+            .find(asks(text))
+            .await
+            .expect_err("it cannot be read");
+        assert!(
+            matches!(error, wallaby::CallError::Decode { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    assert!(behind.find(asks("hop")).await.is_ok());
 }

@@ -353,6 +353,28 @@ fn readme_is_compiled() {
     report(problems);
 }
 
+/// A program that nobody compiles does not compile for long.
+#[test]
+fn guide_is_compiled() {
+    let sources = sources();
+    let is_included = |page: &str| {
+        let words = format!("include_str!(\"../../../{page}\")");
+        sources.iter().any(|(_, source)| source.contains(&words))
+    };
+    let of_guide = |(page, _): &(String, String)| page.starts_with("docs/guide/");
+    let with_code = pages().into_iter().filter(of_guide);
+    let with_code = with_code.filter(|(_, text)| !rust_fences(text).is_empty());
+    report(with_code.filter_map(|(page, text)| {
+        let ignored = rust_fences(&text).iter().any(|fence| fence.contains("ignore"));
+        (ignored || !is_included(&page)).then(|| {
+            format!(
+                "{page}: its programs are not compiled: put #[doc = include_str!(\"../../../{page}\")] on `Guide` in \
+                 crates/wallaby/src/lib.rs, and use `no_run` or `text` in place of `ignore`"
+            )
+        })
+    }));
+}
+
 /// Fails with all problems at once, one a line.
 fn report(problems: impl IntoIterator<Item = String>) {
     let problems: Vec<String> = problems.into_iter().collect();

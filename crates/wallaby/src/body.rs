@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
@@ -109,7 +109,7 @@ impl BodyError {
 
     /// What the receiver of a body is told that ends so. It says itself that the body is broken: a reason that came over
     /// several hops is the one of the first.
-    fn into_reason(self) -> String {
+    pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Broken(reason) => reason,
             error => error.to_string(),
@@ -188,6 +188,14 @@ impl Body {
         })))
     }
 
+    /// For another reader: what was told of its end is told again.
+    pub(crate) fn handed_on(mut self) -> Self {
+        if let Source::Failed(error) = self.source {
+            self.source = Source::Broken(error);
+        }
+        self
+    }
+
     /// Puts back the end of the chunk that was read last.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         self.chunk = bytes;
@@ -206,6 +214,12 @@ impl Body {
     /// The next chunk; `None` when the body is whole. After an error nothing more comes.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// The next chunk, if it is there: [`next`](Self::next) for those that do not wait. Of a body that comes to a polling endpoint
+    /// an event tells when there is more (`polling::Event::Body`).
+    pub fn try_next(&mut self) -> Poll<Option<Result<Bytes, BodyError>>> {
+        self.poll_chunk(&mut asking())
     }
 
     /// [`next`](Self::next) for handlers that block.
@@ -300,6 +314,26 @@ impl fmt::Debug for Body {
     }
 }
 
+/// Nobody to wake: who asks so is told by an event.
+struct Asker;
+
+impl Wake for Asker {
+    fn wake(self: Arc<Self>) {}
+}
+
+static ASKER: LazyLock<Waker> = LazyLock::new(|| Waker::from(Arc::new(Asker)));
+
+/// For who asks and does not wait.
+pub(crate) fn asking() -> Context<'static> {
+    Context::from_waker(&ASKER)
+}
+
+/// Whether that is who asks and does not wait.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_asker(waker: &Waker) -> bool {
+    waker.data() == ASKER.data()
+}
+
 /// Chunks that are here.
 struct Stored {
     chunks: std::vec::IntoIter<Bytes>,
@@ -354,11 +388,8 @@ impl<R: AsyncRead> Stream for Reading<R> {
 pub(crate) struct Attached(Arc<Mutex<Option<Body>>>);
 
 impl Attached {
-    pub(crate) fn new(mut body: Body) -> Self {
-        if let Source::Failed(error) = body.source {
-            body.source = Source::Broken(error);
-        }
-        Self(Arc::new(Mutex::new(Some(body))))
+    pub(crate) fn new(body: Body) -> Self {
+        Self(Arc::new(Mutex::new(Some(body.handed_on()))))
     }
 
     pub(crate) fn take(&self) -> Option<Body> {

@@ -18,6 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::error::BindError;
 use crate::intercept::Interceptor;
 use crate::service::Service;
+use crate::streaming::LONGEST_ITEM;
 use crate::transport::{self, Transport, Transports};
 use crate::{random, timer};
 
@@ -42,7 +43,7 @@ impl Default for Tokio {
         Self {
             services: Vec::new(),
             grace: Duration::from_secs(5),
-            item: 1 << 20,
+            item: LONGEST_ITEM,
             stored: 64 << 20,
             link_delay: None,
             link_bandwidth: None,

@@ -42,9 +42,29 @@ impl<T: Send + 'static> Answer for Many<T> {
 }
 
 /// [`Answer`] is for [`One`] and [`Many`] alone.
-mod sealed {
+pub(crate) mod sealed {
+    use std::sync::Arc;
+
+    use wallaby_proto::{Address, NodeId};
+
+    use crate::body::Body;
+
     #[expect(unnameable_types, reason = "a sealed trait")]
     pub trait Sealed {}
+
+    /// A request of either driver whose handler takes what follows it.
+    #[expect(unnameable_types, reason = "for the drivers alone")]
+    pub trait Followed {
+        /// What it calls.
+        fn method(&self) -> Arc<str>;
+        /// Who sent it, and where that one is reached.
+        fn sender(&self) -> (Option<NodeId>, Option<Address>);
+        /// Most bytes of an item.
+        fn longest_item(&self) -> u64;
+        /// The body, once.
+        fn take_body(&mut self) -> Option<Body>;
+    }
+
     impl<T> Sealed for super::One<T> {}
     impl<T> Sealed for super::Many<T> {}
 }

@@ -23,6 +23,7 @@ use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::SendError;
 use crate::handling::{Handling, Keep};
 use crate::intercept::{DelegatedRequest, DelegationOptions, Exit, Extensions, Intent, SendFuture};
+use crate::method::sealed::Followed;
 use crate::method::{Answer, Many, One, Target};
 use crate::transport::Identity;
 
@@ -220,6 +221,24 @@ impl fmt::Debug for RequestInfo {
 pub struct RawRequest {
     pub(crate) exit: Exit,
     payload: Bytes,
+}
+
+impl Followed for RawRequest {
+    fn method(&self) -> Arc<str> {
+        Arc::clone(self.handling.method().name())
+    }
+
+    fn sender(&self) -> (Option<NodeId>, Option<Address>) {
+        (self.handling.delegator, self.handling.delegator_address())
+    }
+
+    fn longest_item(&self) -> u64 {
+        self.handling.endpoint.settings.driver.item
+    }
+
+    fn take_body(&mut self) -> Option<Body> {
+        self.handling.take_body()
+    }
 }
 
 impl Borrow<Exit> for RawRequest {

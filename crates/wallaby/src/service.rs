@@ -212,7 +212,7 @@ impl Service {
                 Ok(arguments) => arguments,
                 Err(error) => return Box::pin(ready(Err(undecodable(&error)))),
             };
-            match B::receive(&raw) {
+            match B::receive(&mut raw) {
                 Ok(body) => Box::pin(handler(Request::new(raw), arguments, body)),
                 Err(status) => Box::pin(ready(Err(status))),
             }

@@ -4,11 +4,11 @@ use bytes::BufMut;
 use wallaby_proto::id::stable_hash;
 use wallaby_proto::{Code, Status};
 
-use super::{Answer, Method, Target, sealed};
+use super::sealed::{self, Followed};
+use super::{Answer, Method, Target};
 use crate::body::Body;
 use crate::codec::Codec;
 use crate::reflection::Follows;
-use crate::request::RawRequest;
 use crate::streaming::{IntoStreaming, Streaming};
 
 /// What follows each request of a method: nothing (`()`), bytes ([`Body`]), or items ([`Streaming`]).
@@ -25,7 +25,7 @@ pub trait RequestBody: sealed::Sealed + Send + Sized + 'static {
 
     /// What follows this request, for its handler.
     #[doc(hidden)]
-    fn receive(request: &RawRequest) -> Result<Self, Status>;
+    fn receive(request: &mut dyn Followed) -> Result<Self, Status>;
 }
 
 impl sealed::Sealed for () {}
@@ -39,7 +39,7 @@ impl RequestBody for () {
         Follows::Nothing
     }
 
-    fn receive(_: &RawRequest) -> Result<Self, Status> {
+    fn receive(_: &mut dyn Followed) -> Result<Self, Status> {
         Ok(())
     }
 }
@@ -55,15 +55,14 @@ impl RequestBody for Body {
         Follows::Bytes
     }
 
-    fn receive(request: &RawRequest) -> Result<Self, Status> {
-        let missing = || {
+    fn receive(request: &mut dyn Followed) -> Result<Self, Status> {
+        request.take_body().ok_or_else(|| {
             let method = request.method();
             let message = format!(
                 "{method}: a stream follows each of its requests, and none follows this one"
             );
             Status::new(Code::InvalidArgument, message)
-        };
-        request.take_body().ok_or_else(missing)
+        })
     }
 }
 
@@ -78,7 +77,7 @@ impl<T: Send + 'static, C: Codec<T>> RequestBody for Streaming<T, C> {
         Follows::ItemsOf(C::schema())
     }
 
-    fn receive(request: &RawRequest) -> Result<Self, Status> {
+    fn receive(request: &mut dyn Followed) -> Result<Self, Status> {
         Ok(Self::received(Body::receive(request)?, request))
     }
 }

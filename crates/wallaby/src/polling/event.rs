@@ -6,6 +6,7 @@ use wallaby_proto::Status;
 use wallaby_proto::endpoint::{Answer, CallKey, RequestKey};
 use wallaby_proto::trace::Trace;
 
+use super::bodies::BodyKey;
 use crate::codec::Codec;
 use crate::error::{CallError, Failure};
 use crate::method::Answer as Answers;
@@ -37,6 +38,17 @@ pub enum Event {
         call: CallKey,
         /// Why.
         failure: Box<Failure>,
+    },
+    /// More has come of the body that follows a request, or it has ended: told when [`Body::try_next`](crate::Body::try_next) has had
+    /// nothing before.
+    Body {
+        /// The request, which may have ended meanwhile.
+        request: RequestKey,
+    },
+    /// There is room for more of a body that found none, or nobody wants more of it.
+    BodyRoom {
+        /// Which: [`BodyWriter::key`](super::BodyWriter::key).
+        body: BodyKey,
     },
     /// A request that was put aside has ended: it was aborted, or had no time left. It cannot be answered any more.
     Stopped {

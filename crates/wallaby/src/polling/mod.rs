@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod bodies;
 mod builder;
 mod calls;
 mod datagrams;
@@ -68,6 +69,8 @@ pub use wallaby_proto::endpoint::{
     Answer, CallKey, CallOptions, Counters, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
+use self::bodies::{Bodies, BodyNews};
+pub use self::bodies::{BodyKey, BodyWriter, WriteError};
 use self::builder::DEAR;
 pub use self::builder::{Builder, Polling};
 pub use self::datagrams::{Datagrams, Udp};
@@ -76,9 +79,10 @@ pub use self::request::{RawRequest, Request};
 
 use self::streams::{Streams, Whom};
 use crate::blocking::panic_message;
+use crate::body::Body;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
-use crate::method::{self, Method, One, Target};
+use crate::method::{self, Method, One, RequestBody, Target};
 use crate::service::undecodable;
 
 /// Room for arriving datagrams that is made at a time.
@@ -117,6 +121,7 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// Bytes of a ring of a connection over shared memory that is dialled here.
     ring: usize,
     handlers: Vec<Handler>,
+    bodies: Bodies,
     /// What the application is told next.
     told: VecDeque<Notification>,
     /// The call that [`ask`](Self::ask) waits for, which tells the application itself.
@@ -144,6 +149,7 @@ enum Notification {
     /// There are answers of this call, or it has ended.
     Call(CallKey),
     Stopped(RequestKey, Box<Status>),
+    Body(BodyNews),
 }
 
 impl Endpoint {
@@ -187,6 +193,7 @@ impl<D: Datagrams> Endpoint<D> {
             asked: None,
             news: 0,
             handlers: Vec::new(),
+            bodies: Bodies::default(),
             datagram: Vec::new(),
             refused: None,
             keeps: false,
@@ -281,6 +288,32 @@ impl<D: Datagrams> Endpoint<D> {
         self.add_handler(Arc::clone(method.definition()), A::ONE, Box::new(handler))
     }
 
+    /// Serves a method behind whose requests something follows, bytes ([`Body`]) or items ([`crate::Streaming`]), and gives that to
+    /// its handler: which reads by `try_next` what has come, and keeps the rest for later turns. [`Event::Body`] tells when there is
+    /// more. Whoever drops it stops its sender.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    pub fn serve_streaming<Args, A, C, B>(
+        &mut self,
+        method: &Method<Args, A, C, B>,
+        mut handler: impl FnMut(Request<'_, A, C>, Args, B) -> Result<(), Status> + 'static,
+    ) -> Result<(), ServeError>
+    where
+        A: method::Answer,
+        C: Codec<Args> + Codec<A::Item>,
+        B: RequestBody,
+    {
+        let handler = move |mut request: RawRequest<'_>, payload| {
+            let arguments = <C as Codec<Args>>::decode(payload);
+            let arguments = arguments.map_err(|error| undecodable(&error))?;
+            let body = B::receive(&mut request)?;
+            handler(Request::new(request), arguments, body)
+        };
+        self.add_handler(Arc::clone(method.definition()), A::ONE, Box::new(handler))
+    }
+
     /// Serves a method with payloads as bytes.
     ///
     /// # Errors
@@ -339,12 +372,17 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn request(&mut self, key: RequestKey) -> Option<RawRequest<'_>> {
         self.look_at_clock();
         let resumed = self.core.resume(key);
-        resumed.then(|| RawRequest::new(&mut self.core, key, false))
+        resumed.then(|| RawRequest::new(&mut self.core, &mut self.bodies, key, false))
     }
 
     // Calling.
 
-    /// Makes a call with one initial request. It leaves at the latest in the next [`turn`](Self::turn).
+    /// Makes a call with one initial request, and with the body of the target, if it has one. It leaves at the latest in the next
+    /// [`turn`](Self::turn).
+    ///
+    /// A body is asked for its bytes in turns, when there is room for them, and must not block: it is what another request was
+    /// followed by, for instance, or what an iterator yields ([`crate::items`]), or is written piece by piece
+    /// ([`body_writer`](Self::body_writer)). Somebody who wakes it on another thread does not wake the endpoint.
     ///
     /// # Errors
     ///
@@ -356,7 +394,8 @@ impl<D: Datagrams> Endpoint<D> {
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
         let call = self.begin(options)?;
-        calls::send_target(&mut self.core, call, &server.into(), target)
+        let here = (&mut self.core, &mut self.bodies);
+        calls::send_target(here, call, &server.into(), target)
     }
 
     /// The same with its payload as bytes.
@@ -402,6 +441,34 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.send(call, &server.into(), method, payload)
     }
 
+    /// Sends an initial request of a call, and then a body, as [`call`](Self::call) says. It is not sent again, whatever the call's
+    /// options say.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_with_body(
+        &mut self,
+        call: CallKey,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> Result<RequestId, Failure> {
+        self.look_at_clock();
+        let sent = self
+            .core
+            .send_with_body(call, &server.into(), method, payload, None);
+        let (request, out) = sent?;
+        self.bodies.send(&mut self.core, out, body);
+        Ok(request)
+    }
+
+    /// A body that is written piece by piece, to be sent with a call or a delegation.
+    pub fn body_writer(&mut self) -> (BodyWriter, Body) {
+        self.bodies.writer()
+    }
+
     /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
     pub fn share_among(&mut self, call: CallKey, requests: u32) {
         self.core.share_among(call, requests);
@@ -420,7 +487,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// What happened next, if anything has.
     pub fn next_event(&mut self) -> Option<Event> {
-        if self.told.is_empty() && self.core.has_output() {
+        if self.told.is_empty() {
             self.follow();
         }
         loop {
@@ -428,6 +495,10 @@ impl<D: Datagrams> Endpoint<D> {
                 Notification::Stopped(request, status) => {
                     return Some(Event::Stopped { request, status });
                 }
+                Notification::Body(BodyNews::Came(request)) => {
+                    return Some(Event::Body { request });
+                }
+                Notification::Body(BodyNews::Room(body)) => return Some(Event::BodyRoom { body }),
                 Notification::Call(call) => match self.core.next_answer(call) {
                     Next::Answer(answer) => {
                         self.told.push_back(Notification::Call(call)); // others have their turn
@@ -529,7 +600,7 @@ impl<D: Datagrams> Endpoint<D> {
         let left = self.time_left();
         let due = self.now.saturating_add(left);
         // What the application does not know yet, or what has to be done first, is no time to wait.
-        let busy = self.news > known || self.streams.has_output();
+        let busy = self.news > known || self.streams.has_output() || self.bodies.have_notes();
         let wait = match wait {
             _ if busy => Duration::ZERO,
             Wait::Not => Duration::ZERO,
@@ -574,22 +645,34 @@ impl<D: Datagrams> Endpoint<D> {
     /// Does what the endpoint wants done, but for writing.
     #[inline]
     fn follow(&mut self) {
-        if self.core.has_output() {
+        if self.core.has_output() || self.bodies.have_notes() {
             self.follow_all();
         }
     }
 
     #[inline(never)]
     fn follow_all(&mut self) {
+        self.follow_core();
+        if self.bodies.have_notes() {
+            for news in self.bodies.attend(&mut self.core) {
+                self.tell_of(Notification::Body(news));
+            }
+            self.follow_core();
+        }
+    }
+
+    fn follow_core(&mut self) {
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Run(key) => self.run(key),
                 Output::Call(call) => self.tell(call),
-                Output::Stopped(key, status) => {
-                    self.news += 1;
-                    self.told.push_back(Notification::Stopped(key, status));
+                Output::Stopped(key, status) => self.tell_of(Notification::Stopped(key, status)),
+                Output::Body(body) => {
+                    if let Some(news) = self.bodies.read(&mut self.core, body) {
+                        self.tell_of(Notification::Body(news));
+                    }
                 }
-                Output::Body(_) | Output::BodyRoom(_) => {} // nobody has any
+                Output::BodyRoom(body) => self.bodies.write(&mut self.core, body),
                 Output::Write(id) => self.streams.unwritten.push(id),
                 Output::Socket(socket, to) => self.open_socket(socket, to),
                 Output::Datagrams(_) => {} // they leave at the end of the turn
@@ -623,6 +706,11 @@ impl<D: Datagrams> Endpoint<D> {
         (self.socket).is_some_and(|socket| self.core.has_datagrams(socket))
     }
 
+    fn tell_of(&mut self, what: Notification) {
+        self.news += 1;
+        self.told.push_back(what);
+    }
+
     fn tell(&mut self, call: CallKey) {
         self.news += 1;
         if self.asked != Some(call) {
@@ -638,15 +726,16 @@ impl<D: Datagrams> Endpoint<D> {
         let Some(handler) = self.handlers.get_mut(incoming.method) else {
             return;
         };
-        if let Some(body) = incoming.body {
-            self.core.drop_body(body);
-        }
-        let request = RawRequest::new(&mut self.core, key, true);
+        self.bodies.offer(incoming.body);
+        let request = RawRequest::new(&mut self.core, &mut self.bodies, key, true);
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
         let result = result.unwrap_or_else(|panic| {
             self.core.note_panic();
             Err(Status::new(Code::Panicked, panic_message(&*panic)))
         });
+        if let Some(body) = self.bodies.withdraw() {
+            self.core.drop_body(body); // nobody reads it
+        }
         self.core.returned(key, result);
     }
 
@@ -798,7 +887,7 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.look_at_clock();
         let full = self.is_full();
-        let unsent = self.has_datagrams() && !full;
+        let unsent = self.has_datagrams() && !full || self.bodies.have_notes();
         if unsent || self.core.has_output() || self.streams.has_output() {
             return Some(Duration::ZERO);
         }
@@ -896,6 +985,7 @@ impl<D: Datagrams> Drop for Endpoint<D> {
         self.core.close("the endpoint was closed");
         self.follow();
         self.flush();
+        self.bodies.close();
     }
 }
 

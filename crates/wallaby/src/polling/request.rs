@@ -14,11 +14,15 @@ use wallaby_proto::endpoint::{
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
+use super::bodies::{Bodies, BodyWriter};
 use super::calls;
 use super::event::Call;
+use crate::body::Body;
 use crate::codec::{Codec, Postcard};
 use crate::error::{Failure, SendError};
-use crate::method::{Answer, Many, One, Target};
+use crate::method::sealed::Followed;
+use crate::method::{Answer, Many, Method, One, Target};
+use crate::streaming::LONGEST_ITEM;
 
 /// A request with payloads as bytes.
 ///
@@ -27,14 +31,25 @@ use crate::method::{Answer, Many, One, Target};
 /// may be the last one.
 pub struct RawRequest<'a> {
     core: &'a mut Core,
+    bodies: &'a mut Bodies,
     key: RequestKey,
     /// A handler has it, which may return a status for it.
     handled: bool,
 }
 
 impl<'a> RawRequest<'a> {
-    pub(super) fn new(core: &'a mut Core, key: RequestKey, handled: bool) -> Self {
-        Self { core, key, handled }
+    pub(super) fn new(
+        core: &'a mut Core,
+        bodies: &'a mut Bodies,
+        key: RequestKey,
+        handled: bool,
+    ) -> Self {
+        Self {
+            core,
+            bodies,
+            key,
+            handled,
+        }
     }
 
     fn handler(&self) -> &Handler {
@@ -92,6 +107,18 @@ impl<'a> RawRequest<'a> {
     /// The name under which this work may have been asked for before: see [`crate::RequestInfo::durable_id`].
     pub fn durable_id(&self) -> Option<DurableId> {
         self.handler().durable()
+    }
+
+    /// The body that follows the request, if one does, for the handler to read while it arrives ([`Body::try_next`]), in later turns as
+    /// well, or to hand on. `None` once it was taken, and of a request that was put aside: a body that its handler has not taken
+    /// when it returns is stopped.
+    pub fn take_body(&mut self) -> Option<Body> {
+        self.bodies.take(self.core, self.key)
+    }
+
+    /// A body that is written piece by piece: see [`super::Endpoint::body_writer`].
+    pub fn body_writer(&mut self) -> (BodyWriter, Body) {
+        self.bodies.writer()
     }
 
     /// How much time is left.
@@ -166,6 +193,62 @@ impl<'a> RawRequest<'a> {
         self.hand_on(server.into(), method, payload, options, How::More)
     }
 
+    /// [`delegate`](Self::delegate) with a body that follows, as [`super::Endpoint::call`] says, whatever becomes of this request
+    /// but a stop: the one that follows this request, perhaps, which is then passed on as it arrives.
+    ///
+    /// # Errors
+    ///
+    /// As `delegate`. That bodies do not go over `udp:` shows as a status among the call's answers.
+    pub fn delegate_with_body(
+        &mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> Result<(), SendError> {
+        self.hand_on_with_body(server.into(), method, payload, How::More, body)
+    }
+
+    /// [`forward`](Self::forward) with a body that follows.
+    ///
+    /// # Errors
+    ///
+    /// As `forward`, and as [`delegate_with_body`](Self::delegate_with_body).
+    pub fn forward_with_body(
+        mut self,
+        server: impl Into<Address>,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> Result<(), SendError> {
+        self.hand_on_with_body(server.into(), method, payload, How::Last, body)
+    }
+
+    fn hand_on_with_body(
+        &mut self,
+        server: Address,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        how: How,
+        body: Body,
+    ) -> Result<(), SendError> {
+        let delegation = NewDelegation {
+            server,
+            method: Arc::clone(method),
+            payload,
+            options: None,
+            followed: true,
+        };
+        let out = match how {
+            How::More => self.core.delegate_with(self.key, delegation)?,
+            How::Last => self.core.delegate_now(self.key, delegation, how)?.body,
+        };
+        if let Some(out) = out {
+            self.bodies.send(self.core, out, body);
+        }
+        Ok(())
+    }
+
     /// [`forward`](Self::forward) with what it has of its own; its place is told.
     ///
     /// # Errors
@@ -236,7 +319,8 @@ impl<'a> RawRequest<'a> {
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
         let call = self.begin_call(options)?;
-        calls::send_target(self.core, call, &server.into(), target)
+        let here = (&mut *self.core, &mut *self.bodies);
+        calls::send_target(here, call, &server.into(), target)
     }
 
     /// The same with its payload as bytes.
@@ -270,6 +354,11 @@ impl<'a> RawRequest<'a> {
         self.core.fail(self.key, status);
     }
 
+    /// The same with the types of the method that it calls, which are what the caller promises.
+    pub fn typed<Args, A: Answer, C, B>(self, _: &Method<Args, A, C, B>) -> Request<'a, A, C> {
+        Request::new(self)
+    }
+
     /// Puts the request aside: [`super::Endpoint::request`] gives it back, in this turn or a later one. What was held back
     /// leaves. [`super::Event::Stopped`] says if it ends before, by an abort or at its deadline.
     pub fn hold(self) -> RequestKey {
@@ -289,6 +378,26 @@ impl Drop for RawRequest<'_> {
         if !self.handled {
             self.core.returned(self.key, Ok(()));
         }
+    }
+}
+
+impl Followed for RawRequest<'_> {
+    fn method(&self) -> Arc<str> {
+        let method = self.core.method_of(self.key);
+        method.map_or_else(|| "".into(), |method| Arc::clone(method.name()))
+    }
+
+    fn sender(&self) -> (Option<NodeId>, Option<Address>) {
+        let address = self.core.peer_address(self.handler().conn());
+        (self.delegator(), address.cloned())
+    }
+
+    fn longest_item(&self) -> u64 {
+        LONGEST_ITEM
+    }
+
+    fn take_body(&mut self) -> Option<Body> {
+        RawRequest::take_body(self)
     }
 }
 
@@ -387,8 +496,11 @@ impl<T: Send + 'static, C: Codec<T>> Request<'_, Many<T>, C> {
         server: impl Into<Address>,
         target: Target<B, C>,
     ) -> Result<(), SendError> {
-        self.raw
-            .delegate(server, &target.definition, target.payload?)
+        let (method, payload) = (&target.definition, target.payload?);
+        match target.body {
+            None => self.raw.delegate(server, method, payload),
+            Some(body) => self.raw.delegate_with_body(server, method, payload, body),
+        }
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.
@@ -410,9 +522,11 @@ fn forward<A, C>(
     server: Address,
     target: Target<A, C>,
 ) -> Result<(), SendError> {
-    match target.payload {
-        Ok(payload) => raw.forward(server, &target.definition, payload),
-        Err(error) => Err(raw.refuse(error.into(), true)),
+    let method = &target.definition;
+    match (target.payload, target.body) {
+        (Ok(payload), None) => raw.forward(server, method, payload),
+        (Ok(payload), Some(body)) => raw.forward_with_body(server, method, payload, body),
+        (Err(error), _) => Err(raw.refuse(error.into(), true)),
     }
 }
 

@@ -9,7 +9,7 @@ use wallaby_proto::{Address, Code, NodeId, Status};
 
 use crate::body::BodyError;
 use crate::codec::CodecError;
-use crate::handling::Handling;
+use crate::method::sealed::Followed;
 
 /// Why a stream of items ends before it is whole: at which item, of which method, and who sent it.
 ///
@@ -54,11 +54,12 @@ pub(super) struct StreamOrigin {
 }
 
 impl StreamOrigin {
-    pub(super) fn of(handling: &Handling) -> Self {
+    pub(super) fn of(request: &dyn Followed) -> Self {
+        let (peer, server) = request.sender();
         Self {
-            method: Arc::clone(handling.method().name()),
-            peer: handling.delegator,
-            server: handling.delegator_address(),
+            method: request.method(),
+            peer,
+            server,
         }
     }
 }

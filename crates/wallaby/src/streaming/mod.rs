@@ -12,9 +12,9 @@ use futures_core::Stream;
 use wallaby_proto::items::ItemReader;
 
 use crate::blocking;
-use crate::body::{Body, BodyError};
+use crate::body::{self, Body, BodyError};
 use crate::codec::{Codec, Postcard};
-use crate::request::RawRequest;
+use crate::method::sealed::Followed;
 
 mod answers;
 mod encoding;
@@ -26,6 +26,9 @@ use self::error::StreamOrigin;
 pub use self::error::{StreamError, StreamErrorKind};
 use self::given::Given;
 pub use self::given::{IntoItem, IntoStreaming, Items, items};
+
+/// Longest item that is received if nothing else is said.
+pub(crate) const LONGEST_ITEM: u64 = 1 << 20;
 
 /// Items of one type, of any number, that follow a request while it is handled already: the last argument of a method.
 ///
@@ -131,13 +134,12 @@ impl<T, C> Streaming<T, C> {
     }
 
     /// What follows this request.
-    pub(crate) fn received(body: Body, request: &RawRequest) -> Self {
-        let handling = &request.handling;
+    pub(crate) fn received(body: Body, request: &dyn Followed) -> Self {
         Self::of(Source::Received(Box::new(IncomingItems {
             body,
             chunk: Bytes::new(),
-            items: ItemReader::new(handling.endpoint.settings.driver.item),
-            origin: Arc::new(StreamOrigin::of(handling)),
+            items: ItemReader::new(request.longest_item()),
+            origin: Arc::new(StreamOrigin::of(request)),
         })))
     }
 
@@ -165,6 +167,11 @@ impl<T, C: Codec<T>> Streaming<T, C> {
     /// before it is done.
     pub async fn next(&mut self) -> Option<Result<T, StreamError>> {
         poll_fn(|cx| self.poll_item(cx)).await
+    }
+
+    /// The next item, if it is there: [`next`](Self::next) for those that do not wait, as [`Body::try_next`] is.
+    pub fn try_next(&mut self) -> Poll<Option<Result<T, StreamError>>> {
+        self.poll_item(&mut body::asking())
     }
 
     /// [`next`](Self::next) for handlers that block.

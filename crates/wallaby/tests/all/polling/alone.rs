@@ -661,3 +661,73 @@ fn a_call_fails_at_once_if_too_much_waits_already() {
     );
     again.expect("it waits for its connection");
 }
+
+/// One of the servers is not there, another one fails: that is their outcome alone.
+#[test]
+fn the_same_request_goes_to_many_servers_and_each_has_its_outcome() {
+    let (world, mut client, mut first) = pair(70);
+    let (mut failing, mut last) = (
+        world.bind(Endpoint::builder()),
+        world.bind(Endpoint::builder()),
+    );
+    let gone = world.bind(Endpoint::builder()).address();
+    for (name, server) in [("first", &mut first), ("last", &mut last)] {
+        let serve = server.serve(&work::ONE, move |mut request, (what,)| {
+            let id = request.raw().durable_id().expect("it has a name");
+            Ok(request.respond(&format!("{name} {what} {:?}", id.key()))?)
+        });
+        serve.expect("no other has its name");
+    }
+    let serve = failing.serve(&work::ONE, |_, _| {
+        Err(Status::new(Code::NotFound, "not here"))
+    });
+    serve.expect("no other has its name");
+    let mut options = CallOptions::default();
+    options.deadline = Some(LONG / 2);
+    let id = wallaby::DurableId::new(1, 2);
+    options.durable = Some(id);
+    let forbidden: Address = "mem://nobody".parse().expect("an address");
+    let servers = [
+        first.address(),
+        forbidden,
+        failing.address(),
+        gone,
+        last.address(),
+    ];
+    let calls = client.multicast(servers, work::one("hop".into()), &options);
+    assert!(matches!(calls[1], Err(Failure::NotSent { .. })));
+    let mut outcomes = vec![None; calls.len()];
+    let mut open = calls.iter().filter(|call| call.is_ok()).count();
+    assert_eq!(open, 4);
+    while open > 0 {
+        let mut all = [&mut client, &mut first, &mut failing, &mut last];
+        let event = world.event(&mut all, 0, LONG).expect("it ends");
+        let place = |key| {
+            let is = |call: &Result<wallaby::polling::Call<_, _>, _>| {
+                call.as_ref().is_ok_and(|call| call.key() == key)
+            };
+            calls.iter().position(is).expect("one of the calls")
+        };
+        match event {
+            Event::Answer(answer) => {
+                let place = place(answer.call);
+                let call = calls[place].as_ref().expect("it was sent");
+                outcomes[place] = Some(call.read(answer));
+            }
+            Event::Failed { call, failure } => {
+                outcomes[place(call)] = Some(Err(CallError::Failed(*failure)));
+                open -= 1;
+            }
+            Event::Complete { .. } => open -= 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    let name = |place| id.initial(place).initial(0).key();
+    let answer = |name: &str, key| Some(Ok(format!("{name} hop {key:?}")));
+    assert_eq!(outcomes[0], answer("first", name(0)));
+    assert_eq!(outcomes[4], answer("last", name(4)));
+    let failed = outcomes[2].as_ref().expect("a status");
+    assert_eq!(status(failed).code(), Code::NotFound);
+    let gone = outcomes[3].as_ref().expect("a failure");
+    assert!(matches!(gone, Err(CallError::Failed(_))), "{gone:?}");
+}

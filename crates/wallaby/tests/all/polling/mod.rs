@@ -4,6 +4,7 @@
 
 mod alone;
 mod behalf;
+mod bodies;
 mod failures;
 mod hostile;
 mod interop;

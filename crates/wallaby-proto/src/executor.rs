@@ -106,17 +106,6 @@ struct InitiatorQueue<J> {
     jobs: BTreeMap<Turn, J>,
 }
 
-/// What became of a job.
-#[derive(Debug)]
-pub enum Admitted<J> {
-    /// It runs now; [`Executor::release`] when it is done.
-    Run(J),
-    /// It waits; a release returns it, unless it is [withdrawn](Executor::withdraw).
-    Queued(Turn),
-    /// There is no room.
-    Refused(J),
-}
-
 impl<J> Executor<J> {
     /// One that admits so many jobs.
     pub fn new(config: ExecutorConfig) -> Self {
@@ -146,24 +135,6 @@ impl<J> Executor<J> {
             Schedule::OldestCall => (1 << 62) + micros(now) - micros(age()).min(1 << 62),
             Schedule::EarliestDeadline => micros(deadline),
         }
-    }
-
-    /// Admits a job; `urgency` is smaller for what should run earlier. One that has to wait is told so by `waits`.
-    pub fn admit(
-        &mut self,
-        mut job: J,
-        owner: Owner,
-        urgency: u64,
-        waits: impl FnOnce(&mut J),
-    ) -> Admitted<J> {
-        if self.try_run(owner) {
-            return Admitted::Run(job);
-        }
-        if !self.has_room(owner) {
-            return Admitted::Refused(job);
-        }
-        waits(&mut job);
-        Admitted::Queued(self.queue(job, owner, urgency))
     }
 
     /// Whether a job of this owner may run now: if so, it has a place.
@@ -352,6 +323,25 @@ mod tests {
         Load { running, waiting }
     }
 
+    /// What became of a job.
+    enum Admitted<J> {
+        Run(J),
+        Queued(Turn),
+        Refused(J),
+    }
+
+    impl<J> Executor<J> {
+        fn admit(&mut self, job: J, owner: Owner, urgency: u64) -> Admitted<J> {
+            if self.try_run(owner) {
+                return Admitted::Run(job);
+            }
+            if !self.has_room(owner) {
+                return Admitted::Refused(job);
+            }
+            Admitted::Queued(self.queue(job, owner, urgency))
+        }
+    }
+
     fn executor<J>(concurrency: usize, queue: usize) -> Executor<J> {
         Executor::new(ExecutorConfig {
             concurrency,
@@ -368,19 +358,19 @@ mod tests {
             schedule: Schedule::OldestCall,
         });
         assert!(matches!(
-            executor.admit("runs", owner(1), 9, |_| ()),
+            executor.admit("runs", owner(1), 9),
             Admitted::Run("runs")
         ));
         assert!(matches!(
-            executor.admit("later", owner(1), 5, |_| ()),
+            executor.admit("later", owner(1), 5),
             Admitted::Queued(_)
         ));
         assert!(matches!(
-            executor.admit("sooner", owner(1), 3, |_| ()),
+            executor.admit("sooner", owner(1), 3),
             Admitted::Queued(_)
         ));
         assert!(matches!(
-            executor.admit("refused", owner(1), 1, |_| ()),
+            executor.admit("refused", owner(1), 1),
             Admitted::Refused("refused")
         ));
         assert_eq!(executor.load(), load(1, 2));
@@ -449,7 +439,7 @@ mod tests {
             schedule: Schedule::Fifo,
         });
         for job in 0..5 {
-            executor.admit(job, owner(1), 0, |_| ());
+            executor.admit(job, owner(1), 0);
         }
         let order: Vec<_> = std::iter::from_fn(|| executor.release(owner(1))).collect();
         assert_eq!(order, [1, 2, 3, 4]);
@@ -459,7 +449,7 @@ mod tests {
     fn offer(executor: &mut Executor<Owner>, owner: Owner, count: usize) -> (usize, usize, usize) {
         let mut became = (0, 0, 0);
         for _ in 0..count {
-            match executor.admit(owner, owner, 0, |_| ()) {
+            match executor.admit(owner, owner, 0) {
                 Admitted::Run(_) => became.0 += 1,
                 Admitted::Queued(_) => became.1 += 1,
                 Admitted::Refused(_) => became.2 += 1,
@@ -506,9 +496,7 @@ mod tests {
             }
             for (client, count) in [(1, 200), (2 + tick % 10, 1)] {
                 for _ in 0..count {
-                    if let Admitted::Run(job) =
-                        executor.admit(owner(client), owner(client), 0, |_| ())
-                    {
+                    if let Admitted::Run(job) = executor.admit(owner(client), owner(client), 0) {
                         running.push(job);
                     }
                 }
@@ -540,7 +528,6 @@ mod tests {
             name,
             owner(client),
             0,
-            |_| (),
         ) {
             Admitted::Queued(turn) => Some(turn),
             Admitted::Run(_) | Admitted::Refused(_) => None,
@@ -576,7 +563,7 @@ mod tests {
                 for initiator in 1..=round % 4 + 1 {
                     offered += 1;
                     let owner = behind(session, initiator);
-                    match executor.admit(owner, owner, round * 7 % 5, |_| ()) {
+                    match executor.admit(owner, owner, round * 7 % 5) {
                         Admitted::Run(owner) => running.push(owner),
                         Admitted::Queued(_) => {}
                         Admitted::Refused(_) => panic!("there is room"),

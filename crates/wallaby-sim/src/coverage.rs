@@ -94,7 +94,7 @@ points! {
     DialHeld: "a node that others have named: not dialled again yet",
     AnswerRelayed: "answer: relayed",
     AnswerWaits: "answer: waits for a way to the initiator",
-    AnswerFoundWay: "answer: has found a way at last",
+    AnswerFoundRoute: "answer: has found a way at last",
     AnswerNowhere: "answer: no way to the initiator",
     AnswerAfterOutcome: "answer: after its call's outcome, while that winds down",
     // Liveness, at the initiator.

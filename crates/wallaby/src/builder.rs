@@ -233,7 +233,7 @@ impl<D> Builder<D> {
     /// 16 MiB, for 10 s. Beyond, and beyond the share of the connection that their requests came over, they are dropped and
     /// counted as undeliverable, and their calls fail if their initiators still live.
     pub fn wait_for_routes(mut self, answers: usize, bytes: u64, time: Duration) -> Self {
-        self.config.wayless = WaitingLimits {
+        self.config.unrouted = WaitingLimits {
             answers,
             bytes,
             time: timer::bounded(time),

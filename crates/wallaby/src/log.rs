@@ -30,7 +30,7 @@ pub(crate) struct Trouble {
 
 const TROUBLES: [&str; 5] = [
     "messages without the token of their call were dropped",
-    "answers are undeliverable: no way leads to their initiators",
+    "answers are undeliverable: no route leads to their initiators",
     "requests were refused: they are not sealed with a key of the cluster",
     "addresses were not dialled: the dial policy forbids them",
     "connections were given up: their peers were silent",

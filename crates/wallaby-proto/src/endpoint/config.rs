@@ -145,7 +145,7 @@ pub struct Config {
     /// The schemes of the addresses that the shell dials.
     pub schemes: Schemes,
     /// How many answers wait to which no route leads, and for how long.
-    pub wayless: WaitingLimits,
+    pub unrouted: WaitingLimits,
     /// Timers of sessions over UDP that are due within so much time are looked at before a shell waits for them, and moved if what they
     /// were for has come meanwhile. Nothing is done later for it. For shells for which a short wait is dear. Default 0.
     pub timers_wait: Duration,
@@ -182,7 +182,7 @@ impl Default for Config {
             cluster_keys: Vec::new(),
             require_seals: false,
             schemes: Schemes::default(),
-            wayless: WaitingLimits::default(),
+            unrouted: WaitingLimits::default(),
             timers_wait: Duration::ZERO,
             streams_first: false,
             keep_ended: false,

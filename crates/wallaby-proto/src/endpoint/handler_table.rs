@@ -16,7 +16,7 @@ struct Slot {
     /// How many of the request's messages wait, in each direction.
     waiting: [u32; 2],
     /// An answer of it has waited for a way in vain: no other holds it up.
-    wayless: bool,
+    unrouted: bool,
     handler: Option<Box<Handler>>,
 }
 
@@ -108,13 +108,13 @@ impl Handlers {
 
     /// Whether answers of this request hold it up while they wait for a route.
     pub(super) fn waits_for_route(&self, key: RequestKey) -> bool {
-        self.slot(key).is_some_and(|slot| !slot.wayless)
+        self.slot(key).is_some_and(|slot| !slot.unrouted)
     }
 
     /// One has waited for a way in vain.
     pub(super) fn note_wayless(&mut self, key: RequestKey) {
         if let Some(slot) = self.slot_mut(key) {
-            slot.wayless = true;
+            slot.unrouted = true;
         }
     }
 

@@ -12,7 +12,7 @@
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
-//! | `places`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
+//! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
 //! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
 //! | `relaying` | what is relayed for others |
 //! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
@@ -395,7 +395,7 @@ pub struct Endpoint<P = ()> {
     /// How many of them wait for which connections, by their calls.
     relaying: BTreeMap<(CallId, Token, ConnId), usize>,
     /// Answers to which no route leads.
-    wayless: WaitingAnswers<Parcel>,
+    unrouted: WaitingAnswers<Parcel>,
     /// When connections' use was last counted.
     used: u64,
 
@@ -489,7 +489,7 @@ impl<P: Probe> Endpoint<P> {
             partials: Partials::new(config.limits.partials),
         };
         let branches = BranchRoom::new(config.limits.branches);
-        let wayless = WaitingAnswers::new(config.wayless);
+        let unrouted = WaitingAnswers::new(config.unrouted);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
         let seeded = Seeded(seeds.tables);
         let answers = config.limits.waiting;
@@ -531,7 +531,7 @@ impl<P: Probe> Endpoint<P> {
             answers_waiting: Shares::new(answers),
             relayed: Shares::new(relayed),
             relaying: BTreeMap::new(),
-            wayless,
+            unrouted,
             used: 0,
             records: Records::new(limits),
             written_next: Duration::ZERO,
@@ -638,7 +638,7 @@ impl<P: Probe> Endpoint<P> {
             calls: self.calls.len(),
             requests: self.handlers.len(),
             remembered: self.records.remembered(),
-            unrouted: self.wayless.len(),
+            unrouted: self.unrouted.len(),
             connections: self.conns.len(),
             bodies: self.bodies.len(),
         }
@@ -687,8 +687,8 @@ impl<P: Probe> Endpoint<P> {
         if !self.farewells.is_empty() {
             due = Some(self.now);
         }
-        if !self.wayless.is_empty() {
-            due = earliest(due, self.wayless.next_timeout());
+        if !self.unrouted.is_empty() {
+            due = earliest(due, self.unrouted.next_timeout());
         }
         if fresh.is_some() || watched.is_some() {
             due = earliest(due, earliest(fresh, watched));

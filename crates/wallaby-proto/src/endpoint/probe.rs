@@ -114,7 +114,7 @@ pub enum Note {
     /// Somebody who works for a call that is over is told so.
     Dismissed,
     /// An answer has found a route to its initiator.
-    FoundWay,
+    FoundRoute,
     /// An answer reaches nobody.
     Dropped,
     /// A response is sent again.

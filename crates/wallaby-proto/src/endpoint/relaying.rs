@@ -271,7 +271,7 @@ impl<P: Probe> Endpoint<P> {
             token,
             request,
         };
-        if self.wayless.session(call, token).is_none() {
+        if self.unrouted.session(call, token).is_none() {
             for claiming in self.claiming(call.initiator) {
                 self.invite_to(claiming, awaited);
             }
@@ -284,25 +284,27 @@ impl<P: Probe> Endpoint<P> {
         if let Some(of) = parcel.room.of {
             self.handlers.begin_wait(of);
         }
-        let put = self.wayless.put((awaited, came), payload, parcel, self.now);
+        let put = self
+            .unrouted
+            .put((awaited, came), payload, parcel, self.now);
         match put {
             Ok(_) => self.counters.waited_for_routes += 1,
             Err((_, parcel)) => self.drop_answer(parcel),
         }
-        if let Some(due) = self.wayless.next_timeout() {
+        if let Some(due) = self.unrouted.next_timeout() {
             self.note_due(due);
         }
     }
 
     /// Somebody has shown the token of a call: what waits for a route to its initiator goes on.
     pub(super) fn found_route(&mut self, call: CallId, token: Token) {
-        if self.wayless.is_empty() {
+        if self.unrouted.is_empty() {
             return;
         }
-        let waiting = std::iter::from_fn(|| self.wayless.take(call, token));
+        let waiting = std::iter::from_fn(|| self.unrouted.take(call, token));
         let waiting: Vec<Parcel> = waiting.collect();
         for mut parcel in waiting {
-            self.probe.notes(Note::FoundWay);
+            self.probe.notes(Note::FoundRoute);
             self.end_wait(parcel.room.of.take());
             self.post(parcel);
         }
@@ -311,7 +313,7 @@ impl<P: Probe> Endpoint<P> {
     /// The call is over, says somebody who shows this token: nobody takes what is relayed of it.
     pub(super) fn forget_relayed(&mut self, call: CallId, token: Token) {
         let mut dropped: Vec<Parcel> = Vec::new();
-        while let Some(parcel) = self.wayless.take(call, token) {
+        while let Some(parcel) = self.unrouted.take(call, token) {
             dropped.push(parcel);
         }
         // They wait for the connections that led on when each of them came.
@@ -340,7 +342,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Answers that have waited for too long.
     pub(super) fn give_up_wayless(&mut self) {
-        while let Some(parcel) = self.wayless.expired(self.now) {
+        while let Some(parcel) = self.unrouted.expired(self.now) {
             if let Some((request, _)) = parcel.of {
                 self.handlers.note_wayless(request);
             }
@@ -350,7 +352,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A connection opened whose other end says that it is this incarnation. If answers wait for that, it is asked to prove it.
     pub(super) fn invite_claiming(&mut self, id: ConnId, node: NodeId) {
-        for awaited in self.wayless.of(node) {
+        for awaited in self.unrouted.of(node) {
             self.invite_to(id, awaited);
         }
     }

@@ -669,7 +669,7 @@ impl<P: Probe> Endpoint<P> {
             }
             if !ping.abort {
                 self.note_written();
-                return self.records.tell_of_passing(ping, origin);
+                return self.records.tell_of_relaying(ping, origin);
             }
         }
         self.note_written();

@@ -353,7 +353,7 @@ impl Node {
             Note::Invited => Point::Invited,
             Note::TokenShown => Point::TokenShown,
             Note::Dismissed => Point::AnnouncementDismissed,
-            Note::FoundWay => Point::AnswerFoundWay,
+            Note::FoundRoute => Point::AnswerFoundRoute,
             Note::Dropped => Point::AnswerNowhere,
             Note::DialHeld => Point::DialHeld,
             Note::RefusedDelegation => Point::DelegationFrozen,

@@ -31,7 +31,7 @@
 //! the status of a refused request    relay_id = records.refused(&request, now), then the same
 //! does not leave at once:
 //! a ping arrived:                    if records.relay_target(&ping, origin, now) names a server, it goes on there, and
-//!                                    records.tell_of_passing(&ping, origin); unless it did, and in any case if it aborts:
+//!                                    records.tell_of_relaying(&ping, origin); unless it did, and in any case if it aborts:
 //!                                    records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_relayed(&pong, now)
 //! passes by:

@@ -193,7 +193,7 @@ impl Records {
 
     /// A ping goes on to where its request is said to be. If a response of that is on its way through this endpoint, its
     /// initiator is told so: nobody further on may be there any more.
-    pub fn tell_of_passing(&mut self, ping: &Ping, origin: Origin) {
+    pub fn tell_of_relaying(&mut self, ping: &Ping, origin: Origin) {
         let key = RecordedCallKey {
             call: ping.call,
             token: ping.token,

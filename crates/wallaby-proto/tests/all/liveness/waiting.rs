@@ -1,4 +1,4 @@
-//! Answers to which no way leads wait within limits, and leave in order.
+//! Answers to which no route leads wait within limits, and leave in order.
 
 use std::time::Duration;
 

@@ -87,7 +87,6 @@ impl World {
             let seeds = Seeds {
                 tokens: seed,
                 cookies: seed,
-                tables: seed,
             };
             let told = (host + 1 < NODES).then(|| address(host));
             let mut endpoint = Endpoint::new(config, node(host as u64 + 1), told, seeds);

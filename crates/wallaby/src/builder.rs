@@ -329,7 +329,6 @@ impl<D> Builder<D> {
         let seeds = Seeds {
             tokens: random::bytes()?,
             cookies: random::bytes()?,
-            tables: random::bytes()?,
         };
         Ok(Core::new(config, node, address, seeds))
     }

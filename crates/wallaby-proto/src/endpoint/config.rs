@@ -1,11 +1,7 @@
 //! What an endpoint takes, keeps and waits for.
 
-use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
-
-use siphasher::sip::SipHasher13;
 
 use crate::call::records::RecordLimits;
 use crate::call::waiting::WaitingLimits;
@@ -258,29 +254,6 @@ pub struct Seeds {
     pub tokens: [u8; 16],
     /// The cookies of UDP sessions.
     pub cookies: [u8; 16],
-    /// The order of tables whose keys peers choose.
-    pub tables: [u8; 16],
-}
-
-/// A table whose keys peers choose: they cannot choose them so that they collide.
-pub(super) type Map<K, V> = HashMap<K, V, Seeded>;
-
-/// Hashes with a secret.
-#[derive(Clone)]
-pub(super) struct Seeded(pub(super) [u8; 16]);
-
-impl BuildHasher for Seeded {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
-}
-
-impl std::fmt::Debug for Seeded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seeded")
-    }
 }
 
 impl std::fmt::Debug for Seeds {

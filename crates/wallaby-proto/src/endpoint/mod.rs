@@ -99,7 +99,7 @@
 //!     let node = NodeId::new(node).unwrap();
 //!     let config = Config { schemes: Schemes::new(["mem"]), ..Config::default() };
 //!     let seed = seed(node.get()); // in earnest: random, and another one for each
-//!     let seeds = Seeds { tokens: seed, cookies: seed, tables: seed };
+//!     let seeds = Seeds { tokens: seed, cookies: seed };
 //!     let endpoint = Endpoint::new(config, node, None, seeds);
 //!     Shell { endpoint, streams: BTreeMap::new(), heard: Vec::new() }
 //! };
@@ -174,7 +174,6 @@ pub use crate::executor::Load;
 
 use self::bodies::Bodies;
 use self::call_table::CallTable;
-use self::config::{Map, Seeded};
 use self::conn::{Conn, Conns, Meant, Parcel, RefusedMethod};
 use self::conns::note_progress;
 use self::handler_table::Handlers;
@@ -374,18 +373,18 @@ pub struct Endpoint<P = ()> {
     stream_times: StreamTimes,
     /// Which of them are strangers, and in which order the others make room.
     places: ConnectionSlots<ConnId>,
-    by_address: Map<Address, ConnId>,
+    by_address: BTreeMap<Address, ConnId>,
     /// What was looked up there last.
     last_address: Option<(Address, ConnId)>,
     /// By what their peers say that they are: that proves nothing of those who dialled this endpoint.
-    by_node: Map<NodeId, Vec<ConnId>>,
+    by_node: BTreeMap<NodeId, Vec<ConnId>>,
     /// Connections that are being opened, or that end soon.
     opening: BTreeSet<(Duration, ConnId)>,
     /// The incarnation that was last found at each address.
-    found: Map<Address, NodeId>,
+    found: BTreeMap<Address, NodeId>,
     /// Dials of addresses that peers have named, and those of them that are for one incarnation and under way.
     dials: Dials<Address>,
-    dialled_back: Map<Address, ConnId>,
+    dialled_back: BTreeMap<Address, ConnId>,
     /// Bytes of requests that wait for a connection or for credit.
     waiting: usize,
     /// Who has how much of the room for answers that do.
@@ -403,7 +402,7 @@ pub struct Endpoint<P = ()> {
     /// When the records learn next what has been acknowledged.
     written_next: Duration,
     /// Methods that are served, by name.
-    names: Map<Arc<str>, usize>,
+    names: BTreeMap<Arc<str>, usize>,
     served: Vec<Served>,
     /// Which of them is for all others.
     rest: Option<usize>,
@@ -491,7 +490,6 @@ impl<P: Probe> Endpoint<P> {
         let branches = BranchRoom::new(config.limits.branches);
         let unrouted = WaitingAnswers::new(config.unrouted);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
-        let seeded = Seeded(seeds.tables);
         let answers = config.limits.waiting;
         let executor = Executor::new(config.executor.clone());
         let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
@@ -520,13 +518,13 @@ impl<P: Probe> Endpoint<P> {
             conns: Conns::default(),
             stream_times: StreamTimes::default(),
             places,
-            by_address: Map::with_hasher(seeded.clone()),
-            by_node: Map::with_hasher(seeded.clone()),
+            by_address: BTreeMap::new(),
+            by_node: BTreeMap::new(),
             last_address: None,
             opening: BTreeSet::new(),
-            found: Map::with_hasher(seeded.clone()),
+            found: BTreeMap::new(),
             dials,
-            dialled_back: Map::with_hasher(seeded.clone()),
+            dialled_back: BTreeMap::new(),
             waiting: 0,
             answers_waiting: Shares::new(answers),
             relayed: Shares::new(relayed),
@@ -535,7 +533,7 @@ impl<P: Probe> Endpoint<P> {
             used: 0,
             records: Records::new(limits),
             written_next: Duration::ZERO,
-            names: Map::with_hasher(seeded),
+            names: BTreeMap::new(),
             served: Vec::new(),
             rest: None,
             handlers: Handlers::default(),

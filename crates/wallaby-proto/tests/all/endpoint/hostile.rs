@@ -76,7 +76,6 @@ impl World {
         let seeds = Seeds {
             tokens: seed,
             cookies: seed,
-            tables: seed,
         };
         let config = Config {
             limits: held,

@@ -99,7 +99,6 @@ impl World {
         let seeds = Seeds {
             tokens: seed,
             cookies: seed,
-            tables: seed,
         };
         let mut endpoint = Endpoint::new(config, node, Some(at(number)), seeds);
         endpoint.serve(Arc::clone(&self.method), Serving::default());

@@ -68,7 +68,6 @@ impl Host {
         let seeds = Seeds {
             tokens: seed,
             cookies: seed,
-            tables: seed,
         };
         let mut endpoint = Endpoint::with_probe(config, node, None, seeds, Ends::default());
         endpoint.serve(

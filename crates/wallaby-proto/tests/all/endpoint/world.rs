@@ -94,7 +94,6 @@ impl World {
             let seeds = Seeds {
                 tokens: seed,
                 cookies: seed,
-                tables: seed,
             };
             let mut endpoint = Endpoint::new(config, node(host), Some(at(host)), seeds);
             endpoint.serve(Arc::clone(&method), Serving::default());

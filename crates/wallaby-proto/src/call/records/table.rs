@@ -145,8 +145,6 @@ pub(super) struct Call {
     first: Option<u32>,
     /// All others, by place and attempt: most calls have none.
     further: BTreeMap<(RequestId, u32), u32>,
-    /// Children whose places do not tell whose they are, and the slots of their parents.
-    folded: BTreeSet<(Path, u32)>,
     /// How many were taken that state no budgets.
     pub(super) unstated: u32,
 }
@@ -303,6 +301,8 @@ pub(super) struct Table {
     pub(super) calls: Slots<Call>,
     pub(super) records: Slots<Record>,
     by_node: BTreeMap<NodeId, u32>,
+    /// Children whose places do not tell whose they are, by their calls, and the slots of their parents.
+    folded: BTreeSet<(u32, Path, u32)>,
     /// The last that was given to a record, or to its slot once it was forgotten.
     generation: u32,
     /// Initiators of which no request is remembered, in the order in which the last one was forgotten. One that
@@ -319,6 +319,7 @@ impl Table {
             calls: Slots::new(),
             records: Slots::new(),
             by_node: BTreeMap::new(),
+            folded: BTreeSet::new(),
             generation: 0,
             bare: Queues::new(1),
             turn: 0,
@@ -374,9 +375,8 @@ impl Table {
 
     /// The requests of a call of which this folded place is a child.
     pub(super) fn parents(&self, call: u32, child: Path) -> impl Iterator<Item = u32> {
-        let folded = &self.calls.get(call).folded;
-        let found = folded.range((child, 0)..=(child, u32::MAX));
-        found.take(MOST_HOPS).map(|(_, slot)| *slot)
+        let found = (self.folded).range((call, child, 0)..=(call, child, u32::MAX));
+        found.take(MOST_HOPS).map(|(.., slot)| *slot)
     }
 
     /// A request was handed on, as a child with this place.
@@ -384,7 +384,7 @@ impl Table {
         let record = self.records.at(slot);
         record.cold().children.push(path, to);
         if path.is_folded() {
-            self.calls.at(record.call).folded.insert((path, slot));
+            self.folded.insert((record.call, path, slot));
         }
     }
 
@@ -516,7 +516,6 @@ impl Table {
             aborted: false,
             first: None,
             further: BTreeMap::new(),
-            folded: BTreeSet::new(),
             unstated: 0,
         });
         if self.bare.last(0) != Some(peer) {
@@ -548,13 +547,15 @@ impl Table {
         debug_assert!(record.ended, "what runs is not forgotten");
         let (call, name) = (record.call, record.name());
         // Its slot need not hold what takes memory, and is named by no ticket.
-        let (_, cold) = (std::mem::take(&mut record.outputs), record.cold.take());
+        record.outputs = Outputs::default();
+        if let Some(cold) = record.cold.take() {
+            for child in cold.children.folded() {
+                self.folded.remove(&(call, *child, slot));
+            }
+        }
         record.generation = generation;
         self.records.free.push(slot);
         let at_call = self.calls.at(call);
-        for child in cold.iter().flat_map(|cold| cold.children.folded()) {
-            at_call.folded.remove(&(*child, slot));
-        }
         if at_call.first != Some(slot) {
             at_call.further.remove(&name);
             return;

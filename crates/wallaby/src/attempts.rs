@@ -235,6 +235,7 @@ impl Attempts {
             options,
             attempt: number,
             body: None,
+            watches: Vec::new(),
         });
         self.made += 1;
         let shared = Arc::clone(call.shared());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +16,7 @@ use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended};
 use wallaby_proto::trace::Trace;
-use wallaby_proto::{Address, CallId, Path, RequestId, Token};
+use wallaby_proto::{Address, CallId, Code, Path, RequestId, Token};
 
 use crate::attempts::Attempts;
 use crate::body::{self, Attached, Body};
@@ -53,6 +54,47 @@ impl From<&Ended> for Outcome {
             },
             Ended::Failed(failure) => Self::Failed((**failure).clone()),
         }
+    }
+}
+
+/// How a call ended, as [`Outgoing::on_end`] tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallEnd {
+    /// The call.
+    pub call: CallId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The code of the first status that was among its answers.
+    pub status: Option<Code>,
+}
+
+impl CallEnd {
+    /// What kind of error the call ended with: its failure's, or that of the first status among its answers; `None` if all is well.
+    pub fn code(&self) -> Option<Code> {
+        match &self.outcome {
+            Outcome::Failed(Failure::FailedFast) | Outcome::Complete { .. } => self.status,
+            Outcome::Failed(failure) => Some(failure.code()),
+        }
+    }
+}
+
+/// Somebody who wants to know how a call ends.
+#[derive(Clone)]
+pub(crate) struct CallWatch(pub(crate) Arc<dyn Fn(&CallEnd) + Send + Sync>);
+
+impl CallWatch {
+    /// They are told. What panics in that is theirs alone.
+    pub(crate) fn tell(watches: &[Self], end: &CallEnd) {
+        for watch in watches {
+            let _ = catch_unwind(AssertUnwindSafe(|| (watch.0)(end)));
+        }
+    }
+}
+
+impl fmt::Debug for CallWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallWatch(..)")
     }
 }
 
@@ -147,6 +189,35 @@ impl CallShared {
 
     pub(crate) fn fail(&self, failure: Failure) {
         self.with(|core, key| core.endpoint.fail_call(key, failure));
+    }
+
+    /// They are told how it ends; now, if it has.
+    pub(crate) fn watch(&self, watches: Vec<CallWatch>) {
+        if watches.is_empty() {
+            return;
+        }
+        let ended = match self.refused.get() {
+            Some(failure) => Some((Outcome::Failed(failure.clone()), None)),
+            None => self.with(|core, key| {
+                let Some(end) = core.endpoint.report_end(key) else {
+                    core.watched
+                        .entry(key)
+                        .or_default()
+                        .extend_from_slice(&watches);
+                    return None;
+                };
+                Some((Outcome::from(&end.outcome), end.status))
+            }),
+        };
+        if let Some((outcome, status)) = ended {
+            let call = self.id;
+            let end = CallEnd {
+                call,
+                outcome,
+                status,
+            };
+            CallWatch::tell(&watches, &end);
+        }
     }
 
     fn close(&self) {
@@ -494,10 +565,13 @@ impl RawCall {
             options: Arc::clone(&self.shared.options),
             attempt: 0,
             body,
+            watches: Vec::new(),
         };
         let endpoint = &self.shared.endpoint;
         let passed = endpoint.intercept(&mut outgoing);
-        passed.inspect_err(|failure| self.shared.fail(failure.clone()))?;
+        let passed = passed.inspect_err(|failure| self.shared.fail(failure.clone()));
+        self.shared.watch(std::mem::take(&mut outgoing.watches));
+        passed?;
         if endpoint.was_away() {
             endpoint.listen().await;
         }

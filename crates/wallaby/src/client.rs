@@ -12,7 +12,7 @@ use wallaby_proto::{Address, DurableId, Status};
 use crate::attempts::{Attempts, Policy};
 use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
-use crate::call::{Call, CallOptions, CallShared, RawCall, Resend};
+use crate::call::{Call, CallEnd, CallOptions, CallShared, CallWatch, RawCall, Resend};
 use crate::codec::{Codec, CodecError};
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
@@ -42,6 +42,33 @@ pub struct Outgoing {
     pub attempt: u32,
     /// What follows the request: only the first attempt has it.
     pub(crate) body: Option<Attached>,
+    /// Who wants to know how the call ends.
+    pub(crate) watches: Vec<CallWatch>,
+}
+
+impl Outgoing {
+    /// Tells how the call ends which this request is of, once, whoever waits for it: when all of it is complete, or it has failed
+    /// or was given up, and at once if the request may not leave. It runs where that is found out, so it must not block.
+    ///
+    /// ```
+    /// use std::time::Instant;
+    /// use wallaby::{CallInterceptor, Outgoing, Status};
+    ///
+    /// struct Timed;
+    ///
+    /// impl CallInterceptor for Timed {
+    ///     fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
+    ///         let (method, begun) = (outgoing.method.clone(), Instant::now());
+    ///         outgoing.on_end(move |end| {
+    ///             println!("{} took {:?}: {:?}", method.name(), begun.elapsed(), end.code());
+    ///         });
+    ///         Ok(())
+    ///     }
+    /// }
+    /// ```
+    pub fn on_end(&mut self, told: impl Fn(&CallEnd) + Send + Sync + 'static) {
+        self.watches.push(CallWatch(Arc::new(told)));
+    }
 }
 
 /// Sees every initial request of an endpoint's calls before it leaves, whatever makes them: typed clients, each attempt of a
@@ -107,7 +134,7 @@ impl Caller {
         let mut options = CallOptions::default();
         options.deadline = Some(handling.remaining());
         options.traced = handling.traced;
-        options.metadata = handling.metadata.clone();
+        options.metadata = handling.inherited();
         Self {
             endpoint: Arc::clone(&handling.endpoint),
             open: None,
@@ -420,15 +447,20 @@ impl Client {
             options: self.caller.options(),
             attempt: 0,
             body,
+            watches: Vec::new(),
         })
     }
 
     /// Makes a call, once.
     pub(crate) fn send(&self, mut outgoing: Outgoing) -> RawCall {
-        match self.check(&mut outgoing) {
+        let checked = self.check(&mut outgoing);
+        let watches = std::mem::take(&mut outgoing.watches);
+        let call = match checked {
             Ok(()) => Inner::send(&self.caller.endpoint, self.caller.request(), outgoing),
             Err(failure) => self.caller.failed(failure),
-        }
+        };
+        call.shared().watch(watches);
+        call
     }
 
     /// Whether the request may leave.

@@ -19,17 +19,19 @@ use wallaby_proto::endpoint::{
     Author, CallKey, Handler as Request, How, InBody, Lane, NewDelegation, OutBody, Permit,
     RequestKey,
 };
-use wallaby_proto::wire::{Budgets, Metadata};
+use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 use crate::blocking::panic_message;
 use crate::body::{self, Attached, Body, BodyError};
 use crate::call::CallOptions;
+use crate::driver::effects::Inside;
 use crate::driver::shared::{Core, Inner};
 use crate::driver::waiters::Wait;
 use crate::error::{Failure, SendError};
 use crate::intercept::{
-    Around, DelegatedRequest, Exit, Extensions, Intent, Interceptor, Layer, caught, until_stopped,
+    Around, DelegatedRequest, Exit, Extensions, Intent, Interceptor, Layer, RequestEnd,
+    RequestWatch, caught, until_stopped,
 };
 use crate::log;
 use crate::pipeline::StoredBytes;
@@ -87,6 +89,8 @@ struct State {
     failed: Option<Status>,
     /// Why the framework ended the request.
     stopped: Option<String>,
+    /// Who wants to know how it ends.
+    watch: Option<Box<RequestWatches>>,
     /// The handler's task, while it waits, and the handler: who stops the request drops it.
     task: Option<Waker>,
     idle: Option<HandlerFuture>,
@@ -95,6 +99,14 @@ struct State {
     unread: Option<Body>,
     /// What is to run when its turn has come.
     job: Option<WaitingHandler>,
+}
+
+/// Who wants to know how a request ends.
+struct RequestWatches {
+    /// Since when they do, and since when its handler runs.
+    since: Instant,
+    began: Option<Instant>,
+    watches: Vec<RequestWatch>,
 }
 
 /// A handler that waits for its turn, or for interceptors to decide about that.
@@ -171,6 +183,7 @@ impl Handling {
                 place: None,
                 failed: None,
                 stopped: None,
+                watch: None,
                 task: None,
                 idle: None,
                 body,
@@ -489,7 +502,8 @@ impl Handling {
         let late = self.leave(|core| {
             let before = core.endpoint.late_errors();
             core.endpoint.returned(self.key, Err(status.clone()));
-            core.endpoint.late_errors() > before
+            let late = core.endpoint.late_errors() > before;
+            (late, (!late).then(|| status.clone()))
         });
         if late {
             tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
@@ -513,6 +527,7 @@ impl Handling {
         let around = state.around.take();
         let idle = state.idle.take_if(|_| self.is_given_up());
         drop(state);
+        self.note_end(Some(status)); // before its handler is dropped, which would end it otherwise
         if let Some(idle) = idle {
             let _ = self.drop_handler(idle);
         }
@@ -559,14 +574,16 @@ impl Handling {
         if std::mem::replace(&mut self.lock().over, true) {
             return;
         }
-        self.leave(|core| core.endpoint.finish_request(self.key));
+        self.leave(|core| ((), core.endpoint.finish_request(self.key)));
         self.drop_body();
     }
 
-    /// The request ends by this. Whoever is around it is told of its last messages before it is forgotten.
-    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> R) -> R {
+    /// The request ends by this, perhaps with a status. Whoever is around it is told of its last messages before it is forgotten, and
+    /// who watches of its end before anybody else may learn of that.
+    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> (R, Option<Status>)) -> R {
         let is_around = self.around().is_some();
-        let ended = self.endpoint.enter(|core| {
+        let _inside = self.intercepted.then(Inside::enter);
+        let (ended, status) = self.endpoint.enter(|core| {
             let ended = end(core);
             if !is_around {
                 core.forget_request(self.key);
@@ -578,7 +595,51 @@ impl Handling {
             let around = self.lock().around.take();
             drop(around);
         }
+        self.note_end(status.as_ref());
         ended
+    }
+
+    // Who wants to know how it ends.
+
+    /// This is told how it ends.
+    pub(crate) fn watch(&self, watch: RequestWatch) {
+        let mut state = self.lock();
+        let watches = state.watch.get_or_insert_with(|| {
+            Box::new(RequestWatches {
+                since: Instant::now(),
+                began: None,
+                watches: Vec::new(),
+            })
+        });
+        watches.watches.push(watch);
+        let status = state.stopped.as_deref().map(Status::cancelled);
+        drop(state);
+        if status.is_some() {
+            self.note_end(status.as_ref());
+        }
+    }
+
+    /// The request has ended so.
+    fn note_end(&self, status: Option<&Status>) {
+        if !self.intercepted {
+            return;
+        }
+        let Some(watches) = self.lock().watch.take() else {
+            return;
+        };
+        let now = Instant::now();
+        let ran_from = watches.began.unwrap_or(now);
+        let end = RequestEnd {
+            status: status.cloned(),
+            waited: ran_from.saturating_duration_since(watches.since),
+            ran: watches
+                .began
+                .map(|began| now.saturating_duration_since(began)),
+        };
+        for watch in watches.watches {
+            let told = catch_unwind(AssertUnwindSafe(|| watch(&end)));
+            let _ = told.inspect_err(|panic| drop(self.panicked(&**panic)));
+        }
     }
 
     // What is around it.
@@ -742,6 +803,16 @@ impl Handling {
         }
     }
 
+    /// What is to run, now that its turn has come.
+    fn begin_job(&self) -> Option<WaitingHandler> {
+        let mut state = self.lock();
+        let job = state.job.take()?;
+        if let Some(watches) = &mut state.watch {
+            watches.began = Some(Instant::now());
+        }
+        Some(job)
+    }
+
     /// This is to be done for it in place of what was to be done before.
     pub(crate) fn reroute(&self, job: WaitingHandler) {
         let before = self.lock().job.replace(job);
@@ -818,6 +889,25 @@ impl Handling {
         if let Some(deadline) = deadline {
             self.lock().deadline = self.endpoint.moment(deadline);
         }
+    }
+
+    /// The pairs that what it leads to inherits.
+    pub(crate) fn inherited(&self) -> Metadata {
+        let changed = || {
+            self.endpoint
+                .ask(|core| core.endpoint.request(self.key)?.metadata().cloned())
+        };
+        let changed = self.intercepted.then(changed).flatten();
+        changed.unwrap_or_else(|| self.metadata.clone())
+    }
+
+    /// It has this pair, too.
+    pub(crate) fn set_inherited(&self, key: &str, value: &str) -> Result<(), MetadataError> {
+        let mut metadata = self.inherited();
+        metadata.insert(key, value)?;
+        self.endpoint
+            .ask(|core| core.endpoint.set_inherited(self.key, metadata));
+        Ok(())
     }
 
     /// Something that is done for it has panicked.

@@ -73,6 +73,8 @@ pub struct Metrics {
     pub duplicates_dropped: u64,
     /// Responses to calls that are over.
     pub late_dropped: u64,
+    /// Times that an address was dialled in vain. Sessions over `udp:` are not among them: nobody refuses a datagram.
+    pub dials_failed: u64,
     /// Times that an address was not dialled since the dial policy forbids it.
     pub dials_forbidden: u64,
     /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
@@ -145,6 +147,7 @@ impl Meters {
             undeliverable: counted.undeliverable,
             duplicates_dropped: counted.duplicates_dropped,
             late_dropped: counted.late_dropped,
+            dials_failed: counted.dials_failed,
             dials_forbidden: counted.dials_forbidden,
             dials_held: counted.dials_held,
             forged_dropped: counted.forged_dropped,

@@ -520,7 +520,7 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
             return self;
         };
         let (own, exit): (_, &Exit) = (to.options_mut(), (*request).borrow());
-        let changed = change(own).and_then(|()| own.metadata_beside(exit.metadata()));
+        let changed = change(own).and_then(|()| own.metadata_beside(&exit.handling.inherited()));
         if let Err(error) = changed {
             self.fail(CodecError::new("metadata", error.to_string()));
         }

@@ -12,7 +12,7 @@ use crate::connection::{ConnectionError, MAX_CALLS};
 use crate::detach::{FEW, detach};
 use crate::error::Failure;
 use crate::wire::{Message, Response};
-use crate::{Path, RequestId};
+use crate::{Code, Path, RequestId};
 
 impl<P: Probe> Endpoint<P> {
     /// An answer over a session is out of the way. What had come of a call that has ended was granted then.
@@ -140,7 +140,12 @@ impl<P: Probe> Endpoint<P> {
                     traced.answered.insert(response.request.path, after);
                 }
                 let method = match response.status {
-                    true => call.method_of(response.request),
+                    true => {
+                        let code = response.payload.first().copied();
+                        let code = code.map_or(Code::Unknown, Code::from_number);
+                        call.status.get_or_insert(code);
+                        call.method_of(response.request)
+                    }
                     false => None,
                 };
                 let options = response.options.as_ref().filter(|_| response.status);

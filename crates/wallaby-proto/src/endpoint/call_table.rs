@@ -198,6 +198,8 @@ mod tests {
             outcome: None,
             told: false,
             within: None,
+            reported: false,
+            status: None,
             taken: true,
             over: false,
         }

@@ -13,13 +13,13 @@ use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{
     Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
 };
-use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Status, Token};
+use crate::{Address, CallId, Code, DurableId, NodeId, Path, RequestId, Status, Token};
 use bytes::Bytes;
 
 use super::bodies::OutBody;
 use super::conn::{ConnId, Parcel, Towards};
 use super::draining::shutting_down;
-use super::event::{Answer, CallKey, Next, Outcome, Output, RequestKey};
+use super::event::{Answer, CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::order::Order;
 use super::probe::{Note, Probe};
 use super::resending::{Resend, Resending};
@@ -109,6 +109,10 @@ pub(super) struct Call {
     pub(super) told: bool,
     /// The request on whose behalf it was made, while it goes on.
     pub(super) within: Option<RequestKey>,
+    /// Its end is told by itself.
+    pub(super) reported: bool,
+    /// The code of the first status among its answers.
+    pub(super) status: Option<Code>,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
@@ -257,6 +261,8 @@ impl<P: Probe> Endpoint<P> {
             outcome: None,
             told: false,
             within: None,
+            reported: false,
+            status: None,
             taken: false,
             over: false,
         });
@@ -495,6 +501,22 @@ impl<P: Probe> Endpoint<P> {
         {
             allowance.announce(requests);
         }
+    }
+
+    /// From now on the end of a call is told as soon as it comes, whoever takes its answers: [`Output::Ended`]. If it has come, this
+    /// is it.
+    pub fn report_end(&mut self, key: CallKey) -> Option<ReportedEnd> {
+        if let Some(call) = self.calls.get_mut(key.0).filter(|call| !call.ended) {
+            call.reported = true;
+            return None;
+        }
+        let call = self.calls.peek(key.0);
+        let forgotten = || Outcome::Failed(Box::new(Failure::aborted()));
+        let outcome = call.and_then(|call| call.outcome.clone());
+        Some(ReportedEnd {
+            outcome: outcome.unwrap_or_else(forgotten),
+            status: call.and_then(|call| call.status),
+        })
     }
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
@@ -737,6 +759,14 @@ impl<P: Probe> Endpoint<P> {
             },
             Err(failure) => Outcome::Failed(Box::new(failure)),
         });
+        if call.reported
+            && let Some(outcome) = call.outcome.clone()
+        {
+            let status = call.status;
+            let end = Box::new(ReportedEnd { outcome, status });
+            self.outputs
+                .push_back(Output::Ended(CallKey(sequence), end));
+        }
         let mut rested = Vec::new();
         for root in call.roots.iter() {
             if let Some(peer) = root.session.and_then(|id| self.conns.get_mut(id)) {

@@ -12,7 +12,7 @@ use super::sockets::SocketId;
 use crate::call::watch::Loss;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
-use crate::{Address, RequestId, Status};
+use crate::{Address, Code, RequestId, Status};
 
 /// A call of this endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +63,8 @@ pub enum Output {
     /// A connection has taken an initial request that [`Endpoint::is_sent`](super::Endpoint::is_sent) was asked about, or its call
     /// has ended.
     Sent(CallKey),
+    /// A call has ended of which [`Endpoint::report_end`](super::Endpoint::report_end) was said.
+    Ended(CallKey, Box<ReportedEnd>),
     /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
     /// ([`Config::keep_ended`](super::Config::keep_ended)).
     Settled(CallKey),
@@ -101,6 +103,15 @@ pub enum Output {
     Datagrams(SocketId),
     /// A stream has ended or is ended here: nothing more is heard of it. These are its last words.
     Close(ConnId, Box<Closed>),
+}
+
+/// How a call has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedEnd {
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// The code of the first status that was among its answers.
+    pub status: Option<Code>,
 }
 
 /// Where a message of a request stands in the call's tree.

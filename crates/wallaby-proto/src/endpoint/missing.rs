@@ -9,10 +9,10 @@ use super::Endpoint;
 use super::calls::{Call, InitialRequest, cost_of};
 use super::event::{Answer, CallKey};
 use super::probe::Probe;
-use crate::RequestId;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
 use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
+use crate::{Code, RequestId};
 
 impl<P: Probe> Endpoint<P> {
     /// A call fails because something of it was lost: with the names of all that is missing.
@@ -47,6 +47,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(tolerance) = &mut call.tolerant else {
             return;
         };
+        call.status.get_or_insert(Code::Unavailable);
         let loss = Arc::new(loss);
         tolerance.losses.push(Arc::clone(&loss));
         call.own += cost_of(0); // as an answer of this endpoint's

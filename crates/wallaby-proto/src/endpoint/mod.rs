@@ -160,7 +160,8 @@ pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::conn::ConnId;
 pub use self::event::{
-    Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, RequestKey,
+    Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
+    RequestKey,
 };
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
@@ -256,6 +257,8 @@ pub struct Counters {
     pub pings_relayed: u64,
     /// Responses that waited since no route led to their initiator.
     pub waited_for_routes: u64,
+    /// Streams that could not be opened to the address that was dialled.
+    pub dials_failed: u64,
     /// Times that an address was not dialled since the dial policy forbids it.
     pub dials_forbidden: u64,
     /// Pings and aborts about requests that are not known here.

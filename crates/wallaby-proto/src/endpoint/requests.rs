@@ -171,7 +171,7 @@ impl Handler {
         index == self.base
     }
 
-    /// Pairs that travel down the tree.
+    /// Pairs that travel down the tree, on from here.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.options.as_ref().map(|options| &options.metadata)
     }
@@ -509,7 +509,7 @@ impl<P: Probe> Endpoint<P> {
             (Some(handler), Ok(())) if handler.stage == Stage::Aside => {
                 self.handlers.put(key, handler);
             }
-            (Some(handler), Ok(())) => self.finish(handler),
+            (Some(handler), Ok(())) => drop(self.finish(handler)),
             (Some(handler), Err(status)) => self.end_with(handler, &status),
             (None, Ok(())) => {}
             (None, Err(_)) => self.counters.late_errors += 1,
@@ -621,6 +621,13 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.handlers.put(key, handler);
+    }
+
+    /// What a request leads to has these pairs in place of those that it came with.
+    pub fn set_inherited(&mut self, key: RequestKey, metadata: Metadata) {
+        if let Some(handler) = self.handlers.get_mut(key) {
+            handler.options.get_or_insert_default().metadata = metadata;
+        }
     }
 
     /// From now on the places of a request's messages are told: [`Output::Placed`].

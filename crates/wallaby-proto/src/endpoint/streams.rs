@@ -119,6 +119,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A dial has failed ([`Output::Dial`]): why. Of one that succeeds nothing needs to be told.
     pub fn handle_dial_failed(&mut self, id: ConnId, why: ConnectError) {
+        self.counters.dials_failed += 1;
         self.stream_ended(id, why);
         self.settle();
     }

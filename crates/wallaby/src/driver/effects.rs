@@ -18,7 +18,7 @@ use wallaby_proto::{Address, CallId, NodeId, Status};
 use super::port::Port;
 use super::shared::{Inner, locked};
 use super::stream::Stream;
-use crate::call::Outcome;
+use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
 use crate::intercept::{Around, Asking};
@@ -52,6 +52,8 @@ pub(crate) enum Effect {
     Sends(CallId, Arc<MethodDefinition>, Address),
     /// A call has ended: somebody wants to read that.
     Ended(CallId, Outcome),
+    /// A call has ended: those who wanted to know are told.
+    CallEnded(Vec<CallWatch>, Box<CallEnd>),
     /// Something that an operator should know.
     Trouble(NodeId, Trouble),
     /// Somebody's value, whose drop may do anything.
@@ -129,10 +131,10 @@ pub(super) fn send(endpoint: &Arc<Inner>, port: &Arc<Port>) {
 }
 
 /// Somebody enters: what there is to do is done when the outermost has left.
-pub(super) struct Inside;
+pub(crate) struct Inside;
 
 impl Inside {
-    pub(super) fn enter() -> Self {
+    pub(crate) fn enter() -> Self {
         with(|effects| effects.depth += 1);
         Self
     }
@@ -218,6 +220,7 @@ impl Effect {
                 tracing::debug!(%call, method = method.name().as_ref(), %server, "sends");
             }
             Self::Ended(call, outcome) => tracing::debug!(%call, ?outcome, "ended"),
+            Self::CallEnded(watches, end) => CallWatch::tell(&watches, &end),
             Self::Trouble(endpoint, trouble) => trouble.tell(endpoint),
             Self::Drop(value) => drop(value),
         }

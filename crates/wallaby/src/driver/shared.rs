@@ -13,7 +13,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use wallaby_proto::endpoint::{ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId};
+use wallaby_proto::endpoint::{
+    CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
+};
 use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::effects::{self, Effect, Inside};
@@ -22,7 +24,7 @@ use super::stream::{Delayed, Stream};
 use super::streams::Listening;
 use super::waiters::{Wait, Waiters};
 use crate::builder::Builder;
-use crate::call::Outcome;
+use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job, WaitingHandler, Work};
 use crate::health::HealthBoard;
@@ -75,6 +77,8 @@ pub(crate) struct Core {
     pub(super) ports: Vec<(SocketId, Arc<Port>)>,
     /// Methods in the order in which the endpoint knows them.
     pub(crate) served: Vec<Arc<Registered>>,
+    /// Who wants to know how calls end.
+    pub(crate) watched: HashMap<CallKey, Vec<CallWatch>>,
     watcher: Watcher,
 }
 
@@ -135,6 +139,7 @@ impl Inner {
                 handlings: SlotMap(Vec::new()),
                 ports: Vec::new(),
                 served: Vec::new(),
+                watched: HashMap::new(),
                 watcher: Watcher::default(),
             }),
             alarm: AtomicU64::new(u64::MAX),
@@ -285,6 +290,18 @@ impl Core {
     #[inline(never)]
     fn follow(&mut self, shell: &Arc<Inner>, output: Output) {
         match output {
+            Output::Ended(key, end) => {
+                if let Some(watches) = self.watched.remove(&key) {
+                    let call = self.endpoint.call_id(key);
+                    let (outcome, status) = (Outcome::from(&end.outcome), end.status);
+                    let end = CallEnd {
+                        call,
+                        outcome,
+                        status,
+                    };
+                    effects::push(Effect::CallEnded(watches, Box::new(end)));
+                }
+            }
             Output::Settled(key) => self.wake(Wait::Settled(key)),
             Output::Drained => self.wake(Wait::Drained),
             Output::Sent(key) => self.wake(Wait::Sent(key)),

@@ -12,7 +12,7 @@ use wallaby_proto::endpoint::Permit;
 use wallaby_proto::{Code, Status};
 
 use super::{Handling, WaitingHandler};
-use crate::driver::effects::{self, Effect};
+use crate::driver::effects::{self, Effect, Inside};
 use crate::driver::shared::Core;
 use crate::intercept::Intent;
 use crate::request::RawRequest;
@@ -60,7 +60,7 @@ impl Job {
             held,
             replay,
             ..
-        } = handling.lock().job.take()?;
+        } = handling.begin_job()?;
         // Interceptors may have shields of their own.
         let shields = u32::from(registered.shielded);
         handling.shields.fetch_add(shields, Ordering::AcqRel);
@@ -199,14 +199,16 @@ impl RunningHandler {
             (place, dropped, ends)
         };
         if ends && around {
-            handling.leave(|core| core.endpoint.finish_request(handling.key));
+            handling.leave(|core| ((), core.endpoint.finish_request(handling.key)));
         } else if dropped && !ends && !self.closing {
             handling.finish(); // its handler goes on without it
         }
         let enlist = !failed && !ends && !std::mem::replace(&mut self.enlisted, true);
-        handling.endpoint.enter(|core| {
+        let _inside = handling.intercepted.then(Inside::enter);
+        let status = handling.endpoint.enter(|core| {
+            let mut status = None;
             if ends {
-                core.endpoint.finish_request(handling.key);
+                status = core.endpoint.finish_request(handling.key);
                 core.forget_request(handling.key);
             } else if enlist {
                 core.endpoint.put_aside(handling.key);
@@ -216,8 +218,10 @@ impl RunningHandler {
             if let Some(place) = place {
                 core.endpoint.release_permit(place);
             }
+            status
         });
         if ends {
+            handling.note_end(status.as_ref());
             handling.drop_body();
         }
     }

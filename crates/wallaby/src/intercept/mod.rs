@@ -24,6 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::Status;
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::wire::MetadataError;
 
 pub use self::around::Exit;
 pub(crate) use self::around::{Around, Layer, caught, until_stopped};
@@ -153,6 +154,22 @@ impl Incoming {
         self.info.handling.set_arguments(payload);
     }
 
+    /// What it leads to has this pair, delegations and calls on its behalf, in place of one with the same key that it came with
+    /// itself: its handler still sees what came ([`RequestInfo::metadata`]).
+    ///
+    /// # Errors
+    ///
+    /// If all pairs together are too long, or these are none.
+    pub fn set_inherited(&self, key: &str, value: &str) -> Result<(), MetadataError> {
+        self.info.handling.set_inherited(key, value)
+    }
+
+    /// Tells how it ends, once: whoever asks for that need not be [around](Admission::Around) it. It is told on the task of a
+    /// connection or of the handler, before what ends the request is written, so it must not block.
+    pub fn on_end(&self, told: impl FnOnce(&RequestEnd) + Send + 'static) {
+        self.info.handling.watch(Box::new(told));
+    }
+
     /// It has no more time than this from now on, nor has what it leads to. It never has more than before.
     pub fn shorten_deadline(&self, left: Duration) {
         self.info.handling.shorten_deadline(left);
@@ -172,6 +189,22 @@ impl fmt::Debug for Incoming {
         self.info.fmt(f)
     }
 }
+
+/// How a request ended, as [`Incoming::on_end`] tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestEnd {
+    /// The status with which it ended; `None` if its handler was done without one. That of a request which was stopped is
+    /// `Cancelled` or `DeadlineExceeded`, that of one which never ran since too many waited `ResourceExhausted`.
+    pub status: Option<Status>,
+    /// How long it waited for interceptors and for its turn.
+    pub waited: Duration,
+    /// How long its handler ran, until the request's end; `None` if it never did.
+    pub ran: Option<Duration>,
+}
+
+/// Somebody who wants to know how a request ends.
+pub(crate) type RequestWatch = Box<dyn FnOnce(&RequestEnd) + Send>;
 
 /// What is around one request while it is handled: it sees what its handler sends, before it is numbered and leaves.
 ///

@@ -680,6 +680,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Close(id, closed) => self.streams.close(id, &closed),
                 // Nobody is kept waiting here.
                 Output::Settled(_)
+                | Output::Ended(..)
                 | Output::Sent(_)
                 | Output::Room(..)
                 | Output::Placed(..)

@@ -54,6 +54,7 @@ mod shm;
 mod statuses;
 mod strangers;
 mod streaming;
+mod told_ends;
 mod tolerant;
 mod trace;
 mod transports;

@@ -216,14 +216,14 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Lets a request end that was put aside: what it has sent last was the last.
-    pub fn finish_request(&mut self, key: RequestKey) {
+    /// Lets a request end that was put aside: what it has sent last was the last. The status that it ends with all the same, if
+    /// it owes an answer, or has used up more than it may.
+    pub fn finish_request(&mut self, key: RequestKey) -> Option<Status> {
         if self.is_stopping(key) {
-            return;
+            return None;
         }
-        if let Some(handler) = self.handlers.take(key) {
-            self.finish(handler);
-        }
+        let handler = self.handlers.take(key)?;
+        self.finish(handler)
     }
 
     /// Whether a request has sent its last message, or was never known.
@@ -456,20 +456,24 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The handler lets its request end.
-    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) {
-        if !handler.server.has_ended() {
-            self.finish_open(&mut handler);
-        }
+    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) -> Option<Status> {
+        let status = match handler.server.has_ended() {
+            true => None,
+            false => self.finish_open(&mut handler),
+        };
         self.release_key(&handler);
+        status
     }
 
-    fn finish_open(&mut self, handler: &mut Handler) {
+    fn finish_open(&mut self, handler: &mut Handler) -> Option<Status> {
         let record = self.record(handler);
         if let Some(refused) = handler.refused.take() {
             self.counters.statuses_sent += 1;
-            let released = handler.server.exhaust(&self.own(refused), record);
-            return self.leave(handler, released);
+            let released = handler.server.exhaust(&self.own(refused.clone()), record);
+            self.leave(handler, released);
+            return Some(refused);
         }
+        let mut status = None;
         let last = if handler.owes_answer {
             let name = self
                 .served
@@ -477,13 +481,13 @@ impl<P: Probe> Endpoint<P> {
                 .map_or("the request", |served| served.definition.name());
             let message = format!("{name} ended without an answer");
             self.counters.statuses_sent += 1;
-            handler
-                .server
-                .fail(&self.own(Status::new(Code::Unanswered, message)), record)
+            let unanswered = status.insert(Status::new(Code::Unanswered, message));
+            handler.server.fail(&self.own(unanswered.clone()), record)
         } else {
             handler.server.finish(record)
         };
         self.leave_one(handler, last);
+        status
     }
 
     /// A request ends with a status.

@@ -295,7 +295,11 @@ impl World {
             }
             Output::Socket(_, to) => panic!("its socket reaches {to}"),
             Output::Datagrams(socket) => self.transmit(host, socket),
-            Output::Settled(_) | Output::Sent(_) | Output::Room(..) | Output::Space => {}
+            Output::Settled(_)
+            | Output::Ended(..)
+            | Output::Sent(_)
+            | Output::Room(..)
+            | Output::Space => {}
             Output::Connected(..) | Output::Placed(..) | Output::Drained => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);

@@ -26,6 +26,7 @@ const LAYERS: &[&str] = &[
     "wallaby-chain-guest",
     "wallaby-chain",
     "wallaby-chain-wasm",
+    "wallaby-metrics",
     "wallaby-fuzz",
     "wallaby-program",
     "wallaby-bench",

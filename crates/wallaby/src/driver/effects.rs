@@ -113,6 +113,11 @@ pub(crate) fn push(effect: Effect) {
     with(|effects| effects.list.push_back(effect));
 }
 
+/// The same, before all that this thread has still to do.
+pub(crate) fn push_first(effect: Effect) {
+    with(|effects| effects.list.push_front(effect));
+}
+
 /// A handler's turn has come.
 pub(crate) fn run(job: Job) {
     with(|effects| effects.runs.push_back(job));

@@ -299,7 +299,8 @@ impl Core {
                         outcome,
                         status,
                     };
-                    effects::push(Effect::CallEnded(watches, Box::new(end)));
+                    // Before those are woken who wait for the call.
+                    effects::push_first(Effect::CallEnded(watches, Box::new(end)));
                 }
             }
             Output::Settled(key) => self.wake(Wait::Settled(key)),

@@ -27,6 +27,7 @@ const LAYERS: &[&str] = &[
     "wallaby-chain",
     "wallaby-chain-wasm",
     "wallaby-metrics",
+    "wallaby-otel",
     "wallaby-fuzz",
     "wallaby-program",
     "wallaby-bench",

@@ -1,5 +1,5 @@
-//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call` and `health` ask
-//! endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are.
+//! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call`, `health` and `top`
+//! ask endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are.
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -37,6 +37,8 @@ enum Command {
     Call(Box<remote::Call>),
     /// Ask whether an endpoint, or a service of it, takes work
     Health(remote::Health),
+    /// Show how much endpoints have to do, live
+    Top(remote::Top),
     /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::List(list) => list.run(),
         Command::Call(call) => call.run(),
         Command::Health(health) => health.run(),
+        Command::Top(top) => top.run(),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => bench.run(),
         #[cfg(feature = "onc")]

@@ -98,8 +98,8 @@ impl Instruments {
         Self(Arc::new(Shared::new(settings)))
     }
 
-    /// They observe this endpoint. They are interceptors, of which the one added last is asked first: after all others they see what
-    /// those refuse. Several endpoints may share them.
+    /// They observe this endpoint. They are interceptors, of which the one added last is asked first: after all others they see
+    /// what those refuse. Several endpoints may share them.
     pub fn attach(&self, builder: Builder) -> Builder {
         builder
             .interceptor(self.clone())

@@ -1,8 +1,9 @@
 //! Calls of Wallaby as traces of OpenTelemetry.
 //!
-//! [`Tracing`] makes a span for each call that an endpoint makes, and for each request that it handles. The parent of a request's span
-//! is who sent the request: the call, or the request that delegated it. So a trace has the call's tree, across processes, and goes on
-//! where a service calls others over HTTP: what travels is the W3C trace context, as the metadata `traceparent` and `tracestate`.
+//! [`Tracing`] makes a span for each call that an endpoint makes, and for each request that it handles. The parent of a request's
+//! span is who sent the request: the call, or the request that delegated it. So a trace has the call's tree, across processes, and
+//! goes on where a service calls others over HTTP: what travels is the W3C trace context, as the metadata `traceparent` and
+//! `tracestate`.
 //!
 //! ```
 //! use opentelemetry_sdk::trace::SdkTracerProvider;

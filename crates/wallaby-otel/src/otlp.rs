@@ -18,10 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long its answer may be.
 const LONGEST: u64 = 64 * 1024;
 
-/// A provider whose spans go to a collector by OTLP, over HTTP without TLS, from a thread of its own that sends what has come together
-/// in 5 s. `service` is the name under which they are shown, and `collector` a URL like `http://localhost:4318/v1/traces`; if nothing
-/// is said, what the usual variables of the environment say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`), or port 4318 of
-/// this machine.
+/// A provider whose spans go to a collector by OTLP, over HTTP without TLS, from a thread of its own that sends what has come
+/// together in 5 s. `service` is the name under which they are shown, and `collector` a URL like
+/// `http://localhost:4318/v1/traces`; if nothing is said, what the usual variables of the environment say
+/// (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`), or port 4318 of this machine.
 ///
 /// What waits when the process ends is lost, unless `shutdown` of the provider was called. For a collector that wants TLS make a
 /// provider with another client: `opentelemetry_otlp` has several.

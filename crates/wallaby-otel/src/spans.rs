@@ -148,8 +148,8 @@ fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
 }
 
-/// Whether a status says that its server is not as it should be, rather than that its caller has asked for something that is not there.
-/// As OpenTelemetry's conventions have it for gRPC.
+/// Whether a status says that its server is not as it should be, rather than that its caller has asked for something that is not
+/// there. As OpenTelemetry's conventions have it for gRPC.
 fn is_of_server(code: Code) -> bool {
     matches!(
         code,

@@ -342,8 +342,8 @@ impl Builder {
         self
     }
 
-    /// Whether the endpoint tells which methods it serves, and of which types ([`crate::reflection`]). Default yes: to whoever may
-    /// call it, unless an interceptor refuses that. Servers that strangers reach may want to say no.
+    /// Whether the endpoint tells which methods it serves, of which types, and how much it has to do ([`crate::reflection`]).
+    /// Default yes: to whoever may call it, unless an interceptor refuses that. Servers that strangers reach may want to say no.
     pub fn reflection(mut self, tell: bool) -> Self {
         self.driver.reflection = tell;
         self

@@ -48,8 +48,8 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Tells how the call ends which this request is of, once, whoever waits for it: when all of it is complete, or it has failed
-    /// or was given up, and at once if the request may not leave. It runs where that is found out, before those are woken who wait for the call, so it
-    /// must not block. Of several threads one may see the end while another still tells it.
+    /// or was given up, and at once if the request may not leave. It runs where that is found out, before those are woken who wait
+    /// for the call, so it must not block. Of several threads one may see the end while another still tells it.
     ///
     /// ```
     /// use std::time::Instant;

@@ -141,8 +141,8 @@ impl WaitingHandler {
     }
 }
 
-/// The bytes behind a delegation, and where they go, if they may. They are let go of outside the endpoint's lock, which a body takes
-/// when it is dropped.
+/// The bytes behind a delegation, and where they go, if they may. They are let go of outside the endpoint's lock, which a body
+/// takes when it is dropped.
 #[derive(Default)]
 struct Following {
     out: Option<OutBody>,
@@ -503,7 +503,7 @@ impl Handling {
             let before = core.endpoint.late_errors();
             core.endpoint.returned(self.key, Err(status.clone()));
             let late = core.endpoint.late_errors() > before;
-            (late, (!late).then(|| status.clone()))
+            (late, (!late).then(|| Box::new(status.clone())))
         });
         if late {
             tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
@@ -578,9 +578,9 @@ impl Handling {
         self.drop_body();
     }
 
-    /// The request ends by this, perhaps with a status. Whoever is around it is told of its last messages before it is forgotten, and
-    /// who watches of its end before anybody else may learn of that.
-    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> (R, Option<Status>)) -> R {
+    /// The request ends by this, perhaps with a status. Whoever is around it is told of its last messages before it is forgotten,
+    /// and who watches of its end before anybody else may learn of that.
+    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> (R, Option<Box<Status>>)) -> R {
         let is_around = self.around().is_some();
         let _inside = self.intercepted.then(Inside::enter);
         let (ended, status) = self.endpoint.enter(|core| {
@@ -595,7 +595,7 @@ impl Handling {
             let around = self.lock().around.take();
             drop(around);
         }
-        self.note_end(status.as_ref());
+        self.note_end(status.as_deref());
         ended
     }
 

@@ -1,9 +1,10 @@
-//! What an endpoint serves, for programs that were not built with it: the service `wallaby.Reflection`.
+//! What an endpoint serves and how much it has to do, for programs that were not built with it: the service `wallaby.Reflection`.
 //!
 //! Every endpoint on tokio serves it unless [`Builder::reflection`](crate::Builder::reflection) says no. Whoever may call the
-//! endpoint learns the names of its methods and what their arguments and answers look like, not what they do. Interceptors of
-//! the endpoint are asked about it as about all methods. Endpoints of [the polling driver](crate::polling) do not serve it. The
-//! program `wallaby` lists and calls methods by it (`wallaby list`, `wallaby call`).
+//! endpoint learns the names of its methods and what their arguments and answers look like, not what they do, and what it has
+//! counted. Interceptors of the endpoint are asked about it as about all methods. Endpoints of [the polling
+//! driver](crate::polling) do not serve it. The program `wallaby` lists and calls methods by it, and shows how much endpoints have
+//! to do (`wallaby list`, `wallaby call`, `wallaby top`).
 //!
 //! ```
 //! use wallaby::reflection::{METHODS, MethodDescription};
@@ -27,7 +28,8 @@ use wallaby_proto::connection::MethodDefinition;
 
 use crate::codec::{Codec, CodecError};
 use crate::error::SendError;
-use crate::method::{Answer, Many, Method, RequestBody};
+use crate::method::{Answer, Many, Method, One, RequestBody};
+use crate::metrics::Metrics;
 use crate::request::Request;
 use crate::schema::{Definition, Schema, Shape};
 use crate::service::{Registered, Reserved, Service};
@@ -37,6 +39,59 @@ const NAME: &str = "wallaby.Reflection";
 /// The methods of an endpoint whose names begin with the argument, `""` for all: each is told as JSON, for
 /// [`MethodDescription::parse`].
 pub static METHODS: Method<(String,), Many<String>> = Method::new("wallaby.Reflection/methods");
+
+/// How much the endpoint has to do, and what it has counted, as JSON for [`LoadReport::parse`]. To be asked costs a request; it
+/// takes its turn among the others.
+pub static LOAD: Method<(), One<String>> = Method::new("wallaby.Reflection/load");
+
+/// How much an endpoint has to do. Its JSON may get more members.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// Its incarnation, new at every start.
+    pub node: String,
+    /// How many seconds ago it was made.
+    pub up: f64,
+    /// Handlers that run, that of this question among them.
+    pub running: u64,
+    /// Requests that wait for a handler.
+    pub waiting: u64,
+    /// What it has counted since it was made; 0 where it does not count that.
+    pub metrics: Metrics,
+}
+
+impl LoadReport {
+    /// Reads the answer of [`LOAD`].
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, CodecError> {
+        serde_json::from_str(text).map_err(|error| CodecError::new("JSON", error.to_string()))
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> u64 {
+        let Metrics {
+            connections_opened,
+            connections_ended,
+            ..
+        } = self.metrics;
+        connections_opened.saturating_sub(connections_ended)
+    }
+
+    /// Calls from there that have not ended.
+    pub fn calls(&self) -> u64 {
+        let Metrics {
+            calls_started,
+            calls_completed,
+            calls_failed,
+            calls_aborted,
+            ..
+        } = self.metrics;
+        calls_started.saturating_sub(calls_completed + calls_failed + calls_aborted)
+    }
+}
 
 /// What an endpoint tells of a method. Its JSON may get more members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,6 +273,22 @@ pub(crate) fn service() -> Service {
     Service::new(NAME)
         .reserved(Reserved::new(NAME))
         .method(&METHODS, |request, (prefix,)| tell(request, prefix))
+        .method(&LOAD, |request, ()| tell_load(request))
+}
+
+async fn tell_load(request: Request<One<String>>) -> Result<(), Status> {
+    let endpoint = &request.handling.endpoint;
+    let (counters, load) = endpoint.ask(|core| (core.endpoint.counters(), core.endpoint.load()));
+    let report = LoadReport {
+        node: endpoint.node.to_string(),
+        up: endpoint.up().as_secs_f64(),
+        running: load.running as u64,
+        waiting: load.waiting as u64,
+        metrics: endpoint.meters.snapshot(&counters),
+    };
+    let told = serde_json::to_string(&report);
+    let told = told.map_err(|error| Status::internal(error.to_string()))?;
+    Ok(request.respond(told).await?)
 }
 
 async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Status> {

@@ -1,10 +1,11 @@
-//! Commands that ask an endpoint that runs: what it serves, a call, whether it takes work.
+//! Commands that ask endpoints that run: what they serve, a call, whether they take work, how much they have to do.
 
 mod call;
 mod decode;
 mod encode;
 mod health;
 mod list;
+mod top;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use wallaby_tls::Tls;
 pub(crate) use self::call::Call;
 pub(crate) use self::health::Health;
 pub(crate) use self::list::List;
+pub(crate) use self::top::Top;
 
 /// How many values may be inside each other: their types come from a peer. In JSON it is less, by what does not show there.
 const DEPTH: usize = 256;
@@ -30,6 +32,13 @@ const MOST_NAMES: usize = 20;
 struct Asking {
     /// The server, as tcp://HOST:PORT, udp://HOST:PORT, tls://HOST:PORT, unix:///PATH or shm:///PATH
     address: Address,
+    #[command(flatten)]
+    way: Way,
+}
+
+/// How somebody is asked.
+#[derive(Debug, Args)]
+struct Way {
     /// How long a call may take
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     deadline: Duration,
@@ -55,8 +64,9 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl Asking {
-    async fn client(&self) -> anyhow::Result<Client> {
+impl Way {
+    /// Who asks these.
+    async fn endpoint(&self, addresses: &[Address]) -> anyhow::Result<Endpoint> {
         let mut builder = Endpoint::builder();
         if let Some(roots) = &self.roots {
             let mut tls = Tls::builder().roots_file(roots);
@@ -64,13 +74,26 @@ impl Asking {
                 tls = tls.certificate_files(certificate, key);
             }
             builder = builder.transport(tls.build()?);
-        } else if self.address.scheme() == "tls" {
+        } else if addresses.iter().any(|address| address.scheme() == "tls") {
             bail!("whom to trust? --roots says in which file the certificates are");
         }
-        let endpoint = builder.bind().await?;
-        let client = Client::new(&endpoint, &self.address).deadline(self.deadline);
+        Ok(builder.bind().await?)
+    }
+
+    fn client(&self, endpoint: &Endpoint, address: &Address) -> Client {
+        let client = Client::new(endpoint, address).deadline(self.deadline);
         let metadata = self.metadata.iter();
-        Ok(metadata.fold(client, |client, (key, value)| client.metadata(key, value)))
+        metadata.fold(client, |client, (key, value)| client.metadata(key, value))
+    }
+}
+
+impl Asking {
+    async fn client(&self) -> anyhow::Result<Client> {
+        let endpoint = self
+            .way
+            .endpoint(std::slice::from_ref(&self.address))
+            .await?;
+        Ok(self.way.client(&endpoint, &self.address))
     }
 
     /// The methods whose names begin so, in order.

@@ -1,4 +1,4 @@
-//! `wallaby list`, `call` and `health` as their users run them, against endpoints that this test serves.
+//! `wallaby list`, `call`, `health` and `top` as their users run them, against endpoints that this test serves.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::collections::BTreeMap;
@@ -422,6 +422,9 @@ fn answers_statuses_and_ends_have_statuses_of_their_own() {
 #[test]
 fn endpoints_that_do_not_tell_say_so() {
     let served = Served::with(|builder| builder.reflection(false));
+    let output = served.run("top", &["--once"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stdout(&output).contains("switched off"), "{output:?}");
     for output in [
         served.run("list", &[]),
         served.run("call", &["test.shop.Shop/nothing"]),
@@ -491,6 +494,56 @@ fn health_is_in_the_exit_status() {
     assert_eq!(watch.wait().unwrap().code(), Some(3));
     let output = served.run("health", &[]);
     assert_eq!(output.status.code(), Some(1), "it is closed: {output:?}");
+}
+
+/// One hangs at the first endpoint, and nobody is at the second address.
+#[test]
+fn the_load_of_endpoints_is_shown_once_or_again_and_again() {
+    let served = Served::start();
+    let mut slow = served.command("call", &["test.shop.Shop/search", "[\"slow\", 1]"]);
+    let slow = slow.spawn().unwrap();
+    while served.endpoint.load().running == 0 {
+        std::thread::yield_now();
+    }
+    let nobody = "tcp://127.0.0.1:1";
+    let output = served.run("top", &[nobody, "--once"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = stdout(&output);
+    let lines: Vec<Vec<&str>> = (shown.lines())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert_eq!(lines[0][..3], ["up", "running", "waiting"]);
+    // The question runs there, too.
+    assert_eq!(
+        (lines[1][0], lines[1][2], lines[1][3]),
+        (&*served.address(), "2", "0")
+    );
+    assert_eq!(lines[2][0], nobody);
+    assert!(shown.contains("refused"), "{shown}");
+
+    let mut top = served.command("top", &["--json", "--every", "10ms"]);
+    let mut top = top.spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let first = next();
+    assert_eq!(first["address"], served.address());
+    assert_eq!(
+        (&first["running"], &first["waiting"]),
+        (&json!(2), &json!(0))
+    );
+    // From the second time on rates are of what came between: one question.
+    let second = next();
+    let requests = |told: &Value| told["metrics"]["requests_received"].as_u64().unwrap();
+    assert_eq!(requests(&second), requests(&first) + 1);
+    let rate = second["requests_per_second"].as_f64().unwrap();
+    let up = |told: &Value| told["up"].as_f64().unwrap();
+    let questions = rate * (up(&second) - up(&first));
+    assert!((questions - 1.0).abs() < 1e-3, "{second}");
+    for mut child in [top, slow] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]

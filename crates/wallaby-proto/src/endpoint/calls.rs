@@ -295,8 +295,8 @@ impl<P: Probe> Endpoint<P> {
         self.send_with(key, server, method, payload, None)
     }
 
-    /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else of
-    /// it counts.
+    /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else
+    /// of it counts.
     ///
     /// # Errors
     ///
@@ -503,8 +503,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// From now on the end of a call is told as soon as it comes, whoever takes its answers: [`Output::Ended`]. If it has come, this
-    /// is it.
+    /// From now on the end of a call is told as soon as it comes, whoever takes its answers: [`Output::Ended`]. If it has come,
+    /// this is it.
     pub fn report_end(&mut self, key: CallKey) -> Option<ReportedEnd> {
         if let Some(call) = self.calls.get_mut(key.0).filter(|call| !call.ended) {
             call.reported = true;
@@ -651,8 +651,8 @@ impl<P: Probe> Endpoint<P> {
         call.is_some_and(|call| call.roots.iter().any(|root| root.session.is_some()))
     }
 
-    /// Whether a connection has taken this initial request of a call, or the call goes on without. If not, [`Output::Sent`] tells when one is taken, or
-    /// the call has ended.
+    /// Whether a connection has taken this initial request of a call, or the call goes on without. If not, [`Output::Sent`] tells
+    /// when one is taken, or the call has ended.
     pub fn is_sent(&mut self, key: CallKey, request: RequestId) -> bool {
         let Some(call) = self.calls.kept(key.0) else {
             return true;

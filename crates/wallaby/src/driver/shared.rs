@@ -179,6 +179,11 @@ impl Inner {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long ago it was made.
+    pub(crate) fn up(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
     /// The endpoint's time at this moment, and the moment of a time of it.
     pub(crate) fn moment(&self, time: Duration) -> Instant {
         self.epoch.after(time)

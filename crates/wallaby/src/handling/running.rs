@@ -221,7 +221,7 @@ impl RunningHandler {
             status
         });
         if ends {
-            handling.note_end(status.as_ref());
+            handling.note_end(status.as_deref());
             handling.drop_body();
         }
     }

@@ -7,18 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::intercept::{Admission, Incoming};
-use wallaby::reflection::{Follows, METHODS, MethodDescription};
+use wallaby::reflection::{Follows, LOAD, LoadReport, METHODS, MethodDescription};
 use wallaby::schema::{Content, Definition, Shape};
 use wallaby::{
-    Body, Client, Code, Endpoint, Health, Limits, Many, MethodDefinition, One, Outcome, RawRequest,
-    Request, Service, Status, Streaming, health,
+    Body, Client, Code, Endpoint, ExecutorConfig, Health, Limits, Many, MethodDefinition, One,
+    Outcome, RawRequest, Request, Service, Status, Streaming, health,
 };
 
-use crate::common::{Gate, Net, at, client, patience, service, work};
+use crate::common::{Gate, Net, at, client, patience, service, until, work};
 
 over_every_transport!(
     methods_are_told_with_their_types,
-    health_is_told_and_watched
+    health_is_told_and_watched,
+    load_is_told
 );
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -182,10 +183,57 @@ async fn reflection_can_be_switched_off() {
     let client = Client::new(&client, at(&server));
     let told = client.call(&METHODS, (String::new(),)).collect().await;
     assert_eq!(told.expect_err("not served").code(), Code::Unimplemented);
+    let load = client.call(&LOAD, ()).await;
+    assert_eq!(load.expect_err("nor that").code(), Code::Unimplemented);
     let health = client
         .call(&health::CHECK, ("test.reflection.Index".into(),))
         .await;
     assert_eq!(health, Ok(Health::Serving));
+}
+
+async fn load_is_told(net: Net) {
+    let slow = service().method(&work::ONE, |_: Request<One<String>>, (_,): (String,)| {
+        std::future::pending()
+    });
+    let one = ExecutorConfig {
+        concurrency: 2,
+        ..ExecutorConfig::default()
+    };
+    let server = net
+        .bind(Endpoint::builder().serve(slow).executor(one))
+        .await;
+    let client = net.client().await;
+    let ask = Client::new(&client, at(&server));
+    let load = async || {
+        let told = ask.call(&LOAD, ()).await.expect("it is served");
+        LoadReport::parse(&told).expect("a report")
+    };
+    let first = load().await;
+    assert_eq!((first.running, first.waiting), (1, 0)); // the question itself
+    assert_eq!(first.node, server.node().to_string());
+    assert!(first.up > 0.0 && first.connections() >= 1 && first.calls() == 0);
+    let running = work::at(&client, at(&server)).one("x".into());
+    until(|| server.load().running == 1).await;
+    let second = load().await;
+    assert_eq!((second.running, second.waiting), (2, 0));
+    assert_eq!(
+        second.metrics.requests_received,
+        first.metrics.requests_received + 2
+    );
+    assert!(second.up > first.up);
+    assert_eq!(client.metrics().calls_started, 3);
+    drop(running);
+}
+
+/// A report of another version may say more, or less.
+#[test]
+fn a_report_of_another_version_is_read() {
+    let told =
+        r#"{"node":"n","up":1.5,"running":1,"waiting":2,"new":[],"metrics":{"panics":3,"new":4}}"#;
+    let report = LoadReport::parse(told).expect("a report");
+    assert_eq!((report.waiting, report.metrics.panics), (2, 3));
+    assert_eq!(report.metrics.calls_started, 0);
+    LoadReport::parse("{}").expect_err("that says nothing");
 }
 
 async fn health_is_told_and_watched(net: Net) {

@@ -218,7 +218,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Lets a request end that was put aside: what it has sent last was the last. The status that it ends with all the same, if
     /// it owes an answer, or has used up more than it may.
-    pub fn finish_request(&mut self, key: RequestKey) -> Option<Status> {
+    pub fn finish_request(&mut self, key: RequestKey) -> Option<Box<Status>> {
         if self.is_stopping(key) {
             return None;
         }
@@ -456,7 +456,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The handler lets its request end.
-    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) -> Option<Status> {
+    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) -> Option<Box<Status>> {
         let status = match handler.server.has_ended() {
             true => None,
             false => self.finish_open(&mut handler),
@@ -465,13 +465,13 @@ impl<P: Probe> Endpoint<P> {
         status
     }
 
-    fn finish_open(&mut self, handler: &mut Handler) -> Option<Status> {
+    fn finish_open(&mut self, handler: &mut Handler) -> Option<Box<Status>> {
         let record = self.record(handler);
         if let Some(refused) = handler.refused.take() {
             self.counters.statuses_sent += 1;
             let released = handler.server.exhaust(&self.own(refused.clone()), record);
             self.leave(handler, released);
-            return Some(refused);
+            return Some(Box::new(refused));
         }
         let mut status = None;
         let last = if handler.owes_answer {
@@ -481,8 +481,10 @@ impl<P: Probe> Endpoint<P> {
                 .map_or("the request", |served| served.definition.name());
             let message = format!("{name} ended without an answer");
             self.counters.statuses_sent += 1;
-            let unanswered = status.insert(Status::new(Code::Unanswered, message));
-            handler.server.fail(&self.own(unanswered.clone()), record)
+            let unanswered = Status::new(Code::Unanswered, message);
+            let last = handler.server.fail(&self.own(unanswered.clone()), record);
+            status = Some(Box::new(unanswered));
+            last
         } else {
             handler.server.finish(record)
         };

@@ -128,7 +128,7 @@ async fn handshake(socket: TcpStream, mut connection: Connection) -> io::Result<
     socket.set_nodelay(true)?;
     match shake_hands(&socket, &mut connection).await {
         Ok(()) => {
-            let identity = identity(&connection);
+            let identity = identity(&connection).at(socket.peer_addr()?);
             let (reader, writer) = stream::split(socket, connection);
             Ok(Stream::new(reader, writer, identity))
         }

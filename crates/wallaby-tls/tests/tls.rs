@@ -98,7 +98,14 @@ async fn without_mutual_authentication_only_the_server_is_proven() {
     let (root, folder) = (Authority::new("root"), Folder::new());
     root.issue(&folder, &["localhost"]);
     let who = service().method(&work::MANY, |request: Request<Many<_>>, (_,)| async move {
-        assert_eq!(*request.identity(), Identity::new(Proven::Nothing, true));
+        let Identity {
+            peer,
+            encrypted,
+            address,
+            ..
+        } = request.identity();
+        assert_eq!((peer, encrypted), (&Proven::Nothing, &true));
+        assert!(address.is_some_and(|address| address.ip().is_loopback()));
         Ok(request.respond("somebody".into()).await?)
     });
     let tls = Tls::builder().certificate_files(folder.chain(), folder.key());

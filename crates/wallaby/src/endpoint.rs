@@ -106,7 +106,8 @@ impl Endpoint {
         for service in services {
             inner.register(service)?;
         }
-        for (entrance, _) in listeners {
+        for (entrance, address) in listeners {
+            tracing::info!(endpoint = %inner.node, %address, "listens");
             let listener = match entrance {
                 Entrance::Streams(listener) => listener,
                 Entrance::Datagrams(socket) => {
@@ -189,15 +190,20 @@ impl Endpoint {
     pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
         let end = Instant::now() + timer::bounded(within);
         self.inner.health.drain();
+        let endpoint = &self.inner.node;
+        let Load { running, waiting } = self.load();
+        tracing::info!(%endpoint, running, waiting, "is drained: takes no more requests");
         self.inner.enter(|core| core.endpoint.drain());
         let drained = poll_fn(|cx| self.inner.poll_drained(cx));
         if timer::timeout_at(end, drained).await.is_some() {
+            tracing::info!(%endpoint, "is drained: nothing runs any more");
             self.close();
             return Ok(());
         }
         let Load { running, waiting } = self.load();
         // Some may have lost their place: others ran there.
         let running = running.max(self.inner.ask(|core| core.endpoint.stopping()));
+        tracing::warn!(%endpoint, running, waiting, "was not drained in time");
         self.close();
         Err(Undrained { running, waiting })
     }
@@ -259,6 +265,7 @@ impl Inner {
         if self.is_closed() {
             return;
         }
+        tracing::info!(endpoint = %self.node, "is closed");
         // Now, so that the addresses are free when this returns.
         for (listening, accepting) in locked(&self.listeners).drain(..) {
             accepting.abort();

@@ -506,7 +506,10 @@ impl Handling {
             (late, (!late).then(|| Box::new(status.clone())))
         });
         if late {
-            tracing::warn!(call = %self.call, request = %self.id, %status, "error after the request ended");
+            if let Some(left_out) = self.endpoint.logs.late_errors.pass() {
+                let method = self.method().name().as_ref();
+                tracing::warn!(method, call = %self.call, request = %self.id, %status, left_out, "error after the request ended");
+            }
         } else {
             tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         }
@@ -913,7 +916,13 @@ impl Handling {
     /// Something that is done for it has panicked.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Status {
         self.endpoint.ask(|core| core.endpoint.note_panic());
-        Status::new(Code::Panicked, panic_message(panic))
+        let message = panic_message(panic);
+        if let Some(left_out) = self.endpoint.logs.panics.pass() {
+            let method = self.method().name().as_ref();
+            let (call, request, panic) = (&self.call, &self.id, message.as_str());
+            tracing::warn!(method, %call, %request, panic, left_out, "a handler or an interceptor panicked");
+        }
+        Status::new(Code::Panicked, message)
     }
 
     /// The handler says that it makes progress.

@@ -1,13 +1,72 @@
 //! Whether anybody listens to what is logged: what makes up events stays out of the way of calls.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use wallaby_proto::NodeId;
 
+use crate::timer::Instant;
+
 /// Whether a subscriber may want events and spans of level DEBUG.
 pub(crate) fn debugs() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
+}
+
+/// Whether a subscriber may want warnings.
+pub(crate) fn warns() -> bool {
+    LevelFilter::current() >= LevelFilter::WARN
+}
+
+/// What an endpoint says of single things, of which peers or many calls may cause very many.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    pub(crate) panics: Limiter,
+    pub(crate) late_errors: Limiter,
+    pub(crate) stuck: Limiter,
+    pub(crate) dials: Limiter,
+    pub(crate) opened: Limiter,
+    pub(crate) not_opened: Limiter,
+    pub(crate) ended: Limiter,
+    pub(crate) broken: Limiter,
+}
+
+/// Lets ten of a kind pass in a second.
+#[derive(Debug, Default)]
+pub(crate) struct Limiter(Mutex<Passed>);
+
+/// What has passed since then, and what has not.
+#[derive(Debug, Default)]
+struct Passed {
+    since: Option<Instant>,
+    passed: u32,
+    left_out: u64,
+}
+
+/// So many of a kind are told in a second.
+const MOST: u32 = 10;
+
+impl Limiter {
+    /// Whether one more may be told, and how many were left out before it.
+    pub(crate) fn pass(&self) -> Option<u64> {
+        self.pass_at(Instant::now())
+    }
+
+    fn pass_at(&self, now: Instant) -> Option<u64> {
+        let mut of = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = of
+            .since
+            .is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1));
+        if is_over {
+            (of.since, of.passed) = (Some(now), 0);
+        }
+        if of.passed == MOST {
+            of.left_out += 1;
+            return None;
+        }
+        of.passed += 1;
+        Some(std::mem::take(&mut of.left_out))
+    }
 }
 
 /// What the endpoint without IO counts and that somebody should know of. It is told once a second at most: what peers can cause
@@ -28,12 +87,16 @@ pub(crate) struct Trouble {
     times: u64,
 }
 
-const TROUBLES: [&str; 5] = [
+const TROUBLES: [&str; 9] = [
     "messages without the token of their call were dropped",
     "answers are undeliverable: no route leads to their initiators",
     "requests were refused: they are not sealed with a key of the cluster",
     "addresses were not dialled: the dial policy forbids them",
     "connections were given up: their peers were silent",
+    "requests were refused: too many wait for a handler",
+    "connections were closed to make room for others",
+    "connections were refused: all that may be are in use",
+    "connections were closed: their peers did not say who they are",
 ];
 
 impl Watcher {
@@ -73,12 +136,28 @@ mod tests {
     fn one_event_of_a_kind_a_second_passes() {
         let mut watcher = Watcher::default();
         let at = Duration::from_millis;
-        let mut look = |counted, now| watcher.look(counted, at(now)).map(|told| told.times);
-        assert_eq!(look([0; 5], 5), None);
-        assert_eq!(look([1, 0, 0, 0, 0], 5), Some(1));
-        assert_eq!(look([2, 0, 0, 0, 0], 6), None);
-        assert_eq!(look([3, 0, 0, 0, 1], 1004), Some(1));
-        assert_eq!(look([3, 0, 0, 0, 1], 1005), Some(2));
-        assert_eq!(look([3, 0, 0, 0, 1], 9000), None);
+        let mut look = |counted: [u64; 3], now| {
+            let mut all = [0; TROUBLES.len()];
+            (all[0], all[4], all[8]) = (counted[0], counted[1], counted[2]);
+            watcher.look(all, at(now)).map(|told| told.times)
+        };
+        assert_eq!(look([0; 3], 5), None);
+        assert_eq!(look([1, 0, 0], 5), Some(1));
+        assert_eq!(look([2, 0, 0], 6), None);
+        assert_eq!(look([3, 0, 1], 1004), Some(1));
+        assert_eq!(look([3, 0, 1], 1005), Some(2));
+        assert_eq!(look([3, 0, 1], 9000), None);
+        assert_eq!(look([3, 2, 1], 9000), Some(2));
+    }
+
+    #[test]
+    fn ten_of_a_kind_are_told_in_a_second_and_the_others_counted() {
+        let (limiter, begun) = (Limiter::default(), Instant::now());
+        let pass = |millis| limiter.pass_at(begun + Duration::from_millis(millis));
+        assert!((0..10).all(|number| pass(number) == Some(0)));
+        assert!((10..15).all(|number| pass(number).is_none()));
+        assert_eq!(pass(999), None);
+        assert_eq!(pass(1000), Some(6));
+        assert_eq!(pass(1001), Some(0));
     }
 }

@@ -582,9 +582,11 @@ impl<P: Probe> Endpoint<P> {
         self.counters.late_errors
     }
 
-    /// What an operator should know of: messages without the token of their call, answers that are undeliverable, requests without a
-    /// seal, addresses that are forbidden, peers that were silent. How often each happened.
-    pub fn troubles(&self) -> [u64; 5] {
+    /// What an operator should know of, how often each happened: messages without the token of their call, answers that are
+    /// undeliverable, requests without a seal, addresses that are forbidden, peers that were silent, requests that were refused
+    /// since too many wait, connections that made room, connections for which there was none, strangers that did not say who they
+    /// are.
+    pub fn troubles(&self) -> [u64; 9] {
         let counters = &self.counters;
         [
             counters.forged_dropped,
@@ -592,6 +594,10 @@ impl<P: Probe> Endpoint<P> {
             counters.unsealed_refused,
             counters.dials_forbidden,
             counters.connections_silent,
+            counters.requests_refused,
+            counters.connections_evicted,
+            counters.connections_refused,
+            counters.strangers_dismissed,
         ]
     }
 

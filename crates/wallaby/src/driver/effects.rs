@@ -42,7 +42,7 @@ pub(crate) enum Effect {
     /// A socket is to be opened from which this address is reached.
     Open(Arc<Inner>, SocketId, std::net::SocketAddr),
     /// A stream has ended.
-    Close(Arc<Stream>, Box<Closed>),
+    Close(Arc<Inner>, Arc<Stream>, Box<Closed>),
     /// A connection that somebody waits for is open, or why it is not.
     Connected(
         oneshot::Sender<Result<(), ConnectError>>,
@@ -216,8 +216,8 @@ impl Effect {
             Self::Stop(handling, status) => handling.handle_stopped(&status),
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),
-            Self::Close(stream, closed) => {
-                tracing::debug!(peer = %stream.identity, why = %closed.why, "connection ended");
+            Self::Close(endpoint, stream, closed) => {
+                endpoint.note_closed(&stream.identity, &closed.why);
                 stream.close(&closed.last_words);
             }
             Self::Connected(waits, result) => drop(waits.send(result)),

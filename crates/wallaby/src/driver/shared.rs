@@ -28,7 +28,7 @@ use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job, WaitingHandler, Work};
 use crate::health::HealthBoard;
-use crate::log::{self, Watcher};
+use crate::log::{self, Logs, Watcher};
 use crate::metrics::Meters;
 use crate::pipeline::Store;
 use crate::service::Registered;
@@ -50,6 +50,7 @@ pub(crate) struct Inner {
     /// As it was bound.
     pub(crate) settings: Builder,
     pub(crate) meters: Meters,
+    pub(crate) logs: Logs,
     pub(crate) runtime: Handle,
     pub(super) me: Weak<Self>,
     /// What the endpoint's time counts from.
@@ -128,6 +129,7 @@ impl Inner {
             address,
             settings,
             meters: Meters::default(),
+            logs: Logs::default(),
             runtime,
             me: me.clone(),
             epoch: Epoch::now(),
@@ -285,9 +287,11 @@ impl Core {
                 output => self.follow(shell, output),
             }
         }
-        let (troubles, now) = (self.endpoint.troubles(), self.endpoint.time());
-        if let Some(trouble) = self.watcher.look(troubles, now) {
-            effects::push(Effect::Trouble(shell.node, trouble));
+        if log::warns() {
+            let (troubles, now) = (self.endpoint.troubles(), self.endpoint.time());
+            if let Some(trouble) = self.watcher.look(troubles, now) {
+                effects::push(Effect::Trouble(shell.node, trouble));
+            }
         }
     }
 
@@ -351,7 +355,7 @@ impl Core {
             }
             Output::Close(conn, closed) => match self.streams.take(conn.slot(), conn) {
                 Some(Streaming::Open(stream)) => {
-                    effects::push(Effect::Close(stream, closed));
+                    effects::push(Effect::Close(Arc::clone(shell), stream, closed));
                 }
                 Some(Streaming::Opening(Some(task))) => task.abort(),
                 Some(Streaming::Opening(None)) | None => {}

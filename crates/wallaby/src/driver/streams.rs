@@ -1,5 +1,6 @@
 //! How streams begin: dialled for the endpoint, or accepted.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +9,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tracing::field::display;
 use wallaby_proto::Address;
+use wallaby_proto::connection::ConnectionError;
 use wallaby_proto::endpoint::ConnId;
 
 use super::effects;
@@ -16,7 +19,7 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Listener, Opening, names};
+use crate::transport::{self, Accepted, Identity, Listener, Opening, names};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
@@ -31,9 +34,19 @@ impl Inner {
         let endpoint = Arc::clone(self);
         self.open(conn, async move {
             match endpoint.dial_stream(conn, &to).await {
-                Ok(Some(stream)) => endpoint.begin(conn, stream),
+                Ok(Some(stream)) => {
+                    if let Some(left_out) = endpoint.logs.opened.pass() {
+                        tracing::info!(endpoint = %endpoint.node, server = %to, left_out, "is connected to a server");
+                    }
+                    endpoint.begin(conn, stream);
+                }
                 Ok(None) => {}
-                Err(why) => endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why)),
+                Err(why) => {
+                    if let Some(left_out) = endpoint.logs.dials.pass() {
+                        tracing::warn!(endpoint = %endpoint.node, server = %to, %why, left_out, "a server was dialled in vain");
+                    }
+                    endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why));
+                }
             }
         });
     }
@@ -148,6 +161,7 @@ impl Inner {
             writer,
             identity,
         } = opened;
+        self.note_accepted(&identity);
         let stream = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
             let stream = Stream::new(conn, identity, writer);
@@ -155,6 +169,31 @@ impl Inner {
             stream
         });
         self.runtime.spawn(stream.drive(reader, Arc::clone(self)));
+    }
+
+    fn note_accepted(&self, peer: &Identity) {
+        if let Some(left_out) = self.logs.opened.pass() {
+            let (endpoint, from) = (&self.node, peer.address.map(display));
+            tracing::info!(%endpoint, %peer, from, left_out, "a peer has connected");
+        }
+    }
+
+    /// A stream has ended: peers that leave are news, those that do not keep to the protocol a warning.
+    pub(super) fn note_closed(&self, peer: &Identity, why: &ConnectError) {
+        use ConnectionError::{Silent, WrongNode};
+        let (endpoint, from) = (&self.node, peer.address.map(display));
+        let (is_broken, why): (bool, &dyn fmt::Display) = match why {
+            ConnectError::Handshake { source, .. } => {
+                (!matches!(source, Silent { .. } | WrongNode { .. }), source)
+            }
+            ConnectError::Closed { reason, .. } => (false, reason),
+            why => (false, why),
+        };
+        if is_broken && let Some(left_out) = self.logs.broken.pass() {
+            tracing::warn!(%endpoint, %peer, from, %why, left_out, "a peer does not keep to the protocol");
+        } else if !is_broken && let Some(left_out) = self.logs.ended.pass() {
+            tracing::info!(%endpoint, %peer, from, %why, left_out, "a connection has ended");
+        }
     }
 
     /// Waits for what the transport of an accepted stream has to do first, as long as it has its place among the strangers.
@@ -171,11 +210,14 @@ impl Inner {
             match opening.await {
                 Ok(stream) => {
                     not_accepted.0 = None;
+                    endpoint.note_accepted(&stream.identity);
                     endpoint.begin(conn, stream);
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    tracing::warn!(reason, "a stream that came in was not accepted");
+                    if let Some(left_out) = endpoint.logs.not_opened.pass() {
+                        tracing::warn!(endpoint = %endpoint.node, reason, left_out, "a stream that came in was not accepted");
+                    }
                     endpoint.enter(|core| {
                         core.endpoint
                             .handle_ended(conn, &mut BytesMut::new(), reason)

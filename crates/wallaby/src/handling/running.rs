@@ -250,6 +250,16 @@ impl RunningHandler {
             && let Some(place) = &mut self.place
         {
             endpoint.meters.stuck.add();
+            if let Some(left_out) = endpoint.logs.stuck.pass() {
+                let handling = &self.handling;
+                tracing::warn!(
+                    method = handling.method().name().as_ref(),
+                    call = %handling.call,
+                    request = %handling.id,
+                    left_out,
+                    "a handler goes on for long after its request was stopped, and no longer counts as running"
+                );
+            }
             endpoint.enter(|core| core.endpoint.free_permit(place));
         }
     }

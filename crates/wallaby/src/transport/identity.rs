@@ -1,7 +1,7 @@
 //! Who a peer is, as far as its transport has proven it.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +28,9 @@ pub struct Identity {
     pub peer: Proven,
     /// Whether nobody on the way can read or change what is sent.
     pub encrypted: bool,
+    /// Where the other end of its connection is, for those who read logs and for limits: that of a proxy, perhaps. `None` where
+    /// connections have no such address.
+    pub address: Option<SocketAddr>,
 }
 
 /// Who a peer is.
@@ -70,7 +73,18 @@ pub enum Name {
 impl Identity {
     /// Of this peer.
     pub fn new(peer: Proven, encrypted: bool) -> Self {
-        Self { peer, encrypted }
+        Self {
+            peer,
+            encrypted,
+            address: None,
+        }
+    }
+
+    /// The other end of its connection is there.
+    #[must_use]
+    pub fn at(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
     }
 
     /// The names in its certificate; none if it has shown none.

@@ -328,7 +328,11 @@ fn is_socket(path: &Path) -> bool {
 }
 
 fn tcp(stream: TcpStream) -> io::Result<Stream> {
-    socket::tcp(stream).map(|(reader, writer)| Stream::new(reader, writer, Identity::default()))
+    let identity = match stream.peer_addr() {
+        Ok(address) => Identity::default().at(address),
+        Err(_) => Identity::default(), // it has ended: who reads it finds out
+    };
+    socket::tcp(stream).map(|(reader, writer)| Stream::new(reader, writer, identity))
 }
 
 #[cfg(unix)]

@@ -3,12 +3,15 @@
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::common::{Net, at, client, patience, service, until, work};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use wallaby::{Code, One, Request, Status};
+use wallaby::{Address, Code, Endpoint, ExecutorConfig, One, Request, Status};
 
 /// Writes down all spans and events of Wallaby.
 #[derive(Clone, Default)]
@@ -32,6 +35,14 @@ impl Notes {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(line);
+    }
+
+    /// What an operator reads: warnings and what is at INFO, since this was asked last.
+    fn for_operators(&self) -> Vec<String> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = std::mem::take(&mut *lines);
+        let wanted = |line: &String| line.starts_with("warning") || line.starts_with("info");
+        lines.into_iter().filter(wanted).collect()
     }
 
     fn has(&self, parts: &[&str]) -> bool {
@@ -67,10 +78,10 @@ impl Subscriber for Notes {
         let mut line = Line::default();
         event.record(&mut line);
         let level = *event.metadata().level();
-        let name = if level == Level::WARN {
-            "warning"
-        } else {
-            "event"
+        let name = match level {
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            _ => "event",
         };
         self.note(format!("{name}{}", line.0));
     }
@@ -148,6 +159,172 @@ async fn spans_and_events_name_calls_and_hops() {
         );
         // Whoever may read this must not be able to answer calls.
         assert!(!notes.has(&["Token(0"]), "{:#?}", notes.lines);
+    })
+    .await;
+}
+
+/// Does what it is told.
+fn obedient() -> wallaby::Service {
+    service().method(
+        &work::ONE,
+        |request: Request<One<String>>, (what,): (String,)| async move {
+            match &*what {
+                "panic" => panic!("as it was told"),
+                "wait" => std::future::pending().await,
+                "stick" => {
+                    request.shield(std::future::pending::<()>()).await;
+                    Ok(())
+                }
+                _ => Ok(request.respond(what).await?),
+            }
+        },
+    )
+}
+
+/// Whether one line has all of these.
+fn one_of(lines: &[String], parts: &[&str]) -> bool {
+    let has = |line: &String| parts.iter().all(|part| line.contains(part));
+    lines.iter().any(has)
+}
+
+#[tokio::test]
+async fn an_operator_reads_what_is_wrong_and_who_comes_and_goes() {
+    let notes = Notes::default();
+    let _other = tracing::Dispatch::new(Notes::default());
+    let _subscribed = tracing::subscriber::set_default(notes.clone());
+    patience(async {
+        let net = Net::tcp();
+        let executor = ExecutorConfig {
+            concurrency: 1,
+            queue: 0,
+            ..ExecutorConfig::default()
+        };
+        let builder = Endpoint::builder().serve(obedient()).executor(executor);
+        let server = net.bind(builder.grace(Duration::from_millis(1))).await;
+        let address = at(&server).to_string();
+        let own = format!("endpoint={}", server.node());
+        let read = notes.for_operators();
+        assert!(
+            one_of(&read, &["info", "listens", &address, &own]),
+            "{read:#?}"
+        );
+
+        // A connection is news, calls over it are none.
+        let client = client();
+        let work = work::at(&client, at(&server));
+        work.one("x".into()).await.expect("an answer");
+        let read = notes.for_operators();
+        assert!(
+            one_of(&read, &["info", "is connected to a server", &address]),
+            "{read:#?}"
+        );
+        let peer = "a peer has connected";
+        assert!(
+            one_of(&read, &["info", peer, &own, "from=127.0.0.1:"]),
+            "{read:#?}"
+        );
+        for _ in 0..20 {
+            work.one("x".into()).await.expect("an answer");
+        }
+        assert_eq!(notes.for_operators(), [] as [String; 0]);
+
+        // Panics name the method and the call, ten a second.
+        let mut call = work.one("panic".into());
+        let id = format!("call={}", call.id());
+        call.answer().await.expect_err("it panics");
+        let read = notes.for_operators();
+        let expected = [
+            "warning",
+            "panicked",
+            "as it was told",
+            "method=\"test.Work/one\"",
+            &id,
+        ];
+        assert!(one_of(&read, &expected), "{read:#?}");
+        for _ in 0..40 {
+            work.one("panic".into()).await.expect_err("it panics");
+        }
+        let told = notes.for_operators().len();
+        assert!((9..40).contains(&told), "{told} of 40 panics were told");
+
+        // Overload.
+        let waiting = work.one("wait".into());
+        until(|| server.load().running == 1).await;
+        let full = work.one("x".into()).await.expect_err("one runs");
+        assert_eq!(full.code(), Code::ResourceExhausted);
+        let read = notes.for_operators();
+        assert!(
+            one_of(&read, &["warning", "too many wait", &own, "times=1"]),
+            "{read:#?}"
+        );
+        drop(waiting);
+        until(|| server.load().running == 0).await;
+
+        // A handler that does not stop.
+        let stuck = work.one("stick".into());
+        let id = format!("call={}", stuck.id());
+        until(|| server.load().running == 1).await;
+        drop(stuck);
+        until(|| server.metrics().stuck == 1).await;
+        let read = notes.for_operators();
+        let expected = [
+            "warning",
+            "goes on for long",
+            "method=\"test.Work/one\"",
+            &id,
+        ];
+        assert!(one_of(&read, &expected), "{read:#?}");
+
+        // A peer that does not keep to the protocol, and one that leaves.
+        let Address::Tcp(socket) = at(&server) else {
+            panic!("{address}");
+        };
+        let mut stranger = TcpStream::connect(socket).await.expect("it listens");
+        let from = stranger.local_addr().expect("it is connected").to_string();
+        stranger
+            .write_all(b"GET / HTTP/1.1\r\n\r\n")
+            .await
+            .expect("it reads");
+        let mut last_words = Vec::new();
+        let _ = stranger.read_to_end(&mut last_words).await;
+        let read = notes.for_operators();
+        assert!(
+            one_of(&read, &["warning", "does not keep to the protocol", &from]),
+            "{read:#?}"
+        );
+        client.close();
+        until(|| server.metrics().connections_ended == 1).await;
+        let read = notes.for_operators();
+        assert!(
+            one_of(&read, &["info", "a connection has ended", &own]),
+            "{read:#?}"
+        );
+
+        // Nobody there.
+        let other = crate::common::client();
+        let nobody: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        work::at(&other, &nobody)
+            .one("x".into())
+            .await
+            .expect_err("nobody listens");
+        let read = notes.for_operators();
+        let expected = ["warning", "dialled in vain", "server=tcp://127.0.0.1:1"];
+        assert!(one_of(&read, &expected), "{read:#?}");
+
+        // It shuts down, though somebody waits for it.
+        let _waiting = work::at(&other, at(&server)).one("wait".into());
+        until(|| server.load().running == 1).await;
+        notes.for_operators();
+        let drained = server.drain(Duration::from_millis(1)).await;
+        drained.expect_err("one runs on");
+        let read = notes.for_operators();
+        for said in [
+            "takes no more requests",
+            "was not drained in time",
+            "is closed",
+        ] {
+            assert!(one_of(&read, &[said, &own]), "{said}: {read:#?}");
+        }
     })
     .await;
 }

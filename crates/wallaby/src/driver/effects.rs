@@ -181,16 +181,17 @@ enum NextEffect {
 /// Does what is next; whether there was something.
 fn do_next() -> bool {
     let next = with(|effects| {
-        let effect = effects.list.pop_front().map(NextEffect::Effect);
-        let next = effect.or_else(|| {
-            let job = effects.runs.pop_front()?;
+        if let Some(effect) = effects.list.pop_front() {
+            return Some(NextEffect::Effect(effect));
+        }
+        if let Some(job) = effects.runs.pop_front() {
             effects.ran += 1;
-            Some(match effects.ran <= RUNS {
+            return Some(match effects.ran <= RUNS {
                 true => NextEffect::Run(job),
                 false => NextEffect::Later(job),
-            })
-        });
-        next.or_else(|| effects.outputs.pop_front().map(NextEffect::Output))
+            });
+        }
+        effects.outputs.pop_front().map(NextEffect::Output)
     });
     match next {
         Some(NextEffect::Effect(effect)) => effect.perform(),

@@ -123,10 +123,10 @@ impl Client {
             3..=5 => {
                 let (pong, source) = (pong(choices, id), source(choices));
                 let (watch, initiator) = self.watch();
-                let stop = watch.handle_pong(initiator, &pong, &source, now);
-                if let Some(stop) = stop {
-                    assert!(stop.abort && watch.is_winding_down());
-                    assert_eq!((stop.call, stop.request), (id, pong.request));
+                let back = watch.handle_pong(initiator, &pong, &source, now);
+                if let Some(ping) = back {
+                    assert_eq!(ping.abort, watch.is_winding_down());
+                    assert_eq!((ping.call, ping.request), (id, pong.request));
                 }
             }
             6 | 7 => {

@@ -48,10 +48,11 @@ pub trait Codec<T>: Format {
     }
 }
 
-/// [postcard](https://docs.rs/postcard): compact and fast, for all that serde knows. The format does not describe
-/// itself; fingerprints of the types guard against reading a changed struct: who has another one gets
-/// [`Code::Mismatch`](crate::Code::Mismatch), which says what differs. For types that change while programs of several versions run
-/// there is `MessagePack`, with the feature `msgpack`.
+/// [postcard](https://docs.rs/postcard): compact and fast, for all that serde knows. The format does not describe itself;
+/// fingerprints of the types guard against reading a changed struct: who has another one gets
+/// [`Code::Mismatch`](crate::Code::Mismatch), which says what differs where the server tells its types: not of methods that
+/// interceptors are asked about, those for metrics and traces included. For types that change while programs of several versions
+/// run there is `MessagePack`, with the feature `msgpack`.
 #[derive(Debug, Clone, Copy)]
 pub struct Postcard;
 

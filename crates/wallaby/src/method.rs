@@ -132,7 +132,9 @@ where
             );
             let definition = MethodDefinition::new(self.name, C::NAME, arguments, answer);
             let definition = definition.expect("the name's length was checked by `new`");
-            Arc::new(definition.with_types(Some(reflection::types_of::<Args, A, C, B>)))
+            // Once, and in the thread of who calls or serves it: serde is asked.
+            let types = reflection::types_of::<Args, A, C, B>();
+            Arc::new(definition.with_types(Some(types.into())))
         })
     }
 

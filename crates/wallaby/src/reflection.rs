@@ -89,7 +89,8 @@ impl LoadReport {
             calls_aborted,
             ..
         } = self.metrics;
-        calls_started.saturating_sub(calls_completed + calls_failed + calls_aborted)
+        let ended = [calls_completed, calls_failed, calls_aborted];
+        ended.into_iter().fold(calls_started, u64::saturating_sub)
     }
 }
 

@@ -55,10 +55,10 @@ pub enum BodyEvent {
     Broken(String),
 }
 
-/// A reason that a peer gives, as far as it is told.
+/// A reason that a peer gives, as far as it is told: in one line, as it stands in logs.
 pub(crate) fn told(reason: &[u8]) -> String {
     let told = &reason[..reason.len().min(MAX_REASON)];
-    String::from_utf8_lossy(told).into_owned()
+    String::from_utf8_lossy(told).replace(char::is_control, " ")
 }
 
 /// A reason as far as it is told to a peer.

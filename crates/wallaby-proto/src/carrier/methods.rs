@@ -33,7 +33,7 @@ pub struct MethodDefinition {
     answer: u64,
     /// What names it over datagrams.
     hash: u64,
-    types: Option<fn() -> Vec<String>>,
+    types: Option<Arc<[String]>>,
 }
 
 /// Most bytes that are told of a method's types.
@@ -41,6 +41,9 @@ const MAX_TYPES: usize = 1024;
 
 /// What comes before the types of a server in the message of a mismatch, and between two of them.
 const SERVER_HAS: (&str, &str) = (" The server has ", "; ");
+
+/// What comes after as many types as may be told, if there are more.
+const CUT: &str = "...";
 
 /// Whether methods of this name are Wallaby's own: nobody else serves or catches them.
 pub fn is_reserved(name: &str) -> bool {
@@ -73,7 +76,7 @@ impl MethodDefinition {
     /// The same, and what its types look like, each in a line of text: when the types of a caller and of a server differ, the server
     /// tells its own, 1,024 bytes of them at most, and the caller is told which of them differ. They never travel with calls.
     #[must_use]
-    pub fn with_types(self, types: Option<fn() -> Vec<String>>) -> Self {
+    pub fn with_types(self, types: Option<Arc<[String]>>) -> Self {
         Self { types, ..self }
     }
 
@@ -118,9 +121,9 @@ impl MethodDefinition {
                     "{name}: the caller's type of its {what} is not this server's (fingerprints {theirs:016x} and \
                      {ours:016x}): were they built from the same definition?"
                 );
-                if let Some(types) = self.types {
+                if let Some(types) = &self.types {
                     message += SERVER_HAS.0;
-                    message += &listed(&types());
+                    message += &listed(types);
                 }
                 return Err(Status::new(Code::Mismatch, message));
             }
@@ -136,10 +139,11 @@ impl MethodDefinition {
         let told = mismatch
             .as_ref()
             .and_then(|status| status.message().split_once(SERVER_HAS.0));
-        let (Some((what, theirs)), Some(ours)) = (told, self.types) else {
+        // Of what was cut off nobody knows whether it differs.
+        let told = told.filter(|(_, theirs)| !theirs.ends_with(CUT));
+        let (Some((what, theirs)), Some(ours)) = (told, &self.types) else {
             return status;
         };
-        let ours = ours();
         let theirs: Vec<&str> = theirs.split(SERVER_HAS.1).collect();
         let differ = |these: &[&str], others: &[&str]| -> Vec<String> {
             let differing = these.iter().filter(|line| !others.contains(line));
@@ -197,8 +201,8 @@ impl Hash for MethodDefinition {
 fn listed(types: &[String]) -> String {
     let mut listed = types.join(SERVER_HAS.1);
     if listed.len() > MAX_TYPES {
-        listed.truncate(listed.floor_char_boundary(MAX_TYPES - "...".len()));
-        listed += "...";
+        listed.truncate(listed.floor_char_boundary(MAX_TYPES - CUT.len()));
+        listed += CUT;
     }
     listed
 }

@@ -67,6 +67,9 @@ impl OutputBuffer {
 
     /// So many bytes were written, those that were taken first.
     pub(super) fn advance(&mut self, written: usize) {
+        if self.is_shut {
+            return; // by another thread, just before the transport failed
+        }
         assert!(written <= self.len(), "no more was written than waited");
         let of_taken = written.min(self.taken);
         self.taken -= of_taken;

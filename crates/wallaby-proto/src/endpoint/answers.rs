@@ -1,6 +1,6 @@
 //! What arrives for calls: answers, and the credit that they cost.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
 use super::Endpoint;
 use super::conn::ConnId;
@@ -148,6 +148,8 @@ impl<P: Probe> Endpoint<P> {
                     }
                     false => None,
                 };
+                let root = call.root_of(response.request).filter(|_| response.status);
+                let root = root.map(|root| Arc::clone(&root.method));
                 let options = response.options.as_ref().filter(|_| response.status);
                 let not_executed = options.is_some_and(|options| options.undelivered);
                 let fail_fast = call
@@ -161,9 +163,6 @@ impl<P: Probe> Endpoint<P> {
                     self.note_arrival(from, sequence, response.payload.len())?;
                 }
                 let mut payload = std::mem::take(&mut response.payload);
-                if response.status {
-                    payload = self.explained(sequence, response.request, payload);
-                }
                 if self.untaken >= FEW {
                     detach(&mut payload);
                 }
@@ -175,6 +174,7 @@ impl<P: Probe> Endpoint<P> {
                     payload,
                     from,
                     method,
+                    root,
                     loss: None,
                     not_executed,
                 };
@@ -185,19 +185,6 @@ impl<P: Probe> Endpoint<P> {
                     Ok(())
                 }
             }
-        }
-    }
-
-    /// A status of a call, which the method of its initial request may explain.
-    #[cold]
-    fn explained(&self, sequence: u64, request: RequestId, status: Bytes) -> Bytes {
-        let root = self
-            .calls
-            .get(sequence)
-            .and_then(|call| call.root_of(request));
-        match root {
-            Some(root) => root.method.explain(status),
-            None => status,
         }
     }
 

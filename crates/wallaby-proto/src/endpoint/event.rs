@@ -10,6 +10,7 @@ use super::bodies::{InBody, OutBody};
 use super::conn::ConnId;
 use super::sockets::SocketId;
 use crate::call::watch::Loss;
+use crate::connection::MethodDefinition;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::trace::Trace;
 use crate::{Address, Code, RequestId, Status};
@@ -203,6 +204,8 @@ pub struct Answer {
     pub(super) from: Option<ConnId>,
     /// What was called, if it is a status and that is known.
     pub(super) method: Option<Arc<str>>,
+    /// The method of the initial request, if it is a status of one.
+    pub(super) root: Option<Arc<MethodDefinition>>,
     /// It stands for what is lost of a branch.
     pub(super) loss: Option<Arc<Loss>>,
     /// It is a status, and its request was certainly not executed.
@@ -227,7 +230,11 @@ impl Answer {
         if let Some(loss) = self.loss {
             return Err(CallError::Status(Status::lost(loss)));
         }
-        match Status::from_payload(&self.payload) {
+        let payload = match self.root {
+            Some(root) => root.explain(self.payload),
+            None => self.payload,
+        };
+        match Status::from_payload(&payload) {
             Ok(status) => Err(CallError::Status(
                 (status.at(self.request).called(self.method.as_ref()))
                     .not_executed(self.not_executed),

@@ -59,6 +59,7 @@ impl<P: Probe> Endpoint<P> {
             payload: Bytes::new(),
             from: None,
             method: None, // the loss says it
+            root: None,
             loss: Some(loss),
             not_executed: false,
         };

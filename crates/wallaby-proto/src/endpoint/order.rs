@@ -81,6 +81,7 @@ mod tests {
             payload: Bytes::new(),
             from: None,
             method: None,
+            root: None,
             loss: None,
             not_executed: false,
         };

@@ -280,7 +280,9 @@ impl<P: Probe> Endpoint<P> {
         let is_vouched = watch::is_vouched(pong, call.token, node);
         if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, call.token)) {
             self.probe.notes(Note::TokenShown);
-            return self.ask(sequence, from, ping);
+            self.note_asked(sequence, from);
+            self.attempt_control(from, Message::Ping(ping));
+            return;
         }
         let shown = pong.token.filter(|_| !is_vouched);
         let asked = from.is_some_and(|from| call.pinged.contains(&from));
@@ -305,8 +307,10 @@ impl<P: Probe> Endpoint<P> {
         let watch = call.watch.as_mut();
         let stop =
             watch.and_then(|watch| watch.handle_pong(&mut call.initiator, pong, &source, now));
-        if let (Some(from), Some(stop)) = (from, stop) {
-            self.ask(sequence, from, stop);
+        // Where there is no room, the next announcement asks for it again.
+        if let (Some(from), Some(ping)) = (from, stop) {
+            self.note_asked(sequence, from);
+            self.attempt_control(from, Message::Ping(ping));
         }
         let Some(call) = self.calls.get(sequence) else {
             return;

@@ -16,6 +16,7 @@ use wallaby_proto::endpoint::SocketId;
 use super::effects::Inside;
 use super::shared::Inner;
 use super::stream::Delayed;
+use crate::log::Limiter;
 use crate::timer::{self, Instant, Sleep};
 use crate::transport::udp::{Inbox, Outbox, Socket};
 use wallaby_link::DelayLine;
@@ -162,6 +163,7 @@ impl Port {
             inbox: Inbox::new(),
             arrived: Vec::new(),
             errors: 0,
+            told: Limiter::default(),
             pause: None,
         };
         poll_fn(|cx| match endpoint.upgrade() {
@@ -260,6 +262,7 @@ struct Reader {
     arrived: Vec<(SocketAddr, Bytes)>,
     /// How often in a row that has failed.
     errors: u32,
+    told: Limiter,
     pause: Option<Sleep>,
 }
 
@@ -268,7 +271,9 @@ impl Reader {
     fn note(&mut self, error: &io::Error) {
         self.errors = self.errors.saturating_add(1);
         if self.errors >= MOST_ERRORS {
-            tracing::error!(%error, "cannot receive datagrams");
+            if let Some(left_out) = self.told.pass() {
+                tracing::error!(%error, left_out, "cannot receive datagrams");
+            }
             self.pause = Some(timer::sleep_until(Instant::now() + PAUSE));
         }
     }
@@ -279,7 +284,8 @@ impl Reader {
         };
         let pausing = Pin::new(pause).poll(cx).is_pending();
         if !pausing {
-            self.pause = None;
+            // An error that came meanwhile must not keep datagrams from being read: there is a second attempt.
+            (self.pause, self.errors) = (None, MOST_ERRORS - 2);
         }
         pausing
     }

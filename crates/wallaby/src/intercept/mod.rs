@@ -165,7 +165,8 @@ impl Incoming {
     }
 
     /// Tells how it ends, once: whoever asks for that need not be [around](Admission::Around) it. It is told on the task of a
-    /// connection or of the handler, before what ends the request is written, so it must not block.
+    /// connection or of the handler, so it must not block. Another thread
+    /// may write what ends the request meanwhile.
     pub fn on_end(&self, told: impl FnOnce(&RequestEnd) + Send + 'static) {
         self.info.handling.watch(Box::new(told));
     }

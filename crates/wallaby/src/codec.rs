@@ -1,4 +1,5 @@
-//! How values become payloads: postcard by default, MessagePack for types that change, raw bytes always, others by the same trait.
+//! How values become payloads: postcard by default, MessagePack or Protocol Buffers for types that change, raw bytes always, others
+//! by the same trait.
 
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -10,9 +11,13 @@ use crate::schema::{self, Schema};
 
 #[cfg(feature = "msgpack")]
 mod message_pack;
+#[cfg(feature = "protobuf")]
+mod protobuf;
 
 #[cfg(feature = "msgpack")]
 pub use self::message_pack::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use self::protobuf::Protobuf;
 
 /// A format of payloads.
 pub trait Format: Send + Sync + 'static {
@@ -46,13 +51,19 @@ pub trait Codec<T>: Format {
     fn schema() -> Option<Schema> {
         None
     }
+
+    /// What the names in the schema mean, in the format's own words, where the schema does not say it: for `Protobuf` a
+    /// `FileDescriptorSet`. Empty where there is nothing to add.
+    fn descriptors() -> &'static [u8] {
+        &[]
+    }
 }
 
 /// [postcard](https://docs.rs/postcard): compact and fast, for all that serde knows. The format does not describe itself;
 /// fingerprints of the types guard against reading a changed struct: who has another one gets
 /// [`Code::Mismatch`](crate::Code::Mismatch), which says what differs where the server tells its types: not of methods that
 /// interceptors are asked about, those for metrics and traces included. For types that change while programs of several versions
-/// run there is `MessagePack`, with the feature `msgpack`.
+/// run there are `MessagePack`, with the feature `msgpack`, and `Protobuf`, with the feature `protobuf`.
 #[derive(Debug, Clone, Copy)]
 pub struct Postcard;
 

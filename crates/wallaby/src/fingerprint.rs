@@ -43,6 +43,12 @@ pub(crate) fn of<T: DeserializeOwned>() -> u64 {
     wallaby_proto::id::stable_hash(shape.as_bytes()).max(1)
 }
 
+/// The fingerprint of a type that is known by its name; never 0.
+#[cfg(feature = "protobuf")]
+pub(crate) fn of_name(name: &str) -> u64 {
+    wallaby_proto::id::stable_hash(name.as_bytes()).max(1)
+}
+
 /// Which variant of which enum a reading takes; the first where nothing is said.
 type Plan = BTreeMap<&'static str, u32>;
 

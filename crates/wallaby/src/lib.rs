@@ -33,6 +33,8 @@ pub mod health;
 pub mod intercept;
 #[cfg(target_os = "linux")]
 pub mod polling;
+#[cfg(feature = "protobuf")]
+pub mod protobuf;
 pub mod reflection;
 pub mod schema;
 pub mod transport;

@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,11 @@ const NAME: &str = "wallaby.Reflection";
 /// The methods of an endpoint whose names begin with the argument, `""` for all: each is told as JSON, for
 /// [`MethodDescription::parse`].
 pub static METHODS: Method<(String,), Many<String>> = Method::new("wallaby.Reflection/methods");
+
+/// What the names in the types of an endpoint's methods mean, for methods whose names begin with the argument: each answer is a
+/// `FileDescriptorSet` of Protocol Buffers. Each set is told once; none of types that [`METHODS`] says all about.
+pub static DESCRIPTORS: Method<(String,), Many<Vec<u8>>> =
+    Method::new("wallaby.Reflection/descriptors");
 
 /// How much the endpoint has to do, and what it has counted, as JSON for [`LoadReport::parse`]. To be asked costs a request; it
 /// takes its turn among the others.
@@ -239,6 +245,7 @@ where
 #[derive(Debug, Default)]
 pub(crate) struct Description {
     signature: Option<fn() -> Signature>,
+    descriptors: [&'static [u8]; 3],
     told: OnceLock<String>,
 }
 
@@ -251,6 +258,11 @@ impl Description {
     {
         Self {
             signature: Some(signature_of::<Args, A, C, B>),
+            descriptors: [
+                <C as Codec<Args>>::descriptors(),
+                B::descriptors(),
+                <C as Codec<A::Item>>::descriptors(),
+            ],
             told: OnceLock::new(),
         }
     }
@@ -259,7 +271,9 @@ impl Description {
 impl Registered {
     /// What is told of it.
     fn described(&self) -> &String {
-        let Description { signature, told } = &self.description;
+        let Description {
+            signature, told, ..
+        } = &self.description;
         told.get_or_init(|| told_of(&self.definition, signature.map(|signature| signature())))
     }
 }
@@ -274,6 +288,9 @@ pub(crate) fn service() -> Service {
     Service::new(NAME)
         .reserved(Reserved::new(NAME))
         .method(&METHODS, |request, (prefix,)| tell(request, prefix))
+        .method(&DESCRIPTORS, |request, (prefix,)| {
+            tell_descriptors(request, prefix)
+        })
         .method(&LOAD, |request, ()| tell_load(request))
 }
 
@@ -306,6 +323,17 @@ async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Stat
             }
             told => told?,
         }
+    }
+    Ok(())
+}
+
+async fn tell_descriptors(request: Request<Many<Vec<u8>>>, prefix: String) -> Result<(), Status> {
+    let served = (request.handling.endpoint).ask(|core| core.served.clone());
+    let methods = (served.iter()).filter(|method| method.definition.name().starts_with(&prefix));
+    let sets = methods.flat_map(|method| method.description.descriptors);
+    let sets: BTreeSet<&[u8]> = sets.filter(|set| !set.is_empty()).collect();
+    for set in sets {
+        request.reply(set.to_vec()).await?;
     }
     Ok(())
 }

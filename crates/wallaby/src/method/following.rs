@@ -23,6 +23,12 @@ pub trait RequestBody: sealed::Sealed + Send + Sized + 'static {
     #[doc(hidden)]
     fn follows() -> Follows;
 
+    /// What the names in that mean: [`Codec::descriptors`].
+    #[doc(hidden)]
+    fn descriptors() -> &'static [u8] {
+        &[]
+    }
+
     /// What follows this request, for its handler.
     #[doc(hidden)]
     fn receive(request: &mut dyn Followed) -> Result<Self, Status>;
@@ -75,6 +81,10 @@ impl<T: Send + 'static, C: Codec<T>> RequestBody for Streaming<T, C> {
 
     fn follows() -> Follows {
         Follows::ItemsOf(C::schema())
+    }
+
+    fn descriptors() -> &'static [u8] {
+        C::descriptors()
     }
 
     fn receive(request: &mut dyn Followed) -> Result<Self, Status> {

@@ -43,6 +43,7 @@ mod peer_memory;
 mod pipeline;
 mod polling;
 mod pool;
+mod protobuf;
 mod reflection;
 mod refusals;
 mod relay;

@@ -33,7 +33,7 @@ program() {
 run() {
     case $1 in
     simulator) program sim --seeds "${SOAK_SEEDS:-100000}" ;;
-    calm) program sim --calm --seeds "${SOAK_SEEDS:-20000}" ;;
+    calm) program sim --kind calm --seeds "${SOAK_SEEDS:-20000}" ;;
     model-messages) program model --messages 5 ;;
     model-faults) program model --messages 4 --faults 2 ;;
     model-abort) program model --messages 4 --abort ;;

@@ -20,8 +20,8 @@ const ENOUGH: u64 = 10_000;
 pub struct Summary {
     /// How many seeds were run.
     pub seeds: u64,
-    /// They were calm worlds, which do not reach everything.
-    pub calm: bool,
+    /// They were worlds of one kind, which do not reach everything.
+    pub one_kind: bool,
     /// Calls by outcome.
     pub outcomes: BTreeMap<Outcome, u64>,
     /// Faults that the plans hold, by kind.
@@ -69,7 +69,7 @@ impl Summary {
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
         let sum = Mutex::new(Self {
             seeds,
-            calm: options.calm,
+            one_kind: options.kind.is_some(),
             ..Self::default()
         });
         let work = || {
@@ -134,7 +134,8 @@ impl Summary {
 
     /// Whether no rule was broken and, with enough seeds, everything was reached.
     pub fn is_good(&self) -> bool {
-        self.failed.is_empty() && (self.calm || self.seeds < ENOUGH || self.uncovered().is_empty())
+        self.failed.is_empty()
+            && (self.one_kind || self.seeds < ENOUGH || self.uncovered().is_empty())
     }
 
     fn count(&self, wanted: impl Fn(Outcome) -> bool) -> u64 {

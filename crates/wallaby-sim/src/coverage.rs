@@ -41,6 +41,7 @@ points! {
     FaultDuplicate: "fault: a datagram arrived twice",
     FaultCorrupt: "fault: a datagram was damaged",
     FaultReorder: "fault: a datagram overtook another",
+    FaultWordLost: "fault: a ping, a pong or an end was lost by itself",
     // Sessions over datagrams.
     SessionOpened: "session: opened",
     SessionClosed: "session: closed by the peer",

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use command::Cluster;
 use indicatif::{ProgressBar, ProgressStyle};
-use wallaby_sim::{Broken, Options, Summary, run, shrink};
+use wallaby_sim::{Broken, Kind, Options, Summary, run, shrink};
 
 /// Most failing seeds that are shrunk and shown; the others are only named.
 const SHOWN: usize = 3;
@@ -34,9 +34,9 @@ struct Cli {
     /// With --log: show the events of the shrunk plan, too
     #[arg(long, requires = "log")]
     shrunk: bool,
-    /// Run worlds without faults: no call may fail in them
-    #[arg(long)]
-    calm: bool,
+    /// Run worlds in which only this goes wrong
+    #[arg(long, value_enum)]
+    kind: Option<Kind>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -75,7 +75,7 @@ fn one(seed: u64, cli: &Cli) -> anyhow::Result<bool> {
     let options = Options {
         log: cli.log,
         broken: cli.broken,
-        calm: cli.calm,
+        kind: cli.kind,
     };
     let plan = options.plan(seed);
     let report = run(&plan, options);
@@ -111,7 +111,7 @@ fn many(cli: &Cli) -> anyhow::Result<bool> {
     let options = Options {
         log: false,
         broken: cli.broken,
-        calm: cli.calm,
+        kind: cli.kind,
     };
     let bar = match std::io::stderr().is_terminal() {
         true => ProgressBar::new(cli.seeds)
@@ -146,9 +146,12 @@ fn describe(seed: u64, options: Options, log: bool) -> String {
         Some(broken) => format!(" --broken {}", broken.name()),
         None => String::new(),
     };
-    let calm = if options.calm { " --calm" } else { "" };
+    let kind = match options.kind {
+        Some(kind) => format!(" --kind {}", kind.name()),
+        None => String::new(),
+    };
     let mut text = format!(
-        "replay: cargo run -p wallaby-sim --release -- --seed {seed}{calm}{broken} --log\n"
+        "replay: cargo run -p wallaby-sim --release -- --seed {seed}{kind}{broken} --log\n"
     );
     if let Some(small) = shrink(&options.plan(seed), options) {
         let report = run(

@@ -164,6 +164,8 @@ pub struct LinkPlan {
     pub(crate) corruption: u32,
     /// In how many of a million cases a request comes a second time out of its session, as from one that filters nothing.
     pub(crate) echoes: u32,
+    /// In how many of a million cases what needs no credit (a ping, a pong, an end) is lost, as where there was no room for it.
+    pub(crate) words_lost: u32,
     /// Bytes that nobody acknowledges for so long end a connection.
     pub(crate) patience: Duration,
     /// Bytes a second.
@@ -239,6 +241,9 @@ impl Plan {
         if random.one_in(16) && !crash && !lost_end && !queues && !survivor {
             plan.add_close(&mut random);
         }
+        if plan.faults.is_empty() && next(14).one_in(16) {
+            plan.links.words_lost = 3_000;
+        }
         plan
     }
 
@@ -257,23 +262,6 @@ impl Plan {
         for node in &mut self.nodes {
             node.places = (random.one_in(2)).then(|| random.between(1, 3) as usize);
         }
-    }
-
-    /// A world in which nothing goes wrong and no call is given up: every call must come to a good end, be its handlers
-    /// slower than its timeout, its messages large and its links slow.
-    pub fn calm(seed: u64) -> Self {
-        let mut plan = Self::random(seed);
-        plan.faults.clear();
-        for node in &mut plan.nodes {
-            (node.requests, node.places) = (ROOMY, None);
-        }
-        plan.calls
-            .retain(|call| !call.roots.iter().any(Hop::is_stuck));
-        for call in &mut plan.calls {
-            call.abort = None;
-            call.deadline = call.deadline.max(Duration::from_secs(60));
-        }
-        plan
     }
 
     /// Three servers, if there are so many.
@@ -326,7 +314,7 @@ impl Plan {
 
     /// A server delegates twice and is gone before anybody asks it. The end of its second child takes its manifest along, and is
     /// lost with its connection: only who sent that can still tell how the branch above ended.
-    fn add_lost_end(&mut self, random: &mut Random) {
+    pub(crate) fn add_lost_end(&mut self, random: &mut Random) {
         let Some([home, near, far]) = self.three(random) else {
             return;
         };
@@ -602,7 +590,7 @@ fn random_fork(random: &mut Random, purpose: u64) -> Random {
 
 impl LinkPlan {
     /// The same links while hardly anything delays what they carry.
-    fn quick(self) -> Self {
+    pub(crate) fn quick(self) -> Self {
         Self {
             latency: self.latency.min(MS),
             jitter: self.jitter.min(MS),
@@ -671,6 +659,7 @@ impl LinkPlan {
                 0
             },
             echoes: if random.one_in(8) { 50_000 } else { 0 },
+            words_lost: 0,
             // A little more than the protocol's own, or as long as operating systems take.
             patience: Duration::from_secs(if random.one_in(3) { 900 } else { 12 }),
             bandwidth: if random.one_in(3) {
@@ -941,6 +930,7 @@ impl fmt::Display for Plan {
             duplication,
             corruption,
             echoes,
+            words_lost,
             patience,
             bandwidth,
             buffer,
@@ -949,7 +939,7 @@ impl fmt::Display for Plan {
             f,
             "links: {latency:?} to {:?}, {spikes} ppm up to {spike:?} more, {pieces} ppm in pieces, {bandwidth} bytes/s, \
              {buffer} bytes buffered, given up after {patience:?}; datagrams: {loss} ppm lost, {duplication} ppm twice, {corruption} ppm damaged; \
-             {echoes} ppm of requests echoed",
+             {echoes} ppm of requests echoed; {words_lost} ppm of pings, pongs and ends lost",
             latency + jitter
         )?;
         for (index, node) in self.nodes.iter().enumerate() {

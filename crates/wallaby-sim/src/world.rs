@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::{Coverage, Point};
+use crate::kinds::Kind;
 use crate::network::{LinkId, Network, Segment, Side, Socket};
 use crate::node::{Input, Node};
 use crate::oracle::{Oracle, Outcome, Rule, Violation};
@@ -30,16 +31,16 @@ pub struct Options {
     pub log: bool,
     /// What is deliberately wrong in it.
     pub broken: Option<Broken>,
-    /// Seeds name worlds without faults ([`Plan::calm`]).
-    pub calm: bool,
+    /// Seeds name worlds of this kind alone.
+    pub kind: Option<Kind>,
 }
 
 impl Options {
     /// The world that a seed names.
     pub fn plan(self, seed: u64) -> Plan {
-        match self.calm {
-            true => Plan::calm(seed),
-            false => Plan::random(seed),
+        match self.kind {
+            Some(kind) => kind.plan(seed),
+            None => Plan::random(seed),
         }
     }
 }

@@ -13,6 +13,7 @@ use wallaby_proto::{CallId, Code, Facts, NodeId, RequestId, Status};
 
 use super::node_at;
 use crate::broken::Broken;
+use crate::plan::LinkPlan;
 use crate::random::Random;
 use crate::workload::Task;
 
@@ -28,6 +29,8 @@ pub(super) enum Fact {
     Opened(ConnId, NodeId),
     SessionEnded(ConnId, Cause),
     Came(Option<ConnId>, Message),
+    /// What came is lost.
+    Lost,
     Judged(Judged),
     /// A request sends a message; whether that is its last one, and its first.
     Released {
@@ -80,6 +83,8 @@ pub(super) struct Eyes {
     broken: Option<Broken>,
     /// In how many of a million cases a request comes twice.
     echoes: u32,
+    /// In how many what needs no credit is lost.
+    words_lost: u32,
     random: Random,
     facts: Vec<Fact>,
     /// The task of the request that came last, and a copy of it if it is to come again.
@@ -103,12 +108,13 @@ impl Eyes {
     pub(super) fn new(
         node: NodeId,
         broken: Option<Broken>,
-        (echoes, random): (u32, Random),
+        (links, random): (&LinkPlan, Random),
     ) -> Self {
         Self {
             node,
             broken,
-            echoes,
+            echoes: links.echoes,
+            words_lost: links.words_lost,
             random,
             facts: Vec::new(),
             task: None,
@@ -134,6 +140,14 @@ impl Eyes {
 
     fn runs(&self, call: CallId) -> bool {
         self.running.keys().any(|(running, _)| *running == call)
+    }
+
+    fn is_lost(&mut self, message: &Message) -> bool {
+        let is_word = matches!(
+            message,
+            Message::Ping(_) | Message::Pong(_) | Message::End(_)
+        );
+        is_word && self.random.chance(self.words_lost)
     }
 
     /// Makes something else of what comes.
@@ -196,6 +210,10 @@ impl Probe for Eyes {
     }
 
     fn comes(&mut self, from: Option<ConnId>, message: &mut Message) -> bool {
+        if from.is_some() && self.words_lost > 0 && self.is_lost(message) {
+            self.facts.push(Fact::Lost);
+            return false;
+        }
         self.spoil(message);
         if let Message::Pong(pong) = message
             && pong.announced

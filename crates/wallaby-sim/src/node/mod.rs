@@ -133,7 +133,7 @@ impl Node {
             cookies,
         };
         let random = context.random.fork(0x6579);
-        let eyes = Eyes::new(id, context.broken, (context.plan.links.echoes, random));
+        let eyes = Eyes::new(id, context.broken, (&context.plan.links, random));
         let mut config = config(plan, &context.plan.links);
         if context.is(Broken::NoQuestion) {
             config.confirm_after = eyes::FOR_EVER.timeout;

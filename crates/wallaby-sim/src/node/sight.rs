@@ -60,6 +60,7 @@ impl Node {
             }
             Fact::SessionEnded(conn, cause) => self.session_ended(conn, &cause, context),
             Fact::Came(from, message) => self.came(from, &message, context),
+            Fact::Lost => context.hit(Point::FaultWordLost),
             Fact::Judged(judged) => self.judged(judged, context),
             Fact::Released {
                 by,

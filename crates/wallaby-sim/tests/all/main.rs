@@ -3,5 +3,6 @@
 
 mod broken;
 mod determinism;
+mod kinds;
 mod program;
 mod seeds;

@@ -8,10 +8,8 @@
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
 //! | `claims` | the server half towards who only says that it is the initiator |
 //! | `roo` | the known defects of the thesis' implementation, one test each |
-//! | `random` | both halves in a small world with faults, against an oracle that saw everything |
 //!
-//! `WALLABY_CASES=20` runs twenty times as many random worlds; `WALLABY_SEED=7` runs only that one, and tells what
-//! happens.
+//! Random worlds, in which whole endpoints run with faults and an oracle sees everything, are those of `crates/wallaby-sim`.
 
 mod allocations;
 mod asking;
@@ -21,7 +19,6 @@ mod judging;
 mod limits;
 mod names;
 mod onward;
-mod random;
 mod rates;
 mod recalling;
 mod refusing;
@@ -32,4 +29,3 @@ mod shelf;
 mod stopping;
 mod tolerant;
 mod waiting;
-mod world;

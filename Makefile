@@ -8,7 +8,8 @@ CHAOS = $(CARGO) run -q -p wallaby-chaos --locked --profile sim --
 LINTED = CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ $(CARGO) --config 'build.rustc-workspace-wrapper="clippy-driver"'
 # Tests that compute for longer than it takes to optimise them.
 COMPUTED = -p wallaby-sim -p wallaby-model
-# What users read; wallaby-chain-wasm is not among it, as all of wasmtime would be checked for that alone.
+# What users read; wallaby-chain-wasm and wallaby-build are not among it, as all of wasmtime, and of protox and prost-build, would be
+# checked for that alone.
 DOCUMENTED = -p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls \
 	-p wallaby-chain -p wallaby-chain-guest
 # Handed to the program: make demo ARGS="--link 1ms", make bench ARGS="--pin 0 --json"

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Type-checks the published crates for other systems, and with the oldest Rust that Cargo.toml states: as far as rustup can have
 # the targets and that toolchain. What it cannot have is named and left out.
+#
+#   scripts/platforms.sh                      without wallaby-build: it touches nothing but files, and what it depends on takes long
+#   scripts/platforms.sh -p wallaby-build     with it; other crates, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PATH=$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin
-published=(-p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls)
+published=(-p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls "$@")
 targets=(aarch64-apple-darwin x86_64-pc-windows-gnu)
 
 command -v rustup >/dev/null || {

@@ -132,7 +132,8 @@ struct Readme;
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
 
-/// And those of the guide; that of `docs/guide/testing.md` is compiled by `wallaby-sim`, which has the simulated network.
+/// And those of the guide; that of `docs/guide/testing.md` is compiled by `wallaby-sim`, which has the simulated network, that of
+/// `docs/guide/changing-types.md` by `wallaby-library`, which has `.proto` files.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/first-service.md")]
 #[doc = include_str!("../../../docs/guide/services-and-types.md")]
@@ -142,7 +143,6 @@ struct PollingPage;
 #[doc = include_str!("../../../docs/guide/failures.md")]
 #[doc = include_str!("../../../docs/guide/middleware-and-security.md")]
 #[doc = include_str!("../../../docs/guide/operation.md")]
-#[doc = include_str!("../../../docs/guide/changing-types.md")]
 struct Guide;
 
 /// And that of the page about security.

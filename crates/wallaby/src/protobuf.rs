@@ -1,7 +1,8 @@
-//! What messages of Protocol Buffers need to be arguments and answers of methods, for the codec [`Protobuf`](crate::codec::Protobuf).
+//! What messages of Protocol Buffers need to be arguments and answers of methods, for the codec
+//! [`Protobuf`](crate::codec::Protobuf).
 //!
-//! Code that `wallaby-build` generates has all of it, and uses [`prost`] from here: a program does not need it as a dependency of its own.
-//! It needs `prost-types` where its files use types of `google.protobuf` other than `Empty` and the wrappers of single values.
+//! Code that `wallaby-build` generates has all of it, and uses [`prost`] from here: a program does not need it as a dependency of its
+//! own. It needs `prost-types` where its files use types of `google.protobuf` other than `Empty` and the wrappers of single values.
 
 pub use prost;
 
@@ -14,7 +15,7 @@ pub use crate::__messages as messages;
 /// message, which the arguments of a method are.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no message of Protocol Buffers that methods can take or give",
-    note = "wallaby-build compiles .proto files; `wallaby::protobuf::messages!(..)` says it of a message of prost that has a `prost::Name`"
+    note = "wallaby-build compiles .proto files; `wallaby::protobuf::messages!(..)` is for messages of prost that have a `prost::Name`"
 )]
 pub trait NamedMessage: prost::Message + prost::Name + Default + 'static {
     /// The files that define it, as a `FileDescriptorSet`, for tools that do not have it; empty where they are not known.

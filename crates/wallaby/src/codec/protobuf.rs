@@ -25,8 +25,8 @@ use crate::schema::{Schema, Shape};
 /// knows the newest type, or passes payloads on unread ([`RawRequest`](crate::RawRequest)).
 ///
 /// Bytes that are no such message are an error that names the field. A request that its server cannot read ends with a status of
-/// [`Code::InvalidArgument`](crate::Code::InvalidArgument), an answer is [`CallError::Decode`](crate::CallError::Decode). Messages are
-/// inside each other 100 levels deep at most.
+/// [`Code::InvalidArgument`](crate::Code::InvalidArgument), an answer is [`CallError::Decode`](crate::CallError::Decode). Messages
+/// are inside each other 100 levels deep at most.
 ///
 /// ```
 /// use wallaby::codec::Protobuf;

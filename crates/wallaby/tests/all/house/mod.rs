@@ -18,6 +18,7 @@ const LAYERS: &[&str] = &[
     "wallaby-model",
     "wallaby-idl",
     "wallaby-macros",
+    "wallaby-build",
     "wallaby-link",
     "wallaby",
     "wallaby-sim",
@@ -36,6 +37,7 @@ const LAYERS: &[&str] = &[
     "wallaby-cli",
     "wallaby-graph",
     "wallaby-chord",
+    "wallaby-library",
     "wallaby-raytrace",
 ];
 

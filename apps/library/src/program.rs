@@ -1,0 +1,92 @@
+//! What both versions of the program have in common.
+
+use std::env;
+use std::error::Error;
+
+use wallaby::codec::Protobuf;
+use wallaby::{Address, Endpoint, Many, Request, Status, Streaming, items};
+
+use crate::protos::library::{Book, Counted, Query, Shelf, shelf};
+
+/// What they have not.
+pub(crate) struct Version {
+    /// The books of its shelves.
+    pub(crate) books: fn() -> Vec<Book>,
+    /// The question for books with this word.
+    pub(crate) query: fn(String) -> Query,
+    /// Whether a book is an answer.
+    pub(crate) fits: fn(&Book, &Query) -> bool,
+    /// A book in words.
+    pub(crate) text: fn(&Book) -> String,
+}
+
+struct MyShelf {
+    version: Version,
+    next: Option<Address>,
+}
+
+#[wallaby::serve]
+impl Shelf for MyShelf {
+    async fn find(
+        &self,
+        request: Request<Many<Book>, Protobuf>,
+        query: Query,
+    ) -> Result<(), Status> {
+        if let Some(next) = &self.next {
+            request.delegate(next, shelf::find(query.clone())).await?;
+        }
+        for book in (self.version.books)() {
+            if (self.version.fits)(&book, &query) {
+                request.reply(book).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn count(&self, mut books: Streaming<Book, Protobuf>) -> Result<Counted, Status> {
+        let mut counted = Counted::default();
+        while let Some(book) = books.next().await {
+            counted.books += u32::from(!book?.title.is_empty());
+        }
+        Ok(counted)
+    }
+}
+
+/// Does what the command line says.
+pub(crate) async fn run(version: Version) -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["serve"] => serve(version, None).await,
+        ["serve", next] => serve(version, Some(next.parse()?)).await,
+        ["find", server, word] => find(version, &server.parse()?, word).await,
+        ["count", server] => count(version, &server.parse()?).await,
+        _ => Err("expected: serve [NEXT], find SERVER WORD, or count SERVER".into()),
+    }
+}
+
+async fn serve(version: Version, next: Option<Address>) -> Result<(), Box<dyn Error>> {
+    let shelf = shelf::service(MyShelf { version, next });
+    let builder = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(shelf);
+    let endpoint = builder.bind().await?;
+    println!("{}", endpoint.address().ok_or("it listens")?);
+    std::future::pending().await
+}
+
+async fn find(version: Version, server: &Address, word: &str) -> Result<(), Box<dyn Error>> {
+    let client = Endpoint::client()?;
+    let query = (version.query)(word.to_owned());
+    let found = shelf::at(&client, server).find(query).collect().await?;
+    let mut found: Vec<String> = found.iter().map(version.text).collect();
+    found.sort();
+    println!("{}", found.join("\n"));
+    Ok(())
+}
+
+async fn count(version: Version, server: &Address) -> Result<(), Box<dyn Error>> {
+    let client = Endpoint::client()?;
+    let books = items((version.books)());
+    let counted = shelf::at(&client, server).count(books).await?;
+    println!("{} books", counted.books);
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call`, `health` and `top`
-//! ask endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are.
+//! ask endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are, `proto` compiles
+//! .proto files.
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -8,6 +9,8 @@ mod demo;
 mod onc;
 mod output;
 mod progress;
+#[cfg(feature = "proto")]
+mod proto;
 mod remote;
 #[cfg(feature = "bench")]
 mod thesis;
@@ -47,6 +50,10 @@ enum Command {
     #[cfg(feature = "onc")]
     #[command(subcommand)]
     Onc(onc::Onc),
+    /// Work with .proto files, the interfaces of Protocol Buffers
+    #[cfg(feature = "proto")]
+    #[command(subcommand)]
+    Proto(proto::Proto),
     /// A server of a benchmark, which starts it itself
     #[cfg(feature = "bench")]
     #[command(hide = true)]
@@ -64,6 +71,8 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         #[cfg(feature = "onc")]
         Command::Onc(onc) => onc.run(),
+        #[cfg(feature = "proto")]
+        Command::Proto(proto) => proto.run(),
         #[cfg(feature = "bench")]
         Command::BenchServer { arguments } => {
             wallaby_bench::server_main(&wallaby_bench::Own::ALL, arguments)
@@ -90,8 +99,8 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         }
         return ExitCode::from(INTERRUPTED);
     }
-    #[cfg(feature = "onc")]
-    if error.is::<onc::Reported>() {
+    #[cfg(any(feature = "onc", feature = "proto"))]
+    if error.is::<output::Reported>() {
         eprintln!("{error}");
         return ExitCode::FAILURE;
     }

@@ -14,6 +14,21 @@ impl fmt::Display for Exit {
 
 impl std::error::Error for Exit {}
 
+/// An error whose text is complete.
+#[cfg(any(feature = "onc", feature = "proto"))]
+#[derive(Debug)]
+pub(crate) struct Reported(pub(crate) String);
+
+#[cfg(any(feature = "onc", feature = "proto"))]
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(any(feature = "onc", feature = "proto"))]
+impl std::error::Error for Reported {}
+
 /// Somebody else's words in one line: what would control a terminal is escaped, in a way that JSON has, too.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

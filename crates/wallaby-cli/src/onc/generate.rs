@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use wallaby_idl::onc::Compiler;
 
-use super::Reported;
+use crate::output::Reported;
 
 #[derive(Debug, Args)]
 pub(crate) struct Gen {

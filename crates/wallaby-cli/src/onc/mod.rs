@@ -28,15 +28,3 @@ impl Onc {
         }
     }
 }
-
-/// An error whose text is complete.
-#[derive(Debug)]
-pub(crate) struct Reported(String);
-
-impl std::fmt::Display for Reported {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Reported {}

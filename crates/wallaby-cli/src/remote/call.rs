@@ -10,12 +10,20 @@ use clap::Args;
 use serde_json::{Value, json};
 use wallaby::reflection::{Follows, MethodDescription, Signature};
 use wallaby::schema::{Schema, Shape};
-use wallaby::{CallError, Outcome, RawCall};
+use wallaby::{CallError, Client, Outcome, RawCall};
 use wallaby_program::output;
 
 use super::list::signature;
+#[cfg(feature = "proto")]
+use super::messages::Messages;
 use super::{Asking, block_on, decode, encode};
 use crate::output::{Exit, plain};
+
+/// The codecs whose payloads it can make and read.
+#[cfg(feature = "proto")]
+const KNOWN: &str = "'postcard' with types, 'protobuf', and 'raw'";
+#[cfg(not(feature = "proto"))]
+const KNOWN: &str = "'postcard' with types, and 'raw' ('protobuf' with its feature 'proto')";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -26,8 +34,9 @@ Examples:
 
 Values in JSON: structs are objects (a field that is an Option may be missing), tuples and lists arrays, maps objects or
 arrays of pairs, None is null, variants \"Name\" or {\"Name\": ..}, u128 and i128 strings of digits, bytes base64 or an array of
-numbers (a Vec<u8> is a list of numbers), NaN and infinities the strings \"NaN\", \"inf\", \"-inf\". Of a method with codec raw the
-argument is taken as it is, and answers are printed as text, or as base64 after 'base64:'.
+numbers (a Vec<u8> is a list of numbers), NaN and infinities the strings \"NaN\", \"inf\", \"-inf\". Messages of a method with codec
+protobuf are in the JSON of Protocol Buffers. Of a method with codec raw the argument is taken as it is, and answers are printed
+as text, or as base64 after 'base64:'.
 Answers go to standard output, a line each; statuses and the trace to standard error.
 
 Exit status: 0 if the call is complete without statuses, 1 if nothing was called, 2 if the command line is wrong, 3 if
@@ -55,7 +64,7 @@ impl Call {
             let definition = method.definition();
             let definition =
                 definition.context("the server's description of the method is wrong")?;
-            let types = Types::of(&method)?;
+            let types = Types::of(&client, &method).await?;
             let payload = types.payload(self.arguments()?).with_context(|| {
                 format!("the arguments do not fit {}", plain(&signature(&method)))
             })?;
@@ -87,7 +96,7 @@ impl Call {
         while let Some(answer) = call.next().await {
             let shown = answer.map(|answer| types.answer(&answer.payload));
             match shown {
-                Ok(Ok(answer)) if self.json && types.raw => {
+                Ok(Ok(answer)) if self.json && types.are_raw() => {
                     output::line(format_args!("{{\"answer\":{}}}", json!(answer)))?;
                 }
                 Ok(Ok(answer)) if self.json => {
@@ -152,15 +161,27 @@ fn in_json(error: &CallError) -> Value {
     })
 }
 
-/// The types of a method's arguments and of its answer.
-struct Types<'a> {
-    raw: bool,
-    arguments: Option<&'a Schema>,
-    answer: Option<&'a Schema>,
+/// The types of a method's arguments and of its answer, by its codec.
+enum Types<'a> {
+    Raw,
+    Postcard {
+        arguments: &'a Schema,
+        answer: &'a Schema,
+    },
+    #[cfg(feature = "proto")]
+    Protobuf(Messages),
 }
 
 impl<'a> Types<'a> {
-    fn of(method: &'a MethodDescription) -> anyhow::Result<Self> {
+    #[cfg_attr(
+        not(feature = "proto"),
+        expect(
+            unused_variables,
+            clippy::unused_async,
+            reason = "only messages are asked for"
+        )
+    )]
+    async fn of(client: &Client, method: &'a MethodDescription) -> anyhow::Result<Self> {
         let name = &method.name;
         let signature = method.signature.as_ref();
         if let Some(Signature { follows, .. }) = signature
@@ -168,25 +189,30 @@ impl<'a> Types<'a> {
         {
             bail!("bytes or items follow the requests of {name}, which this program cannot send");
         }
-        let types = Self {
-            raw: method.codec == "raw",
-            arguments: signature.and_then(|signature| signature.arguments.as_ref()),
-            answer: signature.and_then(|signature| signature.answer.as_ref()),
-        };
-        let known =
-            method.codec == "postcard" && types.arguments.is_some() && types.answer.is_some();
-        if !types.raw && !known {
-            let codec = plain(&method.codec);
-            bail!(
-                "{name} has the codec {codec:?} or no types: this program knows 'postcard' with types, and 'raw'"
-            );
+        let arguments = signature.and_then(|signature| signature.arguments.as_ref());
+        let answer = signature.and_then(|signature| signature.answer.as_ref());
+        match (&*method.codec, arguments, answer) {
+            ("raw", ..) => Ok(Self::Raw),
+            ("postcard", Some(arguments), Some(answer)) => Ok(Self::Postcard { arguments, answer }),
+            #[cfg(feature = "proto")]
+            ("protobuf", ..) => Ok(Self::Protobuf(Messages::ask(client, method).await?)),
+            (codec, ..) => {
+                let codec = plain(codec);
+                bail!("{name} has the codec {codec:?} or no types: this program knows {KNOWN}")
+            }
         }
-        Ok(types)
+    }
+
+    fn are_raw(&self) -> bool {
+        matches!(self, Self::Raw)
     }
 
     fn payload(&self, text: Vec<u8>) -> anyhow::Result<Bytes> {
-        let Some(schema) = self.arguments.filter(|_| !self.raw) else {
-            return Ok(text.into());
+        let schema = match self {
+            Self::Raw => return Ok(text.into()),
+            #[cfg(feature = "proto")]
+            Self::Protobuf(messages) => return messages.payload(&text),
+            Self::Postcard { arguments, .. } => arguments,
         };
         let given = match text.iter().all(u8::is_ascii_whitespace) {
             true => json!([]),
@@ -203,9 +229,11 @@ impl<'a> Types<'a> {
     }
 
     fn answer(&self, payload: &Bytes) -> Result<String, String> {
-        match self.answer.filter(|_| !self.raw) {
-            Some(schema) => decode::decode(schema, payload),
-            None => Ok(match std::str::from_utf8(payload) {
+        match self {
+            Self::Postcard { answer, .. } => decode::decode(answer, payload),
+            #[cfg(feature = "proto")]
+            Self::Protobuf(messages) => messages.answer(payload),
+            Self::Raw => Ok(match std::str::from_utf8(payload) {
                 Ok(text) => text.to_owned(),
                 Err(_) => format!("base64:{}", BASE64_STANDARD.encode(payload)),
             }),

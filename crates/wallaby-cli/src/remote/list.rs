@@ -5,9 +5,12 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::json;
+use wallaby::Client;
 use wallaby::reflection::{MethodDescription, Signature};
 use wallaby_program::output;
 
+#[cfg(feature = "proto")]
+use super::messages::Files;
 use super::{Asking, block_on, is_own};
 use crate::output::plain;
 
@@ -40,16 +43,50 @@ impl List {
             if !is_own(&self.prefix) {
                 methods.retain(|method| !is_own(&method.name));
             }
-            match self.json {
-                true => output::line(json!(methods)),
-                false => output::text(text(&methods)),
+            if self.json {
+                return output::line(json!(methods));
             }
+            let more = messages(&client, &self.prefix, &methods).await;
+            output::text(text(&methods, &more))
         })
     }
 }
 
+/// What is to be said of a service, besides its types, by its name: the messages of its methods. None if the server does not tell.
+#[cfg(feature = "proto")]
+async fn messages(
+    client: &Client,
+    prefix: &str,
+    methods: &[MethodDescription],
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut all: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    let with_messages = |method: &&MethodDescription| method.codec == "protobuf";
+    let methods: Vec<_> = methods.iter().filter(with_messages).collect();
+    if !methods.is_empty()
+        && let Ok(files) = Files::ask(client, prefix, methods.len()).await
+    {
+        for method in methods {
+            let texts = all.entry(service(&method.name).0.to_owned()).or_default();
+            files.texts(method, texts);
+        }
+    }
+    all
+}
+
+#[cfg(not(feature = "proto"))]
+async fn messages(
+    _: &Client,
+    _: &str,
+    _: &[MethodDescription],
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    BTreeMap::new()
+}
+
 /// The services, each with its methods and their types.
-fn text(methods: &[MethodDescription]) -> String {
+fn text(
+    methods: &[MethodDescription],
+    more: &BTreeMap<String, BTreeMap<String, String>>,
+) -> String {
     let mut services: BTreeMap<&str, Vec<&MethodDescription>> = BTreeMap::new();
     for method in methods {
         services
@@ -70,8 +107,11 @@ fn text(methods: &[MethodDescription]) -> String {
                 }
             }
         }
-        for (name, definition) in types {
-            let _ = writeln!(out, "  {}", plain(&definition.text(name)));
+        for (type_name, definition) in types {
+            let _ = writeln!(out, "  {}", plain(&definition.text(type_name)));
+        }
+        for text in more.get(name).into_iter().flat_map(BTreeMap::values) {
+            let _ = writeln!(out, "  {}", plain(text));
         }
     }
     out

@@ -5,6 +5,8 @@ mod decode;
 mod encode;
 mod health;
 mod list;
+#[cfg(feature = "proto")]
+mod messages;
 mod top;
 
 use std::path::PathBuf;

@@ -3,4 +3,6 @@
 
 mod demo;
 mod onc;
+#[cfg(feature = "proto")]
+mod proto;
 mod remote;

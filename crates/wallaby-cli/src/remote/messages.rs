@@ -1,0 +1,189 @@
+//! From JSON to messages of Protocol Buffers and back, by the files that define them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use prost_reflect::prost::Message;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor,
+};
+use serde_json::Value;
+use wallaby::reflection::{DESCRIPTORS, Follows, MethodDescription, Signature};
+use wallaby::schema::{Schema, Shape};
+use wallaby::{Client, Code};
+
+/// So many sets of files there are for a method at most: of what it takes, of what follows, and of what it gives.
+const MOST_SETS: usize = 3;
+
+/// Files that a server has told.
+pub(super) struct Files(Vec<DescriptorPool>);
+
+/// The messages that a method takes and gives.
+pub(super) struct Messages {
+    argument: MessageDescriptor,
+    answer: MessageDescriptor,
+}
+
+impl Files {
+    /// Asks the server what the messages of so many methods look like, whose names begin with the prefix.
+    pub(super) async fn ask(client: &Client, prefix: &str, methods: usize) -> anyhow::Result<Self> {
+        let mut sets = client.call(&DESCRIPTORS, (prefix.to_owned(),));
+        // Each set has a pool of its own, as two may have files of one name. This one has what comes with Protocol Buffers.
+        let mut pools = vec![DescriptorPool::global()];
+        while let Some(set) = sets.next().await {
+            let set = match set {
+                Err(error) if error.code() == Code::Unimplemented => {
+                    bail!("the server is too old to tell what messages look like")
+                }
+                set => set.context("cannot ask the server what messages look like")?,
+            };
+            let pool = DescriptorPool::decode(&set[..]);
+            pools.push(pool.context("what the server says of its messages is wrong")?);
+            if pools.len() > methods * MOST_SETS {
+                break;
+            }
+        }
+        Ok(Self(pools))
+    }
+
+    fn message(&self, name: &str) -> Option<MessageDescriptor> {
+        let mut found = self.0.iter().rev();
+        found.find_map(|pool| pool.get_message_by_name(name))
+    }
+
+    /// The message that a schema names.
+    fn find(&self, schema: Option<&Schema>) -> anyhow::Result<MessageDescriptor> {
+        let name = schema.and_then(name_of);
+        let name = name.context("the server does not name its messages")?;
+        let message = self.message(name);
+        message.with_context(|| format!("the server does not tell what a {name} looks like"))
+    }
+
+    /// What the messages of a method look like in a `.proto` file, and those inside them, by their full names.
+    pub(super) fn texts(&self, method: &MethodDescription, texts: &mut BTreeMap<String, String>) {
+        let Some(Signature {
+            arguments,
+            answer,
+            follows,
+            ..
+        }) = &method.signature
+        else {
+            return;
+        };
+        let items = match follows {
+            Follows::ItemsOf(items) => items.as_ref(),
+            Follows::Nothing | Follows::Bytes => None,
+        };
+        let schemas = [arguments.as_ref(), items, answer.as_ref()];
+        let names = schemas.into_iter().flatten().filter_map(name_of);
+        let mut messages: Vec<_> = names.filter_map(|name| self.message(name)).collect();
+        while let Some(message) = messages.pop() {
+            let name = message.full_name().to_owned();
+            if name.starts_with("google.protobuf.") || texts.contains_key(&name) {
+                continue;
+            }
+            for field in message.fields() {
+                match value_of(&field).kind() {
+                    Kind::Message(inside) => messages.push(inside),
+                    Kind::Enum(inside) => {
+                        texts.insert(inside.full_name().to_owned(), enum_text(&inside));
+                    }
+                    _ => {}
+                }
+            }
+            texts.insert(name, message_text(&message));
+        }
+    }
+}
+
+/// The message that this is.
+fn name_of(schema: &Schema) -> Option<&str> {
+    match &schema.root {
+        Shape::Unit => Some("google.protobuf.Empty"),
+        Shape::Named(name) => Some(name),
+        Shape::Tuple(parts) if let [Shape::Named(name)] = &parts[..] => Some(name),
+        _ => None,
+    }
+}
+
+/// The field, or that of the values where it is a map.
+fn value_of(field: &FieldDescriptor) -> FieldDescriptor {
+    match field.kind() {
+        Kind::Message(entry) if field.is_map() => entry.map_entry_value_field(),
+        _ => field.clone(),
+    }
+}
+
+fn message_text(message: &MessageDescriptor) -> String {
+    let mut text = format!("message {} {{", message.full_name());
+    for field in message.fields() {
+        let kind = match field.kind() {
+            Kind::Message(entry) if field.is_map() => {
+                let key = entry.map_entry_key_field().kind();
+                format!("map<{key:?}, {:?}>", value_of(&field).kind())
+            }
+            kind if field.is_list() => format!("repeated {kind:?}"),
+            kind => match field.containing_oneof() {
+                Some(oneof) if !oneof.is_synthetic() => format!("oneof {} {kind:?}", oneof.name()),
+                Some(_) => format!("optional {kind:?}"),
+                None => format!("{kind:?}"),
+            },
+        };
+        text += &format!(" {kind} {} = {};", field.name(), field.number());
+    }
+    text + " }"
+}
+
+fn enum_text(definition: &EnumDescriptor) -> String {
+    let values = definition.values();
+    let values = values.map(|value| format!(" {} = {};", value.name(), value.number()));
+    let values: String = values.collect();
+    format!("enum {} {{{values} }}", definition.full_name())
+}
+
+impl Messages {
+    /// Asks the server what the messages of a method look like.
+    pub(super) async fn ask(client: &Client, method: &MethodDescription) -> anyhow::Result<Self> {
+        let Some(signature) = &method.signature else {
+            bail!("the server does not tell the messages of {}", method.name);
+        };
+        let files = Files::ask(client, &method.name, 1).await?;
+        let Signature {
+            arguments, answer, ..
+        } = signature;
+        Ok(Self {
+            argument: files.find(arguments.as_ref())?,
+            answer: files.find(answer.as_ref())?,
+        })
+    }
+
+    /// The payload for a text in JSON: a message, or an array of one or none.
+    pub(super) fn payload(&self, text: &[u8]) -> anyhow::Result<Bytes> {
+        let given = match text.iter().all(u8::is_ascii_whitespace) {
+            true => Value::Array(Vec::new()),
+            false => serde_json::from_slice(text).context("this is no JSON")?,
+        };
+        let message = match given {
+            Value::Array(mut all) if all.len() < 2 => all.pop().unwrap_or_else(|| self.none()),
+            given => given,
+        };
+        let message = DynamicMessage::deserialize(self.argument.clone(), message);
+        let message =
+            message.map_err(|error| anyhow::anyhow!("{}: {error}", self.argument.full_name()))?;
+        Ok(message.encode_to_vec().into())
+    }
+
+    /// What stands for a message of which nothing is said.
+    fn none(&self) -> Value {
+        let none = DynamicMessage::new(self.argument.clone());
+        serde_json::to_value(none).unwrap_or(Value::Null)
+    }
+
+    /// An answer as JSON.
+    pub(super) fn answer(&self, payload: &Bytes) -> Result<String, String> {
+        let answer = DynamicMessage::decode(self.answer.clone(), payload.clone());
+        let answer = answer.map_err(|error| format!("{}: {error}", self.answer.full_name()))?;
+        serde_json::to_string(&answer).map_err(|error| error.to_string())
+    }
+}

@@ -168,6 +168,16 @@ struct Book {
 #[prost(prost_path = "prost")]
 struct Secret {}
 
+/// What is told of it is no file.
+#[derive(Clone, PartialEq, prost::Message)]
+#[prost(prost_path = "prost")]
+struct Broken {}
+
+impl prost::Name for Broken {
+    const PACKAGE: &'static str = "test.library";
+    const NAME: &'static str = "Broken";
+}
+
 impl prost::Name for Query {
     const PACKAGE: &'static str = "test.library";
     const NAME: &'static str = "Query";
@@ -185,6 +195,7 @@ impl prost::Name for Secret {
 
 wallaby::protobuf::messages!(descriptors = descriptors(); Query, Book);
 wallaby::protobuf::messages!(Secret);
+wallaby::protobuf::messages!(descriptors = b"\x0a\x7f"; Broken);
 
 /// What the file defines.
 fn descriptors() -> &'static [u8] {
@@ -205,7 +216,17 @@ trait Shelf {
     async fn size() -> u64;
 }
 
+#[wallaby::service(package = "test.broken", codec = Protobuf)]
+trait Odd {
+    async fn store(broken: Broken);
+}
+
 struct Server;
+
+#[wallaby::serve]
+impl Odd for Server {
+    async fn store(&self, _: Broken) {}
+}
 
 #[wallaby::serve]
 impl Shelf for Server {
@@ -245,6 +266,7 @@ fn methods_with_messages_are_called_with_json() {
         .listen("tcp://127.0.0.1:0")
         .serve(shelf::service(Server));
     let server = runtime.block_on(builder.bind()).unwrap();
+    server.serve(odd::service(Server)).unwrap();
     let address = server.address().unwrap().to_string();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby"));
@@ -306,6 +328,20 @@ fn methods_with_messages_are_called_with_json() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(stderr(&output).contains(expected), "{expected}: {output:?}");
     }
+
+    let output = run(&["call", &address, "test.broken.Odd/store", "{}"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stderr(&output);
+    assert!(
+        said.contains("what the server says of its messages is wrong"),
+        "{said}"
+    );
+    // The rest of what it tells is listed all the same.
+    let listed = stdout(&run(&["list", &address, "test.broken."]));
+    assert_eq!(
+        listed,
+        "test.broken.Odd\n  store(test.library.Broken)  (codec protobuf)\n"
+    );
 
     let expected = "\
 test.library.Shelf

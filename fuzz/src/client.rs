@@ -1,260 +1,233 @@
-//! The client half of a call and its watch, where anything may arrive at any time.
+//! A call and its watch, to whose endpoint anything may be said at any time.
 
 use std::time::Duration;
 
-use wallaby_proto::RequestId;
-use wallaby_proto::call::initiator::{Initiator, Violation};
-use wallaby_proto::call::watch::{Action, FailureKind, Location, Source, Watch, WatchSettings};
-use wallaby_proto::wire::{Budgets, PingSettings};
+use bytes::Bytes;
+use wallaby_proto::CallId;
+use wallaby_proto::endpoint::{CallKey, CallOptions, Config, Next, Outcome, Output, Resend};
+use wallaby_proto::wire::{Budgets, Message, PingSettings, Pong};
 
+use crate::alone::{Alone, LONG};
 use crate::choices::Choices;
-use crate::things::{address, alice, call, end, node, pong, response, token};
+use crate::things::{address, alice, call, end, node, pong, response};
 
 const PERIOD: Duration = Duration::from_millis(100);
 
+/// Within so long of the last word all of a call has ended, though each initial request is sent again and winds down.
+const REST: Duration = Duration::from_secs(3600);
+
 struct Client {
-    initiator: Initiator,
-    watch: Option<Watch>,
-    settings: WatchSettings,
-    now: Duration,
-    failures: u32,
-    aborted: bool,
-    quiet: bool,
+    alone: Alone,
+    key: CallKey,
+    id: CallId,
+    tolerant: bool,
+    budgets: Budgets,
+    outcome: Option<Outcome>,
     complete: bool,
+    /// Nothing of it runs any more, as far as its endpoint knows.
+    over: bool,
 }
 
 pub(crate) fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
-    let budgets = match choices.below(2) {
-        0 => Budgets {
-            requests: 2000, // more take long
-            ..Budgets::default()
-        },
-        _ => Budgets {
-            requests: 6,
-            responses: 10,
-            bytes: 1000,
-            ..Budgets::default()
-        },
-    };
-    let settings = WatchSettings {
-        ping: PingSettings {
-            period: PERIOD,
-            timeout: PERIOD * 5,
-        },
-        stall: choices.once_in(2).then_some(PERIOD * 3),
-        retries: choices.below(3),
-        tolerant: choices.once_in(4),
-    };
-    let id = call(alice(), 1 + u64::from(choices.byte()));
-    let mut client = Client {
-        initiator: Initiator::new(id, token(), budgets),
-        watch: None,
-        settings,
-        now: Duration::ZERO,
-        failures: 0,
-        aborted: false,
-        quiet: false,
-        complete: false,
-    };
+    let mut client = Client::new(&mut choices);
     for _ in 0..=choices.below(3) {
-        if !client.initiator.is_closed() {
-            client.send();
-        }
+        client.send(&mut choices);
     }
+    client.settle();
     while !choices.is_empty() {
         client.step(&mut choices);
-        client.check(&budgets);
-        if client.quiet {
-            return; // the driver is done with it
-        }
+        client.settle();
     }
-    client.end(&budgets);
-}
-
-fn source(choices: &mut Choices<'_>) -> Source {
-    let number = choices.below(5);
-    if number == 4 {
-        return Source::default();
-    }
-    Source {
-        location: Location {
-            address: Some(address(number)),
-            node: Some(node(u64::from(number))),
-        },
-        alone: choices.once_in(2),
-    }
+    client.end();
 }
 
 impl Client {
-    fn send(&mut self) {
-        match (self.initiator.send(), &mut self.watch) {
-            (Ok(request), Some(watch)) => {
-                let server = Location::at(address(1));
-                watch.sent(&mut self.initiator, request, server, self.now);
-            }
-            (Ok(_), None) => {}
-            (Err(violation), _) => drop(violation.to_string()),
+    fn new(choices: &mut Choices<'_>) -> Self {
+        let budgets = match choices.below(2) {
+            0 => Budgets {
+                requests: 2000, // more take long
+                ..Budgets::default()
+            },
+            _ => Budgets {
+                requests: 6,
+                responses: 10,
+                bytes: 1000,
+                ..Budgets::default()
+            },
+        };
+        let mut alone = Alone::new(alice(), Config::default());
+        let mut options = CallOptions::default();
+        options.deadline = Some(LONG);
+        options.budgets = Some(budgets);
+        options.ping = Some(PingSettings {
+            period: PERIOD,
+            timeout: PERIOD * 5,
+        });
+        options.stall_limit = choices.once_in(2).then_some(PERIOD * 3);
+        let retries = choices.below(3);
+        options.resend = (retries > 0).then(|| Resend::deterministic(retries));
+        options.tolerant = choices.once_in(4);
+        let key = alone.endpoint.begin(&options).expect("the first call");
+        Self {
+            id: alone.endpoint.call_id(key),
+            alone,
+            key,
+            tolerant: options.tolerant,
+            budgets,
+            outcome: None,
+            complete: false,
+            over: false,
         }
     }
 
-    fn watch(&mut self) -> (&mut Watch, &mut Initiator) {
-        let (initiator, settings, now) = (&mut self.initiator, self.settings, self.now);
-        let watch = self.watch.get_or_insert_with(|| {
-            let servers = (0..3).map(|number| Location::at(address(number)));
-            Watch::new(initiator, settings, servers, now)
-        });
-        (watch, initiator)
+    fn send(&mut self, choices: &mut Choices<'_>) {
+        let (to, method) = (address(choices.below(4)), &self.alone.method);
+        let sent = (self.alone.endpoint).send(self.key, &to, method, Bytes::new());
+        drop(sent.map_err(|failure| failure.to_string()));
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {
-        let (id, now) = (self.initiator.call(), self.now);
+        // Another call, now and then: of that nothing is known.
+        let id = match choices.once_in(16) {
+            true => call(alice(), 1 + u64::from(choices.byte())),
+            false => self.id,
+        };
         match choices.below(12) {
             0 | 1 => {
-                let response = response(choices, id);
-                let arrived = self.initiator.handle_response(&response).map(drop);
-                self.heard(response.request, arrived, choices);
+                let message = Message::Response(response(choices, id));
+                self.say(choices, message);
             }
             2 => {
-                let end = end(choices, id);
-                let arrived = self.initiator.handle_end(&end);
-                self.heard(end.request, arrived, choices);
+                let message = Message::End(end(choices, id));
+                self.say(choices, message);
             }
             3..=5 => {
-                let (pong, source) = (pong(choices, id), source(choices));
-                let (watch, initiator) = self.watch();
-                let back = watch.handle_pong(initiator, &pong, &source, now);
-                if let Some(ping) = back {
-                    assert_eq!(ping.abort, watch.is_winding_down());
-                    assert_eq!((ping.call, ping.request), (id, pong.request));
+                let message = Message::Pong(pong(choices, id));
+                self.say(choices, message);
+            }
+            6 | 7 => self.pass(choices.time()),
+            8 => match choices.once_in(2) {
+                // Another incarnation is there from now on, or nobody.
+                true => {
+                    let number = choices.below(3);
+                    self.alone.found.remove(&address(number));
+                    let next = node(u64::from(number) + 10 * u64::from(choices.below(3)));
+                    if choices.once_in(2) {
+                        self.alone.found.insert(address(number), next);
+                    }
                 }
-            }
-            6 | 7 => {
-                self.now += choices.time();
-                self.time_out();
-            }
-            8 => {
-                let node = node(u64::from(choices.below(5)));
-                let gone = choices.once_in(2);
-                let (watch, initiator) = self.watch();
-                match gone {
-                    true => watch.handle_gone(initiator, node, now),
-                    false => watch.handle_disconnect(initiator, node, now),
+                false => {
+                    if let Some(conn) = self.alone.any_peer(choices, None) {
+                        self.alone.cut(conn);
+                    }
                 }
-            }
-            9 if choices.once_in(4) => {
-                let (watch, initiator) = self.watch();
-                watch.abort(initiator, now);
-                self.aborted = true;
-            }
-            10 if !self.initiator.is_closed() => match choices.once_in(3) {
-                true => self.initiator.close(),
-                false => self.send(),
             },
-            11 => {
-                let (watch, initiator) = self.watch();
-                watch.writing(initiator, RequestId::FIRST, now);
-            }
+            9 if choices.once_in(4) => self.alone.endpoint.abort(self.key),
+            10 => match choices.once_in(3) {
+                true => self.alone.endpoint.close_call(self.key),
+                false => self.send(choices),
+            },
+            11 => drop(self.alone.connect(node(u64::from(choices.below(5))))),
             _ => {}
         }
     }
 
-    fn heard(
-        &mut self,
-        request: RequestId,
-        arrived: Result<(), Violation>,
-        choices: &mut Choices<'_>,
-    ) {
-        let (source, now) = (source(choices), self.now);
-        match arrived {
-            Ok(()) => {
-                if let Some(watch) = &mut self.watch {
-                    watch.handle_heard(&mut self.initiator, request, &source, now);
-                }
-            }
-            // The driver lets the call fail, once.
-            Err(violation) => {
-                let (watch, initiator) = self.watch();
-                watch.fail(initiator, request, FailureKind::Violation(violation), now);
-            }
+    fn say(&mut self, choices: &mut Choices<'_>, mut message: Message) {
+        // What shows no token comes by the connection of a request, or is forged.
+        match &mut message {
+            Message::Response(response) if choices.once_in(3) => response.token = None,
+            Message::Pong(Pong { token, .. }) if choices.once_in(3) => *token = None,
+            _ => {}
+        }
+        if let Some(conn) = self.alone.any_peer(choices, None) {
+            self.alone.say(conn, message);
         }
     }
 
-    fn time_out(&mut self) {
-        let now = self.now;
-        let (watch, initiator) = self.watch();
-        watch.handle_timeout(initiator, now);
-        if let Some(next) = watch.next_timeout() {
-            assert!(
-                next > now,
-                "it is {now:?}, and something is due at {next:?}"
-            );
-        }
-    }
-
-    /// What holds after each step.
-    fn check(&mut self, budgets: &Budgets) {
-        while let Some(action) = self.watch.as_mut().and_then(Watch::poll) {
-            drop(format!("{action:?}"));
-            assert!(!self.quiet, "{action:?} after quiet");
-            match action {
-                Action::Failed(failure) => {
-                    drop(failure.to_string());
-                    self.failures += 1;
-                }
-                Action::Quiet => self.quiet = true,
-                Action::Retry { request, .. } => {
-                    let (server, now) = (Location::at(address(2)), self.now);
-                    let (watch, initiator) = self.watch();
-                    watch.sent(initiator, request, server, now);
-                }
-                Action::Lost(failure) => {
-                    drop(failure.to_string());
-                    assert!(self.settings.tolerant, "{failure}");
-                    self.end_without_the_lost();
-                }
-                Action::Ping { .. } | Action::Frozen => {}
-            }
-        }
-        assert!(self.failures + u32::from(self.aborted) <= 2 && self.failures <= 1);
-        assert!(self.initiator.branches().count() <= budgets.requests as usize);
-        let complete = self.initiator.is_complete();
-        assert!(complete || !self.complete, "it was complete");
-        self.complete = complete;
-        let missing = self.initiator.missing().next();
-        assert!(!complete || missing.is_none(), "{missing:?} is missing");
-    }
-
-    /// Nothing is missing besides what is lost: what may still run is stopped, as a driver does.
-    fn end_without_the_lost(&mut self) {
-        if self.aborted || !self.initiator.is_complete() {
-            return;
-        }
-        let now = self.now;
-        let (watch, initiator) = self.watch();
-        watch.abort(initiator, now);
-        self.aborted = true;
-    }
-
-    /// From now on nothing arrives: the call ends all the same.
-    fn end(&mut self, budgets: &Budgets) {
-        self.initiator.close();
-        if self.initiator.branches().next().is_none() {
-            return;
-        }
-        self.time_out();
-        self.check(budgets);
-        let most = 1000 + 100 * self.initiator.branches().count();
-        for _ in 0..most {
-            let settled = self.failures > 0 || self.aborted;
-            if self.quiet || (self.complete && !settled) {
+    fn pass(&mut self, time: Duration) {
+        self.alone.pass(time);
+        self.settle();
+        // A turn takes a limited number of steps.
+        let now = self.alone.now;
+        for _ in 0..100 {
+            let due = self.alone.endpoint.poll_timeout();
+            if due.is_none_or(|due| due > now) {
                 return;
             }
-            let next = self.watch.as_ref().and_then(Watch::next_timeout);
-            self.now = next.expect("what has not ended has something to do");
-            self.time_out();
-            self.check(budgets);
+            self.alone.pass(Duration::ZERO);
+            self.settle();
         }
-        panic!("the call does not end: {:?}", self.watch);
+        panic!("it is {now:?}, and something is due at once for ever");
+    }
+
+    /// Follows what was said, and sees whether all holds.
+    fn settle(&mut self) {
+        let winds_down = matches!(self.outcome, Some(Outcome::Failed(_)));
+        let over = self.over;
+        for output in self.alone.settle() {
+            if matches!(output, Output::Call(call) if call == self.key) {
+                self.hear();
+            }
+        }
+        let endpoint = &mut self.alone.endpoint;
+        for (_, message) in self.alone.heard.drain(..) {
+            let Message::Ping(ping) = message else {
+                continue;
+            };
+            assert_eq!(ping.call.initiator, self.id.initiator);
+            // Who shows a token asks nothing; of other calls only those are answered that announce themselves.
+            let stops = ping.abort || ping.shows;
+            assert!(stops || ping.call == self.id && !over, "{ping:?} after all");
+            assert!(stops || !winds_down, "{ping:?} after the end");
+        }
+        self.over |= !endpoint.is_live(self.key);
+        if let Some(tree) = endpoint.tree(self.key) {
+            assert!(tree.branches().count() <= self.budgets.requests as usize);
+            let complete = tree.is_complete();
+            assert!(complete || !self.complete, "it was complete");
+            self.complete = complete;
+            let missing = tree.missing().next();
+            assert!(!complete || missing.is_none(), "{missing:?} is missing");
+            let ended = endpoint.has_ended(self.key);
+            assert!(ended || !complete, "it is complete, and goes on");
+        }
+    }
+
+    /// Takes what has come of the call.
+    fn hear(&mut self) {
+        loop {
+            match self.alone.endpoint.next_answer(self.key) {
+                Next::Pending => return,
+                Next::Answer(answer) => {
+                    assert!(self.outcome.is_none(), "an answer after the end");
+                    let loss = answer.loss().map(ToString::to_string);
+                    assert!(loss.is_none() || self.tolerant, "{loss:?}");
+                }
+                Next::Trace(trace) => panic!("nobody asked for {trace:?}"),
+                Next::Ended(outcome) => {
+                    if let Outcome::Failed(failure) = &outcome {
+                        drop(failure.to_string());
+                    }
+                    assert_eq!(self.outcome.replace(outcome), None, "it ends twice");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// From now on nothing is said: the call ends all the same.
+    fn end(&mut self) {
+        self.alone.endpoint.close_call(self.key);
+        self.settle();
+        let end = self.alone.now + REST;
+        while self.alone.endpoint.is_live(self.key) {
+            let due = self.alone.endpoint.poll_timeout();
+            let due = due.expect("what has not ended has something to do");
+            assert!(due < end, "the call does not end");
+            self.pass(due.saturating_sub(self.alone.now));
+        }
+        assert!(self.outcome.is_some(), "it has ended, and nobody was told");
+        assert_eq!(self.alone.endpoint.sizes().calls, 0);
     }
 }

@@ -13,8 +13,8 @@
 //! | `datagram` | datagrams from anybody to a gate | no address gets more than three times what it sent |
 //! | `connections` | what two honest ends of a stream do | every message arrives once, as it was sent |
 //! | `gates` | the same for datagrams, with loss and damage | at most once, as it was sent; all, once the net heals |
-//! | `client` | what happens to an initiator and its watch | one verdict; every call ends; nothing after quiet |
-//! | `server` | what happens to records and handlers | limits hold; who claims an initiator's node id stops, refuses and learns nothing of its calls; all is forgotten in the end |
+//! | `client` | what an endpoint with a call is told, and what its application does | one verdict; the call ends; nothing is asked after it is over |
+//! | `server` | what is said to an endpoint with handlers, and what these do | limits hold; who claims an initiator's node id stops, refuses and learns nothing of its calls; all is forgotten in the end |
 //! | `endpoints` | what happens to whole endpoints, their streams and calls | each call ends, nothing runs twice or is left, COMPLETE has all answers |
 //! | `items` | a limit, how it is cut, and the body of a request | the same items, however it is cut; none over the limit |
 //! | `onc-message` | a message of ONC RPC | what is read is written and read again as the same |
@@ -23,6 +23,7 @@
 //! | `onc-address` | an address as rpcbind is told it | the same |
 //! | `onc-interface` | a `.x` file | code comes of it, or errors |
 
+mod alone;
 mod choices;
 mod client;
 mod connections;

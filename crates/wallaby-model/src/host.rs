@@ -9,7 +9,7 @@ use wallaby_proto::call::records::{
     SessionNumber, Ticket,
 };
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
-use wallaby_proto::wire::{Message, MethodRef, Options, PingSettings, ReplyTo, Request};
+use wallaby_proto::wire::{Message, PingSettings, ReplyTo, Request};
 use wallaby_proto::{Code, Facts, Status};
 
 use crate::letter::{CLIENT, Letter, address, call, child, node, token};
@@ -355,32 +355,28 @@ impl Host {
         effects: &mut Vec<Effect>,
     ) {
         let to = self.seed.places[usize::from(delegated.to)];
-        let quiet = self.records.quiet(ticket, now);
         let inherited = Inherited {
             reply_to: ReplyTo::At(address(CLIENT)),
             deadline: None,
-            oldest: self.records.oldest(ticket).unwrap_or(1),
-            options: quiet.map(|_| {
-                Box::new(Options {
-                    quiet,
-                    ..Options::default()
-                })
-            }),
+            oldest: 1,
+            options: None,
         };
-        let output = Some(OutputMark {
-            session: session(to, 0),
-            mark: 0,
-        });
-        let released = self
-            .records
-            .delegation_released(ticket, &delegated, child(to), output, now);
-        let (_, request) = delegated.into_request(call(), token(), MethodRef::Number(0), inherited);
+        let of = (call(), token());
+        let (_, request, released) =
+            self.records
+                .hand_on(Some(ticket), of, delegated, child(to), inherited, now);
         match released {
-            Ok(()) => {
+            Ok(ticket) => {
+                let output = OutputMark {
+                    session: session(to, 0),
+                    mark: 0,
+                };
+                let sent = ReleasedMessage::Delegation;
+                self.records.placed(ticket, sent, output);
                 let letter = Letter::new(Message::Request(request));
                 effects.push(Effect::Send { to, letter });
             }
-            Err(frozen) => to_client(refusal(&request, &cancelled(frozen)), effects),
+            Err(frozen) => to_client(refusal(&request, &frozen.status()), effects),
         }
     }
 

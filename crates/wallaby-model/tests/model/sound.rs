@@ -90,7 +90,7 @@ fn abort() {
         abort: true,
         ..timed(3).with_faults(1)
     };
-    check(scope, 80_000);
+    check(scope, 30_000);
 }
 
 /// No faults, but handlers and messages as slow as can be, and an abort at any point.

@@ -188,24 +188,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn follow_watch(&mut self, sequence: u64) {
-        let mut last: Option<(Location, Ping)> = None;
         loop {
             let call = self.calls.get_mut(sequence);
             let Some(watch) = call.and_then(|call| call.watch.as_mut()) else {
                 return;
             };
-            let winding = watch.is_winding_down();
             match watch.poll() {
-                Some(Action::Ping { to, mut ping }) => {
-                    ping.abort |= winding; // it was to be asked just before the end
-                    let again = last
-                        .as_ref()
-                        .is_some_and(|last| *last == (to.clone(), ping.clone()));
-                    if !again {
-                        self.send_ping(to.clone(), ping.clone());
-                        last = Some((to, ping));
-                    }
-                }
+                Some(Action::Ping { to, ping }) => self.send_ping(to, ping),
                 Some(Action::Failed(failure)) => {
                     self.lose_call(sequence, failure);
                 }

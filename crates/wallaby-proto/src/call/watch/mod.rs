@@ -284,11 +284,22 @@ impl Watch {
         watch
     }
 
-    /// What to do next; `None` when all is done.
+    /// What to do next; `None` when all is done. What was to be asked just before the end stops, and nobody is asked the same twice in
+    /// a row.
     pub fn poll(&mut self) -> Option<Action> {
-        let next = self.actions.pop_front();
-        if next.is_none() {
-            self.actions = VecDeque::new(); // a ping is rare, and a watched call lasts
+        let stops = self.is_winding_down();
+        let mut next = self.actions.pop_front();
+        match &mut next {
+            None => self.actions = VecDeque::new(), // a ping is rare, and a watched call lasts
+            Some(Action::Ping { ping, .. }) => ping.abort |= stops,
+            Some(_) => return next,
+        }
+        while let Some(Action::Ping { ping, .. }) = self.actions.front_mut() {
+            ping.abort |= stops;
+            if self.actions.front() != next.as_ref() {
+                break;
+            }
+            self.actions.pop_front();
         }
         next
     }

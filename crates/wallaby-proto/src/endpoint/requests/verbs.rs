@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Destination, Handler, age};
 use crate::call::allowance::Exhausted;
-use crate::call::records::{Frozen, OutputMark as Standing, ReleasedMessage, Ticket};
+use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
@@ -17,7 +17,7 @@ use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
 use crate::error::SendError;
 use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{Child, HandledBy, Message, MethodRef, ReplyTo, Request, TraceRecord};
+use crate::wire::{Child, HandledBy, Message, ReplyTo, Request, TraceRecord};
 use crate::{Address, Code, Status};
 
 /// A message that a handler sends.
@@ -661,32 +661,16 @@ impl<P: Probe> Endpoint<P> {
             server: delegated.to.server.clone(),
             node,
         };
-        let noted = match handler.ticket {
-            Some(ticket) => {
-                let quiet = self.records.quiet(ticket, self.now);
-                let oldest = self.records.oldest(ticket);
-                let noted = self
-                    .records
-                    .delegation_released(ticket, &delegated, child, None, self.now);
-                noted.map(|()| (ticket, quiet, oldest))
-            }
-            None => Err(Frozen::Aborted),
-        };
-        let (call, token) = (handler.server.call(), handler.server.token());
-        let mut inherited = Inherited {
+        let inherited = Inherited {
             reply_to: self.delegated_reply_to(handler),
             deadline: Some(handler.deadline.saturating_sub(self.raw)),
             oldest: handler.oldest,
             options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
         };
-        if let Ok((_, quiet, oldest)) = noted {
-            inherited.oldest = oldest.unwrap_or(handler.oldest);
-            if quiet.is_some() {
-                inherited.options.get_or_insert_default().quiet = quiet;
-            }
-        }
-        let (to, mut request) =
-            delegated.into_request(call, token, MethodRef::Number(0), inherited);
+        let of = (handler.server.call(), handler.server.token());
+        let (to, mut request, noted) =
+            self.records
+                .hand_on(handler.ticket, of, delegated, child, inherited, self.now);
         let mut times = Times {
             born: handler.arrived.saturating_sub(age(handler)),
             until: handler.deadline,
@@ -700,7 +684,7 @@ impl<P: Probe> Endpoint<P> {
             self.bodies.released(body);
         }
         let ticket = match noted {
-            Ok((ticket, ..)) => ticket,
+            Ok(ticket) => ticket,
             Err(frozen) => {
                 self.probe.notes(Note::RefusedDelegation);
                 let status = frozen.status();

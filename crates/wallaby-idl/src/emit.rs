@@ -36,12 +36,22 @@ fn server_trait(interface: &Interface, module: &Ident) -> TokenStream {
     let attributes = all_attributes(&interface.attributes);
     let codec = interface.codec.as_ref().map(Type::syntax);
     let methods = methods.iter().map(|method| server_method(method, codec));
+    let served = served();
     quote! {
         #attributes
         #visibility trait #name: #module::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+            #[doc(hidden)]
+            #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+            const #served: ();
             #(#methods)*
         }
     }
+}
+
+/// A constant of each server trait, which [`crate::serve()`] adds. So the compiler says what is missing where that was forgotten:
+/// its name is the text.
+pub(crate) fn served() -> Ident {
+    Ident::new("MISSING_ATTRIBUTE_wallaby_serve", Span::call_site())
 }
 
 fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {

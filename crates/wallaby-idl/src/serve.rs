@@ -11,7 +11,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 
-use crate::emit::{allow_long, at, handling, local};
+use crate::emit::{allow_long, at, handling, local, served};
 use crate::names;
 use crate::report::Report;
 
@@ -65,6 +65,8 @@ fn serve_impl(mut item: syn::ItemImpl, report: &mut Report) -> TokenStream {
             other => Some(other),
         })
         .collect();
+    let served = served();
+    item.items.push(syn::parse_quote!(const #served: () = ();));
     item.into_token_stream()
 }
 

@@ -38,7 +38,8 @@ use proc_macro::TokenStream;
 ///
 /// # What it becomes
 ///
-/// The **server trait** of the same name and visibility. A server implements it, best under [`#[wallaby::serve]`][serve]:
+/// The **server trait** of the same name and visibility. A server implements it under [`#[wallaby::serve]`][serve], which the
+/// compiler asks for: `missing: MISSING_ATTRIBUTE_wallaby_serve`.
 ///
 /// ```text
 /// trait Index: Send + Sync + 'static {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
-use wallaby_proto::call::watch::{Action, FailureKind, Watch, WatchSettings, dismiss};
+use wallaby_proto::call::watch::{Action, FailureKind, Found, Watch, WatchSettings, dismiss};
 use wallaby_proto::wire::{
     Budgets, End, Message, MethodRef, Ping, Pong, Progress, ReplyTo, Request, Response,
 };
@@ -158,7 +158,12 @@ impl Machine for Client {
             }
             Event::Gone { server, now } => {
                 if let Some(watch) = &mut self.watch {
-                    watch.handle_gone_for_certain(&self.initiator, node(*server), SOON, *now);
+                    watch.handle_gone_for_certain(
+                        &self.initiator,
+                        (node(*server), Found::Nobody),
+                        SOON,
+                        *now,
+                    );
                 }
             }
         }

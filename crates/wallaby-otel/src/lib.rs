@@ -37,3 +37,8 @@ pub use self::carried::{context, under};
 #[cfg(feature = "otlp")]
 pub use self::otlp::otlp;
 pub use self::spans::Tracing;
+
+/// The programs of the page about operation are compiled here, where traces are, and with what they need besides.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/operations.md")]
+struct OperationsPage;

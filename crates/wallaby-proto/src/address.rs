@@ -72,7 +72,7 @@ pub struct OtherAddress {
 }
 
 /// Why a text is not an address.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// There is no `scheme://`, or none that can be one.
     #[error(
@@ -406,6 +406,8 @@ impl<'de> serde::Deserialize<'de> for Address {
         text.parse().map_err(serde::de::Error::custom)
     }
 }
+
+crate::debug_as_text!(AddressError);
 
 #[cfg(test)]
 mod tests {

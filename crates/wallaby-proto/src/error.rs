@@ -27,7 +27,7 @@ pub fn hint(limit: u64, datagrams: bool) -> &'static str {
 }
 
 /// A payload that a codec could not write or read.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("{codec}: {what}")]
 pub struct CodecError {
     codec: &'static str,
@@ -45,7 +45,7 @@ impl CodecError {
 }
 
 /// Why there is no connection to a server.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// Nobody listens there, as its host or the network says.
@@ -119,7 +119,9 @@ pub enum ConnectError {
         server: Address,
     },
     /// No transport for this scheme.
-    #[error("cannot connect to {server}: no transport for its scheme")]
+    #[error(
+        "cannot connect to {server}: no transport for its scheme here (`Builder::transport` adds one from outside)"
+    )]
     NoTransport {
         /// Where.
         server: Address,
@@ -133,7 +135,7 @@ pub enum ConnectError {
 /// (`Request::respond`, `Request::forward`) leaves it nothing else to do: if it ignores the error, the
 /// request ends with the status that the error would have become. So it does after [`SendError::TooDeep`], unless the
 /// handler ends it otherwise, and at once after [`SendError::Exhausted`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The value cannot be encoded.
@@ -180,7 +182,9 @@ pub enum SendError {
         server: Address,
     },
     /// This endpoint has no transport for the scheme of the server's address.
-    #[error("not delegated to {server}: no transport for its scheme here")]
+    #[error(
+        "not delegated to {server}: no transport for its scheme here (`Builder::transport` adds one from outside)"
+    )]
     NoTransport {
         /// Where.
         server: Address,
@@ -251,7 +255,7 @@ impl From<Failure> for Status {
 }
 
 /// What a call yields in place of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// A handler or the framework reported an error in place of an answer. The call goes on: there may be more answers.
@@ -331,7 +335,7 @@ impl CallError {
 }
 
 /// Why a call failed: terminal, nothing changes it.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// The request was never sent, so nothing was executed for it.
@@ -617,7 +621,7 @@ impl ConnectError {
 }
 
 /// Handlers of a call that was given up which have not stopped, and what has not said whether it has.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Error)]
+#[derive(Clone, PartialEq, Eq, Default, Error)]
 #[error("{}", self.describe())]
 #[non_exhaustive]
 pub struct StillRunning {
@@ -703,14 +707,16 @@ impl fmt::Display for RunningHandler {
 }
 
 /// What became of the attempts of a call.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("{}", self.describe())]
 pub struct AttemptsFailed {
     /// How many attempts were made.
     pub made: u32,
     /// Why no further one followed.
     pub why: NoMore,
-    /// What became of the attempts before the last, in brief.
+    /// How many failed before those that are told of.
+    pub untold: u32,
+    /// What became of the attempts before the last, in brief: of the latest, if there were very many.
     pub before: Vec<FailedAttempt>,
     /// What became of the last one.
     pub last: CallError,
@@ -745,6 +751,9 @@ pub enum NoMore {
     /// A status had told how a part of it ended.
     #[error("a status had told how a part of it ended")]
     Status,
+    /// No server could be connected to for as long as was to be waited.
+    #[error("no server was there for as long as it was to wait")]
+    Absent,
     /// No time is left before the deadline.
     #[error("no time is left before the deadline")]
     Deadline,
@@ -756,9 +765,28 @@ impl AttemptsFailed {
             "attempt {} failed, and no other follows, since {}: {}",
             self.made, self.why, self.last
         );
-        for (number, attempt) in (1..).zip(&self.before) {
-            text += &format!("; attempt {number} at {attempt}");
+        // The same again and again is told once.
+        let mut attempts = (1 + self.untold..).zip(&self.before).peekable();
+        while let Some((number, attempt)) = attempts.next() {
+            let mut last = number;
+            while let Some((next, _)) = attempts.next_if(|(_, other)| *other == attempt) {
+                last = next;
+            }
+            text += &match last {
+                _ if last == number => format!("; attempt {number} at {attempt}"),
+                _ => format!("; attempts {number} to {last} at {attempt}"),
+            };
         }
         text
     }
 }
+
+crate::debug_as_text!(
+    CodecError,
+    ConnectError,
+    SendError,
+    CallError,
+    Failure,
+    StillRunning,
+    AttemptsFailed
+);

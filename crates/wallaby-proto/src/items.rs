@@ -10,7 +10,7 @@ use crate::wire::DecodeError;
 const LENGTH: &str = "the item's length";
 
 /// Why bytes are no item.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub enum ItemError {
     /// What stands where its length should is none.
     #[error(transparent)]
@@ -138,6 +138,8 @@ fn within(size: u64, limit: u64) -> Result<usize, ItemError> {
     let length = usize::try_from(size).ok().filter(|_| size <= limit);
     length.ok_or(ItemError::TooLarge { size, limit })
 }
+
+crate::debug_as_text!(ItemError);
 
 #[cfg(test)]
 mod tests {

@@ -84,6 +84,20 @@
 //! assert!(initiator.is_complete());
 //! ```
 
+/// What is printed of these errors for debugging is their text. A `main` that returns an error, an `expect` and a test that fails
+/// all print it so, for people who want to read what went wrong.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_text {
+    ($($error:ty),+ $(,)?) => {$(
+        impl ::core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
+}
+
 pub mod call;
 pub mod carrier;
 pub mod connection;

@@ -123,7 +123,7 @@ impl fmt::Display for Code {
 }
 
 /// An error that a handler or the framework reports: what, in words, and where in the call's tree.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
     message: String,
@@ -364,6 +364,8 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+crate::debug_as_text!(Status);
 
 #[cfg(test)]
 mod tests {

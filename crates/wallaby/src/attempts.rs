@@ -54,16 +54,28 @@ pub(crate) struct Attempts {
     /// The call's, whatever its attempts have.
     deadline: Instant,
     made: u32,
+    /// Those of them that were made while the call waited for a server.
+    waited: u32,
+    /// Since when no attempt was sent.
+    unsent: Option<Instant>,
     /// Attempts that may still deliver: one, or two once the call is hedged.
     racing: Vec<Attempt>,
     /// Attempts that no longer count.
     past: Vec<Arc<CallShared>>,
     failed: Vec<FailedAttempt>,
+    /// How many failed before these.
+    untold: u32,
     phase: Phase,
     /// When the call is hedged.
     hedge: Option<Sleep>,
     aborted: AtomicBool,
 }
+
+/// The shortest pause while a call waits for a server.
+const SHORTEST_WAIT: Duration = Duration::from_millis(5);
+
+/// Most attempts before the last that are told of.
+const MOST_TOLD: usize = 63;
 
 struct Attempt {
     /// 0 for the first.
@@ -105,9 +117,12 @@ impl Attempts {
             begun,
             deadline: begun + timer::bounded(time),
             made: 0,
+            waited: 0,
+            unsent: None,
             racing: Vec::with_capacity(1),
             past: Vec::new(),
             failed: Vec::new(),
+            untold: 0,
             phase: Phase::Racing,
             hedge: None,
             aborted: AtomicBool::new(false),
@@ -291,7 +306,7 @@ impl Attempts {
         let in_time = Instant::now() < self.deadline;
         match (&self.policy.retry, error) {
             (Some(retry), CallError::Failed(Failure::Deadline { .. })) => {
-                retry.each.is_some() && in_time
+                retry.retries_late() && in_time
             }
             (Some(retry), error) => retry.retries(error),
             (None, error) => self.racing.len() > 1 && retry::is_loss(error),
@@ -326,12 +341,20 @@ impl Attempts {
         let attempt = self.racing.remove(place);
         let server = self.server(attempt.number);
         tracing::debug!(call = %attempt.call.id(), attempt = attempt.number, %server, %error, "an attempt failed");
-        self.past.push(Arc::clone(attempt.call.shared()));
+        // What was not sent has left nothing anywhere, and who waits has much of it.
+        if !retry::is_unsent(&error) {
+            self.past.push(Arc::clone(attempt.call.shared()));
+        }
         if self.racing.is_empty() {
-            match self.pause() {
+            match self.pause(&error) {
                 Ok(pause) => self.phase = Phase::Pausing(timer::sleep_until(pause)),
                 Err(why) => return self.fail(self.all_failed(error, why)),
             }
+        }
+        // Who waits long has many: the latest are told.
+        if self.failed.len() == MOST_TOLD {
+            self.failed.remove(0);
+            self.untold += 1;
         }
         self.failed.push(FailedAttempt {
             server,
@@ -371,15 +394,26 @@ impl Attempts {
     }
 
     /// When the next attempt may begin.
-    fn pause(&self) -> Result<Instant, NoMore> {
+    fn pause(&mut self, error: &CallError) -> Result<Instant, NoMore> {
         let retry = self.policy.retry.as_ref().ok_or(NoMore::Limit)?;
-        if self.made >= retry.attempts {
-            return Err(NoMore::Limit);
-        }
-        let failed = self.failed.len() as u32 + 1;
-        let at = Instant::now() + timer::bounded(retry.pause(failed, random()));
+        let (now, wait) = (Instant::now(), retry.waits(error));
+        let at = now + timer::bounded(retry.pause(self.made, random()));
         if at >= self.deadline {
             return Err(NoMore::Deadline);
+        }
+        if wait.is_zero() {
+            self.unsent = None;
+        } else {
+            let since = *self.unsent.get_or_insert(now);
+            let is_over = now.duration_since(since) >= wait;
+            self.waited += u32::from(!is_over);
+            return match is_over {
+                true => Err(NoMore::Absent),
+                false => Ok(at.max(now + SHORTEST_WAIT)),
+            };
+        }
+        if self.made - self.waited >= retry.attempts {
+            return Err(NoMore::Limit);
         }
         if !self.policy.budget.take() {
             self.meters().retries_over_budget.add();
@@ -403,7 +437,10 @@ impl Attempts {
     fn begin_hedge(&mut self) {
         let most = self.policy.retry.as_ref().map(|retry| retry.attempts);
         let is_late = Instant::now() >= self.deadline;
-        if self.racing.len() != 1 || is_late || most.is_some_and(|most| self.made >= most) {
+        if self.racing.len() != 1
+            || is_late
+            || most.is_some_and(|most| self.made - self.waited >= most)
+        {
             return;
         }
         if !self.policy.budget.take() {
@@ -428,6 +465,7 @@ impl Attempts {
         Failure::Attempts(Box::new(AttemptsFailed {
             made: self.made,
             why,
+            untold: self.untold,
             before: self.failed.clone(),
             last,
         }))

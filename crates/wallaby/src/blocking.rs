@@ -50,12 +50,12 @@ impl Drop for Leave {
     }
 }
 
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+/// What a panic of the handler, or of whatever else it is, said.
+pub(crate) fn panic_message(who: &str, panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     format!(
-        "the handler panicked: {}",
+        "{who} panicked: {}",
         text.as_deref().unwrap_or("no message")
     )
 }

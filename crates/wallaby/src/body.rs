@@ -70,7 +70,7 @@ enum Source {
 }
 
 /// Why a body ends before it is whole.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BodyError {
     /// Its sender could not go on, or its call has ended.
@@ -547,3 +547,5 @@ impl Drop for SendingBody {
         });
     }
 }
+
+wallaby_proto::debug_as_text!(BodyError);

@@ -14,7 +14,7 @@ pub use wallaby_proto::error::{
 };
 
 /// Why an endpoint could not be made.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// The text is no address.
@@ -38,8 +38,8 @@ pub enum BindError {
     },
     /// No transport for this scheme can listen.
     #[error(
-        "cannot listen on {address}: no transport for its scheme: on this system expected {} or another that this \
-         endpoint has a transport for",
+        "cannot listen on {address}: no transport for its scheme: on this system expected {}, or one that \
+         `Builder::transport` was given",
         crate::transport::SCHEMES
     )]
     NoTransport {
@@ -84,7 +84,7 @@ impl BindError {
 }
 
 /// Why a service was not registered.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The method is registered already.
@@ -116,7 +116,7 @@ impl ServeError {
 }
 
 /// An endpoint was not done when it had to close.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("{running} handlers ran and {waiting} requests waited when time was up")]
 pub struct Undrained {
     /// Handlers that still ran.
@@ -153,6 +153,8 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
         _ => ConnectError::Unreachable { server, reason },
     }
 }
+
+wallaby_proto::debug_as_text!(BindError, ServeError, Undrained);
 
 #[cfg(test)]
 mod tests {

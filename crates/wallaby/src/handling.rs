@@ -641,7 +641,7 @@ impl Handling {
         };
         for watch in watches.watches {
             let told = catch_unwind(AssertUnwindSafe(|| watch(&end)));
-            let _ = told.inspect_err(|panic| drop(self.panicked(&**panic)));
+            let _ = told.inspect_err(|panic| drop(self.interceptor_panicked(&**panic)));
         }
     }
 
@@ -705,7 +705,7 @@ impl Handling {
         let handling = Arc::clone(self);
         self.endpoint.runtime.spawn(async move {
             let closed = caught(closing).await;
-            match closed.unwrap_or_else(|panic| Err(handling.panicked(&*panic))) {
+            match closed.unwrap_or_else(|panic| Err(handling.interceptor_panicked(&*panic))) {
                 Ok(()) => handling.finish_now(),
                 Err(status) => handling.fail_now(&status),
             }
@@ -723,7 +723,7 @@ impl Handling {
         let (place, handling) = (place.or_else(free), Arc::clone(self));
         self.endpoint.runtime.spawn(async move {
             let done = caught(work).await;
-            let done = done.unwrap_or_else(|panic| Err(handling.panicked(&*panic)));
+            let done = done.unwrap_or_else(|panic| Err(handling.interceptor_panicked(&*panic)));
             // If the runtime ends before, the place stays taken: whoever waits for it would only begin.
             let endpoint = Arc::clone(&handling.endpoint);
             (done, Occupied { endpoint, place })
@@ -913,10 +913,19 @@ impl Handling {
         Ok(())
     }
 
-    /// Something that is done for it has panicked.
+    /// Its handler has panicked.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Status {
+        self.note_panic("the handler", panic)
+    }
+
+    /// An interceptor has, or what it has put around the request.
+    pub(crate) fn interceptor_panicked(&self, panic: &(dyn Any + Send)) -> Status {
+        self.note_panic("an interceptor", panic)
+    }
+
+    fn note_panic(&self, who: &str, panic: &(dyn Any + Send)) -> Status {
         self.endpoint.ask(|core| core.endpoint.note_panic());
-        let message = panic_message(panic);
+        let message = panic_message(who, panic);
         if let Some(left_out) = self.endpoint.logs.panics.pass() {
             let method = self.method().name().as_ref();
             let (call, request, panic) = (&self.call, &self.id, message.as_str());

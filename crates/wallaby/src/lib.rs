@@ -150,11 +150,6 @@ struct Guide;
 #[doc = include_str!("../../../docs/security.md")]
 struct SecurityPage;
 
-/// And that of the page about asking endpoints that run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/operations.md")]
-struct OperationsPage;
-
 /// And those of the page about extending it.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/extending.md")]

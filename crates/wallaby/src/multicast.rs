@@ -47,7 +47,7 @@ pub struct Delivery<T> {
 }
 
 /// Fewer servers answered than were needed.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Clone, PartialEq, Error)]
 #[error("{needed} answers were needed, but only {} servers of {targets} can give one{}", .targets - .failed.len(), first_of(.failed))]
 #[non_exhaustive]
 pub struct QuorumError {
@@ -326,3 +326,5 @@ impl<A, C> fmt::Debug for Multicast<A, C> {
         )
     }
 }
+
+wallaby_proto::debug_as_text!(QuorumError);

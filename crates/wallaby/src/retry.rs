@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 
-use crate::error::CallError;
+use crate::error::{CallError, ConnectError, Failure};
 
 /// Most attempts of a call.
 const MOST: u32 = 64;
 
-/// Makes calls again that have failed: for methods that may run several times, as often as they are called. See
-/// [`crate::Client::retry`].
+/// Makes calls again that have failed. See [`crate::Client::retry`].
 ///
 /// Each attempt is a call of its own, with its own id, so "at most once" holds for each attempt and not for the call as
-/// the application sees it. That is why the only way to make one says *idempotent*. An attempt follows if the one before
+/// the application sees it. [`Self::idempotent`] is for methods that may run several times, as often as they are called;
+/// [`Self::unexecuted`] is for all others. An attempt follows if the one before
 ///
 /// - was not sent ([`Failure::NotSent`](crate::Failure::NotSent), [`Failure::Refused`](crate::Failure::Refused)),
 /// - was lost ([`Failure::Lost`](crate::Failure::Lost): a request undelivered or silent, a response lost, a handler without
@@ -25,6 +25,9 @@ const MOST: u32 = 64;
 /// as long as no answer has been delivered to the application, the call's deadline has not come and its
 /// [budget](crate::RetryBudget) allows it. In between is a random time: at most `first` after the first attempt, twice as
 /// much after each further one, up to `longest` ([`Self::backoff`]).
+///
+/// So attempts are over soon: three of them within 150 ms if a server refuses connections, ten within 5 s on average. Who wants
+/// to wait until a server is there again says for how long: [`Self::wait_for_server`].
 ///
 /// ```
 /// # use wallaby::{Client, Code, Endpoint, Address, Retry};
@@ -38,6 +41,9 @@ const MOST: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
     pub(crate) attempts: u32,
+    /// Also what may have run.
+    executed: bool,
+    wait: Duration,
     pub(crate) each: Option<Duration>,
     first: Duration,
     longest: Duration,
@@ -50,11 +56,38 @@ impl Retry {
     pub fn idempotent(attempts: u32) -> Self {
         Self {
             attempts: attempts.clamp(1, MOST),
+            executed: true,
+            wait: Duration::ZERO,
             each: None,
             first: Duration::from_millis(50),
             longest: Duration::from_secs(2),
             codes: Vec::new(),
         }
+    }
+
+    /// The same for any method: an attempt follows only if the one before was certainly not executed, as it was not sent, or
+    /// was refused by a server that shuts down. What was lost on the way, or took too long, is not made again.
+    pub fn unexecuted(attempts: u32) -> Self {
+        Self {
+            executed: false,
+            ..Self::idempotent(attempts)
+        }
+    }
+
+    /// Waits for a server so long: while no connection can be made, further attempts follow, which count neither as
+    /// [attempts](Self::idempotent) nor against the [budget](crate::RetryBudget), since no server has anything to do for them. The
+    /// time begins anew whenever an attempt was sent. Default 0: they count as all others. The call's deadline ends it in any case.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use wallaby::Retry;
+    /// // A server may be away for half a minute. What was under way when it went may run again, twice at most.
+    /// let retry = Retry::idempotent(3).wait_for_server(Duration::from_secs(30));
+    /// ```
+    #[must_use]
+    pub fn wait_for_server(mut self, within: Duration) -> Self {
+        self.wait = within;
+        self
     }
 
     /// The longest waits before the second attempt, and before any. Default 50 ms and 2 s.
@@ -64,7 +97,8 @@ impl Retry {
         self
     }
 
-    /// How much time an attempt has, within the call's deadline; not limited by default.
+    /// How much time an attempt has, within the call's deadline; not limited by default. One that takes longer is made again if
+    /// the method is [idempotent](Self::idempotent).
     #[must_use]
     pub fn each(mut self, deadline: Duration) -> Self {
         self.each = Some(deadline);
@@ -88,7 +122,20 @@ impl Retry {
             }
             _ => false,
         };
-        by_code || is_loss(error)
+        by_code || is_loss(error) && (self.executed || is_unsent(error))
+    }
+
+    /// Whether an attempt that took longer than it may is made again.
+    pub(crate) fn retries_late(&self) -> bool {
+        self.executed && self.each.is_some()
+    }
+
+    /// How long further attempts follow while no server can be reached; zero for an error that is something else.
+    pub(crate) fn waits(&self, error: &CallError) -> Duration {
+        match error {
+            CallError::Failed(Failure::NotSent { error, .. }) if may_come(error) => self.wait,
+            _ => Duration::ZERO,
+        }
     }
 
     /// How long to wait after so many failed attempts; `random` is drawn from all numbers.
@@ -110,6 +157,25 @@ pub(crate) fn is_loss(error: &CallError) -> bool {
         CallError::Failed(failure) => failure.is_loss(),
         _ => false,
     }
+}
+
+/// Whether the request was certainly not sent.
+pub(crate) fn is_unsent(error: &CallError) -> bool {
+    let failure = error.failure();
+    failure
+        .is_some_and(|failure| matches!(failure, Failure::NotSent { .. } | Failure::Refused { .. }))
+}
+
+/// Whether a server may be there later that cannot be connected to now.
+fn may_come(error: &ConnectError) -> bool {
+    matches!(
+        error,
+        ConnectError::Refused { .. }
+            | ConnectError::Unreachable { .. }
+            | ConnectError::TimedOut { .. }
+            | ConnectError::Closed { .. }
+            | ConnectError::Held { .. }
+    )
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
-use super::{answer_type, at, handling, local, of_method, stream_type};
+use super::{answer_type, at, handling, local, of_method, served, stream_type};
 use crate::names;
 use crate::nesting::{self, IntoModule};
 use crate::tree::{Attributes, Interface, Method, RESERVED_METHODS, Stream, Type};
@@ -472,8 +472,10 @@ impl Module<'_> {
                 }
             }
         });
+        let served = served();
         quote! {
             impl<Server: super::#interface> super::#interface for ::std::sync::Arc<Server> {
+                const #served: () = ();
                 #(#methods)*
             }
         }

@@ -92,4 +92,5 @@ where
             request.respond(output).await.map_err(::core::convert::Into::into)
         }
     }
+    const MISSING_ATTRIBUTE_wallaby_serve: () = ();
 }

@@ -244,4 +244,5 @@ impl Index for MyIndex {
             ::core::result::Result::Ok(())
         }
     }
+    const MISSING_ATTRIBUTE_wallaby_serve: () = ();
 }

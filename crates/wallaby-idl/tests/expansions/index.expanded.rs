@@ -1,6 +1,9 @@
 //! A plain service: one method with many answers, one with a single one, one that only says when it is done.
 /// Finds documents by their words.
 pub trait Index: index::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
     /// Looks a word up.
     ///
     /// In all documents.
@@ -255,6 +258,7 @@ pub mod index {
         service
     }
     impl<Server: super::Index> super::Index for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
         fn lookup(
             self: &::std::sync::Arc<Self>,
             request: Self::lookup,

@@ -1,5 +1,8 @@
 //! Names that meet what the macro generates: raw identifiers, options, arguments, and types.
 pub trait HTTPFile: http_file::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
     fn r#type(
         self: &::std::sync::Arc<Self>,
         request: ::wallaby::Request<::wallaby::One<Client>>,
@@ -290,6 +293,7 @@ pub mod http_file {
         service
     }
     impl<Server: super::HTTPFile> super::HTTPFile for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
         fn r#type(
             self: &::std::sync::Arc<Self>,
             request: Self::r#type,

@@ -1,6 +1,9 @@
 //! Package, codec, a private trait, and what happens to attributes.
 #[cfg(feature = "blobs")]
 trait BlobStore: blob_store::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
     #[cfg(unix)]
     #[deprecated]
     #[must_use]
@@ -187,6 +190,7 @@ mod blob_store {
         service
     }
     impl<Server: super::BlobStore> super::BlobStore for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
         #[cfg(unix)]
         fn put(
             self: &::std::sync::Arc<Self>,
@@ -212,7 +216,11 @@ mod blob_store {
 }
 /// Seen in a part of the crate.
 #[deprecated]
-pub(super) trait Near: near::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {}
+pub(super) trait Near: near::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
+}
 /// Client, delegation targets and registration of the service [`Near`].
 ///
 /// Seen in a part of the crate.
@@ -357,7 +365,9 @@ pub(super) mod near {
         let service = ::wallaby::Service::new(SERVICE);
         service
     }
-    impl<Server: super::Near> super::Near for ::std::sync::Arc<Server> {}
+    impl<Server: super::Near> super::Near for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
+    }
     /// The type of the request that a handler gets, for each method by its name. Every type implements this.
     #[allow(non_camel_case_types, reason = "the types have the names of the methods")]
     pub(in super::super) trait Requests {}

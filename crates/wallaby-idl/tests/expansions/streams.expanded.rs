@@ -1,5 +1,8 @@
 //! Streams that follow requests: of items, of bytes, with a codec, and of a type that the module hides.
 pub trait Store: store::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
     /// Loads rows.
     fn load(
         self: &::std::sync::Arc<Self>,
@@ -264,6 +267,7 @@ pub mod store {
         service
     }
     impl<Server: super::Store> super::Store for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
         fn load(
             self: &::std::sync::Arc<Self>,
             request: Self::load,
@@ -311,6 +315,9 @@ pub mod store {
     }
 }
 trait Blobs: blobs::Requests + ::core::marker::Send + ::core::marker::Sync + 'static {
+    #[doc(hidden)]
+    #[allow(non_upper_case_globals, reason = "who reads it reads an error")]
+    const MISSING_ATTRIBUTE_wallaby_serve: ();
     #[cfg(unix)]
     fn join(
         self: &::std::sync::Arc<Self>,
@@ -526,6 +533,7 @@ mod blobs {
         service
     }
     impl<Server: super::Blobs> super::Blobs for ::std::sync::Arc<Server> {
+        const MISSING_ATTRIBUTE_wallaby_serve: () = ();
         #[cfg(unix)]
         fn join(
             self: &::std::sync::Arc<Self>,

@@ -40,7 +40,12 @@ pub struct MissingBranch {
 pub enum MissingState {
     /// Its request was not sent yet.
     NotSent,
-    /// Nothing was ever heard of it.
+    /// Its request was sent, and nobody was asked about it yet: a call is watched over once it has lasted a ping period.
+    Unasked {
+        /// That period.
+        period: Duration,
+    },
+    /// It was asked about, and nothing was ever heard of it.
     Unheard,
     /// Its server says that it runs.
     Running {
@@ -76,14 +81,19 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, branch) in self.branches.iter().enumerate() {
-            let separator = if index > 0 { "; " } else { "" };
-            write!(f, "{separator}{branch}")?;
+        let mut branches: Vec<String> = self.branches.iter().map(ToString::to_string).collect();
+        if self.more > 0 {
+            branches.push(format!("{} more", self.more));
         }
-        match self.more {
-            0 => Ok(()),
-            more => write!(f, "; and {more} more"),
-        }
+        f.write_str(&listed(&branches))
+    }
+}
+
+/// One list of branches: each has commas of its own.
+pub(crate) fn listed(branches: &[String]) -> String {
+    match branches {
+        [before @ .., last] if !before.is_empty() => format!("{}; and {last}", before.join("; ")),
+        all => all.concat(),
     }
 }
 
@@ -118,7 +128,14 @@ impl fmt::Display for MissingBranch {
         };
         match self.state {
             MissingState::NotSent => f.write_str("not sent yet"),
-            MissingState::Unheard => f.write_str("nothing was heard of it"),
+            MissingState::Unasked { period } => {
+                write!(
+                    f,
+                    "{answers}, not asked yet whether it runs (that begins after {:?})",
+                    brief(period)
+                )
+            }
+            MissingState::Unheard => f.write_str("it was asked, and nothing was heard of it"),
             MissingState::Running { idle } => {
                 write!(f, "{answers}, running, no progress for {:?}", brief(idle))
             }
@@ -164,7 +181,14 @@ mod tests {
         let millis = Duration::from_micros(2_900_123);
         let told = [
             (MissingState::NotSent, "not sent yet"),
-            (MissingState::Unheard, "nothing was heard of it"),
+            (
+                MissingState::Unheard,
+                "it was asked, and nothing was heard of it",
+            ),
+            (
+                MissingState::Unasked { period: millis },
+                "2 answers, not asked yet whether it runs (that begins after 2.9s)",
+            ),
             (
                 MissingState::Running { idle: millis },
                 "2 answers, running, no progress for 2.9s",
@@ -191,7 +215,10 @@ mod tests {
     fn what_ended_a_call_is_told_as_briefly() {
         let time = Duration::from_nanos(569_956_872);
         let (silent, stalled) = (
-            FailureKind::Silent { silence: time },
+            FailureKind::Silent {
+                silence: time,
+                absence: None,
+            },
             FailureKind::Stalled { idle: time },
         );
         assert_eq!(silent.to_string(), "gave no sign of life for 569ms");
@@ -206,6 +233,7 @@ mod tests {
         };
         let text = missing.to_string();
         assert_eq!(text.matches("not sent yet; ").count(), 2, "{text}");
+        assert_eq!(text.matches("; and ").count(), 1, "{text}");
         assert!(text.ends_with("; and 7 more"), "{text}");
         assert!(Missing::default().is_empty() && Missing::default().to_string().is_empty());
     }

@@ -522,7 +522,7 @@ impl<P: Probe> Endpoint<P> {
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, key: CallKey) {
         if let Some(call) = self.calls.get(key.0).filter(|call| !call.ended) {
-            let missing = call.missing(self.now);
+            let missing = call.missing(self.config.ping, self.now);
             self.end_call(key.0, Err(Failure::Aborted { missing }));
         }
     }
@@ -721,7 +721,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let failure = Failure::Deadline {
             after: call.time,
-            missing: call.missing(self.now),
+            missing: call.missing(self.config.ping, self.now),
         };
         self.end_call(sequence, Err(failure));
     }

@@ -12,6 +12,7 @@ use super::probe::Probe;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
 use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
+use crate::wire::PingSettings;
 use crate::{Code, RequestId};
 
 impl<P: Probe> Endpoint<P> {
@@ -19,7 +20,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn lose_call(&mut self, sequence: u64, mut loss: Box<Loss>) {
         if let Some(call) = self.calls.get(sequence) {
             call.fill_in(&mut loss);
-            loss.missing = call.missing(self.now);
+            loss.missing = call.missing(self.config.ping, self.now);
         }
         self.end_call(sequence, Err(Failure::Lost(loss)));
     }
@@ -69,10 +70,11 @@ impl<P: Probe> Endpoint<P> {
 
 impl Call {
     /// The branches of which something is to come.
-    pub(super) fn missing(&self, now: Duration) -> Missing {
+    pub(super) fn missing(&self, ping: PingSettings, now: Duration) -> Missing {
         let mut missing = self.initiator.missing();
         let branches = missing.by_ref().take(Missing::MOST);
-        let branches = branches.map(|request| self.missing_branch(request, now));
+        let period = self.ping(ping).period;
+        let branches = branches.map(|request| self.missing_branch(request, period, now));
         Missing {
             branches: branches.collect(),
             more: missing.count() as u64,
@@ -95,7 +97,7 @@ impl Call {
         }
     }
 
-    fn missing_branch(&self, request: RequestId, now: Duration) -> MissingBranch {
+    fn missing_branch(&self, request: RequestId, period: Duration, now: Duration) -> MissingBranch {
         let view = self.initiator.branch_view(&request.path);
         MissingBranch {
             request,
@@ -105,7 +107,7 @@ impl Call {
             sent: view
                 .and_then(|view| view.facts)
                 .map(|facts| facts.responses),
-            state: self.state_of(request, now),
+            state: self.state_of(request, period, now),
         }
     }
 
@@ -140,7 +142,7 @@ impl Call {
         })
     }
 
-    fn state_of(&self, request: RequestId, now: Duration) -> MissingState {
+    fn state_of(&self, request: RequestId, period: Duration, now: Duration) -> MissingState {
         let view = self.initiator.branch_view(&request.path);
         if view.is_some_and(|view| view.facts.is_some()) {
             return MissingState::Ended;
@@ -150,8 +152,10 @@ impl Call {
             Some(root) if root.lost => return MissingState::Disconnected,
             _ => {}
         }
-        let watch = self.watch.as_ref();
-        if let Some(idle) = watch.and_then(|watch| watch.idle(&self.initiator, request, now)) {
+        let Some(watch) = &self.watch else {
+            return MissingState::Unasked { period };
+        };
+        if let Some(idle) = watch.idle(&self.initiator, request, now) {
             return MissingState::Running { idle };
         }
         match self.initiator.heard(&request.path) {

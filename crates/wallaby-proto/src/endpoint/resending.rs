@@ -314,6 +314,7 @@ impl Resending {
         Failure::Attempts(Box::new(AttemptsFailed {
             made: self.times + 1,
             why,
+            untold: 0,
             before: std::mem::take(&mut self.failed),
             last: failure.into(),
         }))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::records::{
     Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
 };
-use crate::call::watch::{self, Action, Location, Source, Watch, WatchSettings};
+use crate::call::watch::{self, Action, Found, Location, Source, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
 use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
@@ -561,6 +561,11 @@ impl<P: Probe> Endpoint<P> {
     ) {
         let is_sure = self.is_gone_for_certain(to, why);
         let within = self.heard_within();
+        let found = match why {
+            None => Found::Another,
+            Some(ConnectError::Unreachable { .. }) => Found::NoHost,
+            Some(_) => Found::Nobody,
+        };
         if let Some(node) = to.node
             && let Some(call) = self.calls.get_mut(ping.call.sequence)
             && let Some(watch) = &mut call.watch
@@ -568,13 +573,14 @@ impl<P: Probe> Endpoint<P> {
             match why {
                 None | Some(ConnectError::Refused { .. }) if met && is_sure => {
                     self.probe.notes(Note::Gone);
-                    watch.handle_gone_for_certain(&call.initiator, node, within, self.now);
+                    let gone = (node, found);
+                    watch.handle_gone_for_certain(&call.initiator, gone, within, self.now);
                 }
                 None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
                     if met =>
                 {
                     self.probe.notes(Note::Gone);
-                    watch.handle_gone(&call.initiator, node, self.now);
+                    watch.handle_gone(&call.initiator, node, found, self.now);
                     // The end of the last that is left makes it certain.
                     for id in self.by_node.get(&node).into_iter().flatten() {
                         if let Some(peer) = self.conns.get_mut(*id) {
@@ -584,7 +590,7 @@ impl<P: Probe> Endpoint<P> {
                 }
                 None | Some(ConnectError::Refused { .. }) => {
                     self.probe.notes(Note::NotFound);
-                    watch.handle_not_found(&call.initiator, node, self.now);
+                    watch.handle_not_found(&call.initiator, node, found, self.now);
                 }
                 // A server that only others can reach was never reached: that it still cannot be says nothing.
                 Some(_) => {}

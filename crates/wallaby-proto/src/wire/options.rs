@@ -175,7 +175,7 @@ pub struct HandledBy {
 pub struct Continuation(Bytes);
 
 /// Why bytes are no [`Continuation`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("a continuation of {size} bytes: at most {MAX_CONTINUATION} are allowed")]
 pub struct ContinuationError {
     /// How many there are.
@@ -229,10 +229,12 @@ impl fmt::Debug for Metadata {
 }
 
 /// Why a pair was not taken into [`Metadata`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 pub enum MetadataError {
     /// All pairs together would be larger than [`MAX_METADATA`].
-    #[error("metadata of {size} bytes: at most {MAX_METADATA} are allowed")]
+    #[error(
+        "metadata of {size} bytes: at most {MAX_METADATA} are allowed, and no setting raises that: what is larger goes into the arguments"
+    )]
     TooLarge {
         /// What they would come to, in bytes.
         size: usize,
@@ -746,6 +748,8 @@ fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
         ran_us: reader.varint(what)?,
     })
 }
+
+crate::debug_as_text!(ContinuationError, MetadataError);
 
 #[cfg(test)]
 mod tests {

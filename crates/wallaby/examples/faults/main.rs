@@ -19,6 +19,9 @@ use processes::{Library, Process};
 use services::{How, index, other, shelf};
 use wallaby::{Answer, Call, CallError, Client, Endpoint, Retry, StillRunning};
 
+/// Less than a ping period.
+const QUICK: Duration = Duration::from_millis(300);
+
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Who calls, from where.
@@ -81,8 +84,10 @@ impl Reader {
         let call = index.clone().deadline(Duration::from_secs(3));
         let call = call.lookup(How::Hang, None);
         tell("one shelf hangs; the call has 3 s", call).await;
+        let call = shelf::within(self.shelf(&library.shelves[0]).deadline(QUICK)).count();
+        tell("a slow handler; the call has 300 ms", call).await;
         let call = index.lookup(How::Hang, Some(500));
-        tell("the same; its delegation has 500 ms", call).await;
+        tell("one shelf hangs; its delegation has 500 ms", call).await;
         let call = index.clone().fail_fast().lookup(How::Refuse, None);
         tell("one shelf returns a status; the call fails fast", call).await;
 

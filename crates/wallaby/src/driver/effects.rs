@@ -211,7 +211,7 @@ impl Effect {
             Self::Ask(handling) => Asking::begin(handling),
             Self::Placed(handling, around, placed) => {
                 if let Err(panic) = around.tell(&placed) {
-                    handling.fail_now(&handling.panicked(&*panic));
+                    handling.fail_now(&handling.interceptor_panicked(&*panic));
                 }
             }
             Self::Stop(handling, status) => handling.handle_stopped(&status),

@@ -172,6 +172,7 @@ impl RunningHandler {
         match self.span.in_scope(poll) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
+            Err(panic) if self.closing => Some(Err(self.handling.interceptor_panicked(&*panic))),
             Err(panic) => Some(Err(self.handling.panicked(&*panic))),
         }
     }

@@ -103,6 +103,6 @@ impl Asking {
     }
 
     fn refuse_for(&self, panic: &(dyn Any + Send)) -> Admission {
-        Admission::Refuse(self.handling.panicked(panic))
+        Admission::Refuse(self.handling.interceptor_panicked(panic))
     }
 }

@@ -43,7 +43,7 @@ pub struct BodyWriter {
 }
 
 /// Why nothing is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// There is no room now: [`super::Event::BodyRoom`] tells when there is.
     #[error("there is no room for more of the body now")]
@@ -461,3 +461,5 @@ impl fmt::Debug for Bodies {
             .finish_non_exhaustive()
     }
 }
+
+wallaby_proto::debug_as_text!(WriteError);

@@ -732,7 +732,10 @@ impl<D: Datagrams> Endpoint<D> {
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
         let result = result.unwrap_or_else(|panic| {
             self.core.note_panic();
-            Err(Status::new(Code::Panicked, panic_message(&*panic)))
+            Err(Status::new(
+                Code::Panicked,
+                panic_message("the handler", &*panic),
+            ))
         });
         if let Some(body) = self.bodies.withdraw() {
             self.core.drop_body(body); // nobody reads it

@@ -14,7 +14,7 @@ use crate::method::sealed::Followed;
 /// Why a stream of items ends before it is whole: at which item, of which method, and who sent it.
 ///
 /// It becomes the [`Status`] of a handler that returns it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StreamError {
     item: u64,
     origin: Option<Arc<StreamOrigin>>,
@@ -130,3 +130,5 @@ impl From<StreamError> for Status {
         Self::new(code, error.to_string())
     }
 }
+
+wallaby_proto::debug_as_text!(StreamError);

@@ -53,16 +53,16 @@ pub(crate) use self::socket::receive;
 
 use crate::error::BindError;
 
-/// The schemes of Wallaby's own transports on this system, besides `mem:`.
+/// The schemes of Wallaby's own transports on this system.
 pub(crate) const SCHEMES: &str = if cfg!(target_os = "linux") {
-    "tcp://, udp://, unix://, shm://"
+    "tcp://, udp://, unix://, shm://, mem://"
 } else if cfg!(unix) {
-    "tcp://, unix://"
+    "tcp://, unix://, mem://"
 } else {
-    "tcp://"
+    "tcp://, mem://"
 };
 
-/// The same without `://`, and with `mem`.
+/// The same without `://`.
 pub(crate) const OWN: &[&str] = if cfg!(target_os = "linux") {
     &["mem", "tcp", "udp", "unix", "shm"]
 } else if cfg!(unix) {

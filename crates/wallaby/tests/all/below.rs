@@ -55,7 +55,7 @@ async fn is_given_up_early(
     let Failure::Lost(loss) = &failed else {
         panic!("another failure: {failed}")
     };
-    let FailureKind::Silent { silence } = loss.kind else {
+    let FailureKind::Silent { silence, .. } = loss.kind else {
         panic!("another kind: {failed}")
     };
     assert!(silence >= least, "{failed}");

@@ -237,7 +237,8 @@ async fn an_interceptor_that_panics_refuses(net: Net) {
         let refused = work.clone().metadata("panic", when).one("x".into()).await;
         let refused = status(refused);
         assert_eq!(refused.code(), Code::Panicked);
-        assert!(refused.message().ends_with("the guard has fallen asleep"));
+        let said = "an interceptor panicked: the guard has fallen asleep";
+        assert_eq!(refused.message(), said);
     }
     assert_eq!(server.metrics().panics, 2);
     assert_eq!(work.one("x".into()).await, Ok("x".into()));

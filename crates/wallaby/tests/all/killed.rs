@@ -113,10 +113,12 @@ fn names(failed: &Failure, server: &Address) {
     let Failure::Lost(loss) = failed else {
         panic!("another failure: {failed}")
     };
-    let FailureKind::Silent { silence } = loss.kind else {
+    let FailureKind::Silent { silence, .. } = loss.kind else {
         panic!("another kind: {failed}")
     };
     assert!(silence < 3 * PERIOD, "{failed}");
+    let gone = ": its connection ended and its address refuses connections; ";
+    assert!(failed.to_string().contains(gone), "{failed}");
     assert_eq!(loss.server.address.as_ref(), Some(server));
 }
 

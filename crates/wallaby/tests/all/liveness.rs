@@ -93,6 +93,45 @@ async fn a_failure_below_the_first_hop_is_found_and_named(net: Net) {
     assert!(first.load().is_idle());
 }
 
+#[tokio::test]
+async fn what_else_was_missing_is_one_list() {
+    let net = Net::tcp();
+    let gate = Gate::new();
+    let mut leaves = Vec::new();
+    for _ in 0..3 {
+        leaves.push(net.serve(waiting(&gate)).await);
+    }
+    let to: Vec<Address> = leaves.iter().map(at).collect();
+    let root = service().method(&work::MANY, move |request: Request<Many<_>>, (what,)| {
+        let to = to.clone();
+        async move {
+            for leaf in to {
+                request
+                    .delegate(leaf, work::many(String::clone(&what)))
+                    .await?;
+            }
+            Ok(())
+        }
+    });
+    let root = net.serve(root).await;
+    let initiator = initiator(&net).await;
+    let mut call = work::at(&initiator, at(&root)).many(String::new());
+    patience(until(|| {
+        leaves.iter().all(|leaf| leaf.load() == load(1, 0))
+    }))
+    .await;
+    leaves[1].kill();
+    let failed = failure(patience(call.next()).await.expect("an error"));
+    let text = failed.to_string();
+    let (_, others) = text.split_once("; also missing: ").expect("two others");
+    let (first, last) = others.split_once("; and ").expect("two others");
+    assert!(
+        first.starts_with("request 0.0 ") && last.starts_with("request 0.2 "),
+        "{text}"
+    );
+    assert!(!others.contains("missing"), "{text}");
+}
+
 async fn a_server_that_dies_after_forwarding_does_not_fail_the_call(net: Net) {
     let gate = Gate::new();
     let last = net.serve(waiting(&gate)).await;
@@ -497,7 +536,7 @@ async fn a_server_that_takes_a_last_connection_while_it_dies_is_gone() {
         let Failure::Lost(lost) = failure(call.await) else {
             panic!("the server is lost")
         };
-        let FailureKind::Silent { silence } = lost.kind else {
+        let FailureKind::Silent { silence, .. } = lost.kind else {
             panic!("it is silent: {:?}", lost.kind)
         };
         assert!(silence < 20 * PERIOD, "as of who is gone, not {silence:?}");

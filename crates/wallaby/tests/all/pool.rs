@@ -138,7 +138,7 @@ async fn a_server_may_come_back_as_another_life(net: Net) {
     assert_eq!(loss.server.address.as_ref(), Some(&address));
     assert_eq!(loss.server.node, Some(first.node()));
     // So long at least: where the work might have gone on, that would have shown by then.
-    let FailureKind::Silent { silence } = loss.kind else {
+    let FailureKind::Silent { silence, .. } = loss.kind else {
         panic!("another kind: {lost}")
     };
     assert!(silence.as_millis() >= 100, "{silence:?}");

@@ -13,6 +13,9 @@ use wallaby::{
 over_every_transport!(
     another_server_takes_over,
     a_server_that_dies_and_comes_back_is_called_again,
+    a_server_that_is_away_is_waited_for,
+    who_waits_in_vain_is_told_so,
+    only_what_was_not_executed_is_made_again_if_that_is_said,
     an_error_tells_of_all_attempts,
     a_budget_is_shared_and_ends,
     nothing_is_made_again_once_an_answer_was_delivered,
@@ -152,6 +155,83 @@ async fn a_server_that_dies_and_comes_back_is_called_again(net: Net) {
     assert_eq!(answer.expect("it came back"), "after");
     assert_eq!((before.count(), after.count()), (1, 1));
     assert!(call.attempts() >= 2);
+}
+
+/// Neither the number of attempts nor the budget ends that.
+async fn a_server_that_is_away_is_waited_for(net: Net) {
+    let (address, runs) = (nobody(&net).await, Runs::default());
+    let caller = caller(&net).await;
+    let client = Client::new(&caller, address.clone())
+        .retry_budget(RetryBudget::new(0, 0))
+        .retry(
+            Retry::unexecuted(1)
+                .backoff(NO_PAUSE, NO_PAUSE)
+                .wait_for_server(Duration::from_secs(3600)),
+        );
+    let mut call = work::within(client).one(String::new());
+    let come = async {
+        until(|| caller.metrics().retries >= 5).await;
+        loop {
+            let builder = Endpoint::builder().serve(quick("back", &runs));
+            match builder.listen(&address.to_string()).bind().await {
+                Ok(server) => return server,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let (answer, _server) = tokio::join!(call.answer(), come);
+    assert_eq!(answer.expect("it came"), "back");
+    assert_eq!(runs.count(), 1);
+    assert!(call.attempts() > 5);
+}
+
+async fn who_waits_in_vain_is_told_so(net: Net) {
+    let nobody = nobody(&net).await;
+    let caller = caller(&net).await;
+    let wait = Duration::from_millis(100);
+    let client = Client::new(&caller, nobody.clone()).retry(
+        Retry::unexecuted(1)
+            .backoff(NO_PAUSE, NO_PAUSE)
+            .wait_for_server(wait),
+    );
+    let begun = tokio::time::Instant::now();
+    let failed = failure(work::within(client).one(String::new()).await);
+    assert!(begun.elapsed() >= wait);
+    let told = attempts_failed(&failed);
+    assert_eq!(told.why, NoMore::Absent);
+    assert!(told.before.len() < 64);
+    let text = failed.to_string();
+    let why = "and no other follows, since no server was there for as long as it was to wait: ";
+    assert!(text.contains(why), "{text}");
+    // Each cause is told once, however often it came.
+    assert!(text.matches("cannot connect").count() <= 4, "{text}");
+    assert_eq!(
+        format!("{failed:?}"),
+        text,
+        "a `main` that returns it prints its text"
+    );
+}
+
+async fn only_what_was_not_executed_is_made_again_if_that_is_said(net: Net) {
+    let (lost, runs) = (Runs::default(), Runs::default());
+    let first = net.serve(waiting("first", &Gate::new(), &lost)).await;
+    let second = net.serve(quick("second", &runs)).await;
+    let caller = caller(&net).await;
+    let client = Client::new(&caller, nobody(&net).await)
+        .alternates([at(&first), at(&second)])
+        .retry(Retry::unexecuted(3).backoff(NO_PAUSE, NO_PAUSE));
+    let mut call = work::within(client).one(String::new());
+    let killed = async {
+        until(|| lost.count() == 1).await;
+        first.kill();
+    };
+    let (answer, ()) = tokio::join!(call.answer(), killed);
+    let failed = failure(answer);
+    assert!(
+        matches!(failed, Failure::Attempts(_) | Failure::Lost(_)),
+        "{failed}"
+    );
+    assert_eq!((call.attempts(), runs.count()), (2, 0), "it may have run");
 }
 
 async fn an_error_tells_of_all_attempts(net: Net) {

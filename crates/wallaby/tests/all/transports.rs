@@ -358,7 +358,19 @@ async fn answers_go_back_to_an_initiator_of_another_transport() {
     let error = ConnectError::NoTransport {
         server: at(&initiator),
     };
+    let text = error.to_string();
+    assert!(
+        text.ends_with("(`Builder::transport` adds one from outside)"),
+        "{text}"
+    );
     assert_eq!(client().connect(at(&initiator)).await, Err(error));
+    let unknown = Endpoint::builder().listen("quic://127.0.0.1:1").bind();
+    let text = unknown.await.expect_err("nobody knows it").to_string();
+    assert!(text.contains("tcp://") && text.contains("mem://"), "{text}");
+    assert!(
+        text.ends_with("or one that `Builder::transport` was given"),
+        "{text}"
+    );
     let (answers, statuses) = patience(sorted(&mut call)).await;
     assert_eq!((answers.len(), statuses), (2, vec![]));
     assert_eq!(first.metrics().relayed, 1);

@@ -238,7 +238,8 @@ async fn what_cannot_travel_is_refused_and_the_handler_goes_on() {
         continuation,
         continuation,
         "cannot encode the value: metadata: a metadata key is empty",
-        "cannot encode the value: metadata: metadata of 8195 bytes: at most 8192 are allowed",
+        "cannot encode the value: metadata: metadata of 8195 bytes: at most 8192 are allowed, and no setting raises that: what is larger \
+         goes into the arguments",
         "x at 0+1: ",
     ];
     assert_eq!(answers, expected);

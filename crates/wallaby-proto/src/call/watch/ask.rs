@@ -258,7 +258,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    use crate::call::watch::{Location, Source, WatchSettings};
+    use crate::call::watch::{Found, Location, Source, WatchSettings};
     use crate::id::{CallId, NodeId, Path, Token};
     use crate::manifest::Facts;
     use crate::wire::{Budgets, End, PingSettings, Pong, Progress};
@@ -500,7 +500,7 @@ mod tests {
             }
             cost.check(branches, 30);
             assert!(cost.pings >= 10 * length as usize, "{length}: {cost:?}");
-            watch.handle_gone(&initiator, node(2), now);
+            watch.handle_gone(&initiator, node(2), Found::Nobody, now);
             cost.add(&mut watch);
             watch.abort(&mut initiator, now);
             cost.add(&mut watch);

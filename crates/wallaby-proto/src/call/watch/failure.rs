@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::call::initiator::Violation;
-use crate::call::missing::{Missing, brief, named};
+use crate::call::missing::{Missing, brief, listed, named};
 use crate::call::watch::Location;
 use crate::id::{CallId, RequestId};
 
@@ -56,10 +56,12 @@ pub struct Step {
 #[non_exhaustive]
 pub enum FailureKind {
     /// Nobody has shown for this long that the request lives.
-    #[error("gave no sign of life for {:?}", brief(*silence))]
+    #[error("gave no sign of life for {:?}{}", brief(*silence), after(*absence))]
     Silent {
-        /// The limit that applied.
+        /// Since something was heard of it last.
         silence: Duration,
+        /// What was found in its server's place, if that is not there any more.
+        absence: Option<Absence>,
     },
     /// The request has finished, and a response that it sent does not arrive.
     #[error("sent response {index}, which was lost")]
@@ -79,6 +81,45 @@ pub enum FailureKind {
     /// A peer did what the protocol forbids.
     #[error("broke the protocol: {0}")]
     Violation(Violation),
+}
+
+/// What is known of a server that is not where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absence {
+    /// What was found at its address.
+    pub found: Found,
+    /// There was a connection with it, and none is left.
+    pub disconnected: bool,
+}
+
+/// What was found at the address of a server that is not there any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Found {
+    /// Connections are refused: nobody listens.
+    Nobody,
+    /// Its host cannot be reached.
+    NoHost,
+    /// Another process, perhaps the same program that was started again.
+    Another,
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.disconnected {
+            f.write_str("its connection ended and ")?;
+        }
+        f.write_str(match self.found {
+            Found::Nobody => "its address refuses connections",
+            Found::NoHost => "its host cannot be reached",
+            Found::Another => "another process answers at its address",
+        })
+    }
+}
+
+/// What became of a silent server, if that is known.
+fn after(absence: Option<Absence>) -> String {
+    absence.map_or_else(String::new, |absence| format!(": {absence}"))
 }
 
 /// What is known of a failed call's effects: whether it is safe to make it again.
@@ -128,14 +169,16 @@ impl Loss {
         );
         let others = self.missing.branches.iter();
         let others = others.filter(|branch| branch.request.path != self.request.path);
-        for branch in others {
-            text += &format!("; also missing: {branch}");
-        }
-        if self.missing.more > 0 {
-            text += &format!("; and {} more", self.missing.more);
-        }
         if self.evicted {
             text += "; a server had to forget requests, this one may have been among them";
+        }
+        // Last, as a list that is long.
+        let mut others: Vec<String> = others.map(ToString::to_string).collect();
+        if self.missing.more > 0 {
+            others.push(format!("{} more", self.missing.more));
+        }
+        if !others.is_empty() {
+            text += &format!("; also missing: {}", listed(&others));
         }
         text
     }

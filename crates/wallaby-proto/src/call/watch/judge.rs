@@ -171,7 +171,8 @@ impl Watch {
         if runs && self.silent_at(initiator, position) <= now {
             let evidence = self.branches[position as usize].evidence;
             let silence = now.saturating_sub(evidence);
-            let kind = FailureKind::Silent { silence };
+            let absence = self.absence(position);
+            let kind = FailureKind::Silent { silence, absence };
             self.fail_at(initiator, Some(position), request, kind, now);
             return true;
         }

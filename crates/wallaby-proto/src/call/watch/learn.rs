@@ -487,7 +487,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    use crate::call::watch::{MAX_UNNAMED, WatchSettings};
+    use crate::call::watch::{Found, MAX_UNNAMED, WatchSettings};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::Budgets;
 
@@ -604,7 +604,7 @@ mod tests {
         let path = initiator.initial(0).expect("sent").path;
         for number in 1..=3 * MAX_UNNAMED as u64 {
             hear(&mut initiator, &mut watch, path, 0, 100 + number);
-            watch.handle_gone(&initiator, node(100 + number), NOW);
+            watch.handle_gone(&initiator, node(100 + number), Found::Nobody, NOW);
             let known = watch.gone.len();
             assert!(known <= MAX_UNNAMED + 2, "{known}"); // twice the hop
             if number <= MAX_UNNAMED as u64 {
@@ -619,7 +619,7 @@ mod tests {
         while watch.poll().is_some() {}
         watch.handle_disconnect(&initiator, node(99), NOW);
         watch.handle_last_disconnect(&initiator, node(99), NOW);
-        watch.handle_gone(&initiator, node(99), NOW);
+        watch.handle_gone(&initiator, node(99), Found::Nobody, NOW);
         assert!(watch.poll().is_none() && watch.gone.is_empty());
         watch.handle_disconnect(&initiator, node(1), NOW);
         assert!(watch.poll().is_some(), "the request is there");
@@ -789,9 +789,9 @@ mod tests {
     fn what_others_pass_on_of_a_node_that_was_met_does_not_bring_it_back() {
         for (was_met, is_gone) in [(false, false), (true, true)] {
             let (mut initiator, mut watch) = watched(Budgets::default());
-            watch.handle_not_found(&initiator, node(1), NOW);
+            watch.handle_not_found(&initiator, node(1), Found::Nobody, NOW);
             if was_met {
-                watch.handle_gone(&initiator, node(1), NOW);
+                watch.handle_gone(&initiator, node(1), Found::Nobody, NOW);
             }
             assert!(watch.gone.contains_key(&node(1)));
             let passed_on = pong(&initiator, 0, listing(0, 0));

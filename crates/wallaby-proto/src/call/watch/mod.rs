@@ -44,7 +44,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use self::branch::WatchedBranch;
-pub use self::failure::{Executed, FailureKind, Loss, Step};
+pub use self::failure::{Absence, Executed, FailureKind, Found, Loss, Step};
 use self::hints::{Hints, NodeHint};
 use self::located::Located;
 pub use self::location::{Location, Source};
@@ -188,6 +188,8 @@ struct Gone {
     since: Duration,
     /// This endpoint had reached it before; else it was only told of it, and has not found it.
     was_met: bool,
+    /// What was found in its place.
+    found: Found,
     /// Nobody can hear of it any more but from others: since when that is known, and how soon these are heard.
     certain: Option<(Duration, Duration)>,
 }
@@ -371,6 +373,17 @@ impl Watch {
         }
     }
 
+    /// What was found in place of the server of a branch, if that is not there any more.
+    fn absence(&self, position: u32) -> Option<Absence> {
+        let watched = self.branches.get(position as usize)?;
+        let node = watched.gone.and(watched.top()?.at.node)?;
+        let gone = self.gone.get(&node)?;
+        Some(Absence {
+            found: gone.found,
+            disconnected: gone.certain.is_some(),
+        })
+    }
+
     /// The server of a request, as far as that is known.
     pub fn server_of(&self, initiator: &Initiator, request: RequestId) -> Option<&Location> {
         let position = initiator.find(&request.path)?;
@@ -537,8 +550,14 @@ impl Watch {
 
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
     /// there last has three ping periods to show life elsewhere.
-    pub fn handle_gone(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
-        self.note_gone(initiator, node, true, None, now);
+    pub fn handle_gone(
+        &mut self,
+        initiator: &Initiator,
+        node: NodeId,
+        found: Found,
+        now: Duration,
+    ) {
+        self.note_gone(initiator, node, (found, true), None, now);
     }
 
     /// As [`Self::handle_gone`], and no connection is left by which something may come from there. Whoever has a request from
@@ -547,19 +566,25 @@ impl Watch {
     pub fn handle_gone_for_certain(
         &mut self,
         initiator: &Initiator,
-        node: NodeId,
+        (node, found): (NodeId, Found),
         within: Duration,
         now: Duration,
     ) {
-        self.note_gone(initiator, node, true, Some(within), now);
+        self.note_gone(initiator, node, (found, true), Some(within), now);
     }
 
     /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,
     /// or another node does, and this endpoint has never reached it there. It is taken for gone like one that was, until
     /// others pass on a pong from there: then it is they alone who can reach it, and this says nothing any more.
-    pub fn handle_not_found(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+    pub fn handle_not_found(
+        &mut self,
+        initiator: &Initiator,
+        node: NodeId,
+        found: Found,
+        now: Duration,
+    ) {
         if !self.beyond.contains(&node) {
-            self.note_gone(initiator, node, false, None, now);
+            self.note_gone(initiator, node, (found, false), None, now);
         }
     }
 
@@ -567,7 +592,7 @@ impl Watch {
         &mut self,
         initiator: &Initiator,
         node: NodeId,
-        was_met: bool,
+        (found, was_met): (Found, bool),
         within: Option<Duration>,
         now: Duration,
     ) {
@@ -578,10 +603,12 @@ impl Watch {
         let news = Gone {
             since: now,
             was_met,
+            found,
             certain: None,
         };
         let gone = self.gone.entry(node).or_insert(news);
         gone.was_met |= was_met;
+        gone.found = found;
         let is_sure = gone.certain.is_none() && within.is_some();
         let within = within.map(|within| (now, within.min(self.settings.ping.period)));
         gone.certain = gone.certain.or(within);

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use wallaby_proto::call::clock::Clock;
 use wallaby_proto::call::initiator::{Initiator, Violation};
-use wallaby_proto::call::watch::{Action, Executed, FailureKind, Source, Watch, WatchSettings};
+use wallaby_proto::call::watch::{
+    Action, Executed, FailureKind, Found, Source, Watch, WatchSettings,
+};
 use wallaby_proto::wire::{Budgets, End, Progress, Response};
 use wallaby_proto::{Address, Status};
 
@@ -312,7 +314,8 @@ fn a_gone_node_is_given_up_within_three_periods() {
     desk.pong(1, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
     assert_eq!(failed(&desk.until(399)), None);
     assert!(failed(&desk.until(400)).is_some());
@@ -329,7 +332,7 @@ fn a_node_that_is_gone_for_certain_is_given_up_soon() {
         desk.until(150);
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_gone_for_certain(&desk.initiator, node(10), within, now);
+        watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), within, now);
         assert_eq!(desk.actions(), ["ping 0 at m1"]);
         assert_eq!(failed(&desk.until(due - 1)), None);
         assert!(
@@ -346,11 +349,12 @@ fn a_gone_node_may_turn_out_to_be_so_for_sure() {
     desk.pong(1, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
     desk.until(200);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
+    watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
     assert_eq!(failed(&desk.until(229)), None);
     assert!(failed(&desk.until(230)).is_some());
 }
@@ -367,7 +371,7 @@ fn what_is_passed_on_of_a_node_that_is_gone_for_certain_is_waited_for() {
         desk.hear(7, told.clone());
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
+        watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
         assert!(desk.failure.is_none(), "after {time} periods");
     }
 }
@@ -380,7 +384,7 @@ fn the_successor_of_a_node_that_is_gone_for_certain_saves_the_call() {
     desk.until(150);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_gone_for_certain(&desk.initiator, node(10), SOON, now);
+    watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
     desk.until(179);
     let mut announced = pong(at("0+1"), Some(running()));
     announced.announced = true;
@@ -417,7 +421,8 @@ fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
     desk.pong(1, "0", ended(0, 1));
     desk.until(390);
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
     assert_eq!(failed(&desk.until(589)), None);
     assert!(failed(&desk.until(590)).is_some());
 }
@@ -428,7 +433,8 @@ fn the_successor_of_a_gone_node_saves_the_call() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
     desk.until(390);
     desk.announce(2, "0+1", running());
     assert_eq!(failed(&desk.until(889)), None);
@@ -443,12 +449,13 @@ fn a_node_that_is_not_found_is_given_up_within_three_periods() {
     desk.until(150);
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.watch
+        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
     assert_eq!(failed(&desk.until(449)), None);
     let actions = desk.until(450);
     assert_eq!(
         failed(&actions).map(String::as_str),
-        Some("450: failed: 0+1 gave no sign of life for 300ms")
+        Some("450: failed: 0+1 gave no sign of life for 300ms: its address refuses connections")
     );
 }
 
@@ -458,7 +465,8 @@ fn the_successor_of_a_node_that_is_not_found_saves_the_call() {
     let mut desk = Desk::new();
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.watch
+        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
     desk.until(390);
     desk.announce(3, "0+2", running());
     assert_eq!(failed(&desk.until(889)), None);
@@ -472,13 +480,15 @@ fn a_node_that_only_others_reach_has_the_whole_timeout() {
     desk.pong(1, "0", continued(0, 2));
     for time in 1..8 {
         let now = desk.time();
-        desk.watch.handle_not_found(&desk.initiator, node(20), now);
+        desk.watch
+            .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
         desk.until(100 + 90 * time);
         desk.pong(NOWHERE, "0+1", running());
     }
     // It was heard of last at 730.
     let now = desk.time();
-    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.watch
+        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
     assert_eq!(failed(&desk.until(1229)), None);
     assert!(failed(&desk.until(1230)).is_some());
 }
@@ -489,11 +499,13 @@ fn a_late_word_of_a_node_that_is_gone_does_not_bring_it_back() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
     desk.pong(NOWHERE, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch.handle_not_found(&desk.initiator, node(10), now);
+    desk.watch
+        .handle_not_found(&desk.initiator, node(10), Found::Nobody, now);
     assert_eq!(failed(&desk.until(399)), None);
     assert!(failed(&desk.until(400)).is_some());
 }
@@ -504,7 +516,8 @@ fn a_request_that_moved_to_another_life_is_not_gone() {
     let mut desk = Desk::new();
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch.handle_not_found(&desk.initiator, node(20), now);
+    desk.watch
+        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
     desk.until(200);
     desk.pong(1, "0", continued(0, 3));
     assert_eq!(failed(&desk.until(599)), None);
@@ -572,7 +585,8 @@ fn a_hop_at_a_node_that_is_gone_already() {
     );
     desk.pong(2, "0.0", running());
     let now = desk.time();
-    desk.watch.handle_gone(&desk.initiator, node(20), now);
+    desk.watch
+        .handle_gone(&desk.initiator, node(20), Found::Nobody, now);
     desk.pong(1, "0", continued(0, 2));
     desk.pong(
         1,

@@ -15,7 +15,7 @@ use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
 
 use crate::budget::RetryBudget;
-use crate::call::{CallShared, Outcome, RawAnswer, RawCall, Resend};
+use crate::call::{CallShared, CallWatch, Outcome, RawAnswer, RawCall, Resend};
 use crate::client::{Client, Outgoing};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
 use crate::hedge::Hedge;
@@ -80,6 +80,7 @@ const MOST_TOLD: usize = 63;
 struct Attempt {
     /// 0 for the first.
     number: u32,
+    server: Address,
     call: RawCall,
     hedged: bool,
 }
@@ -233,7 +234,9 @@ impl Attempts {
 
     /// Begins an attempt.
     fn attempt(&mut self, hedged: bool) -> Arc<CallShared> {
-        let (number, server) = (self.made, self.server(self.made));
+        let number = self.made;
+        let (server, watches) = self.towards(number);
+        let at = server.clone();
         let mut options = self.client.options();
         if number > 0 {
             Arc::make_mut(&mut options).deadline =
@@ -250,20 +253,31 @@ impl Attempts {
             options,
             attempt: number,
             body: None,
-            watches: Vec::new(),
+            watches,
         });
         self.made += 1;
         let shared = Arc::clone(call.shared());
         self.racing.push(Attempt {
             number,
+            server: at,
             call,
             hedged,
         });
         shared
     }
 
-    /// The server of an attempt: they take turns.
-    fn server(&self, number: u32) -> Address {
+    /// The server of an attempt, and who wants to know how that ends: servers take turns, or are drawn.
+    fn towards(&self, number: u32) -> (Address, Vec<CallWatch>) {
+        if self.client.servers().is_some() {
+            let failed = self.failed.iter().map(|failed| &failed.server);
+            let racing = self.racing.iter().map(|attempt| &attempt.server);
+            let tried: Vec<Address> = failed.chain(racing).cloned().collect();
+            return self.client.towards(&tried);
+        }
+        (self.in_turn(number), Vec::new())
+    }
+
+    fn in_turn(&self, number: u32) -> Address {
         let alternates = &self.policy.alternates;
         match (number as usize % (alternates.len() + 1)).checked_sub(1) {
             Some(number) => alternates[number].clone(),
@@ -339,7 +353,10 @@ impl Attempts {
     /// An attempt has failed in a way that another one may mend.
     fn lose(&mut self, place: usize, error: CallError) {
         let attempt = self.racing.remove(place);
-        let server = self.server(attempt.number);
+        let server = attempt.server;
+        if let (Some(servers), CallError::Status(_)) = (self.client.servers(), &error) {
+            servers.leave_out(&server); // it is about to close
+        }
         tracing::debug!(call = %attempt.call.id(), attempt = attempt.number, %server, %error, "an attempt failed");
         // What was not sent has left nothing anywhere, and who waits has much of it.
         if !retry::is_unsent(&error) {
@@ -412,10 +429,12 @@ impl Attempts {
                 false => Ok(at.max(now + SHORTEST_WAIT)),
             };
         }
-        if self.made - self.waited >= retry.attempts {
+        if self.made - self.waited >= retry.most(self.client.servers()) {
             return Err(NoMore::Limit);
         }
-        if !self.policy.budget.take() {
+        // The next attempt goes to another server, and this one has nothing to do for it.
+        let is_free = self.client.servers().is_some() && retry::is_unsent(error);
+        if !is_free && !self.policy.budget.take() {
             self.meters().retries_over_budget.add();
             return Err(NoMore::Budget);
         }
@@ -435,7 +454,8 @@ impl Attempts {
     }
 
     fn begin_hedge(&mut self) {
-        let most = self.policy.retry.as_ref().map(|retry| retry.attempts);
+        let servers = self.client.servers();
+        let most = (self.policy.retry.as_ref()).map(|retry| retry.most(servers));
         let is_late = Instant::now() >= self.deadline;
         if self.racing.len() != 1
             || is_late
@@ -448,8 +468,7 @@ impl Attempts {
         }
         let second = self.attempt(true);
         self.meters().hedges.add();
-        let server = self.server(self.made - 1);
-        tracing::debug!(call = %second.id, %server, after = ?self.begun.elapsed(), "a second attempt beside a slow one");
+        tracing::debug!(call = %second.id, after = ?self.begun.elapsed(), "a second attempt beside a slow one");
     }
 
     /// How the call ends when the attempt that has delivered fails.

@@ -23,6 +23,7 @@ use crate::method::{Answer, Method, Target};
 use crate::multicast::Multicast;
 use crate::request::RequestInfo;
 use crate::retry::Retry;
+use crate::servers::Servers;
 
 /// An initial request that is about to leave, as interceptors see it.
 #[derive(Debug, Clone)]
@@ -150,8 +151,16 @@ impl Caller {
         Client {
             caller: self,
             server: server.into(),
+            among: None,
             policy: None,
         }
+    }
+
+    /// Calls to one of these servers, each to another one: see [`Servers`].
+    pub fn among(self, servers: &Servers) -> Client {
+        let mut client = self.at(servers.pick());
+        client.among = Some(servers.clone());
+        client.retry(Retry::once_each())
     }
 
     /// Calls the same method with the same arguments at all these servers, side by side: what
@@ -296,6 +305,8 @@ impl Caller {
 pub struct Client {
     caller: Caller,
     server: Address,
+    /// Each call goes to one of them.
+    among: Option<Servers>,
     /// How calls are made again.
     policy: Option<Arc<Policy>>,
 }
@@ -306,12 +317,17 @@ impl Client {
         Caller::new(endpoint).at(server)
     }
 
-    /// The server.
+    /// Calls from `endpoint` to one of these servers, each to another one: see [`Servers`].
+    pub fn among(endpoint: &Endpoint, servers: &Servers) -> Self {
+        Caller::new(endpoint).among(servers)
+    }
+
+    /// The server; of a client [among](Self::among) several one of them.
     pub fn server(&self) -> &Address {
         &self.server
     }
 
-    /// Makes calls again that have failed, as [`Retry`] says. Only for methods that may run several times.
+    /// Makes calls again that have failed, as [`Retry`] says.
     ///
     /// A call that is to be made again is so while the application waits for its answers. Each attempt passes the
     /// interceptors of calls and is a call of its own: [`Call::id`] and [`Call::trace`] tell of the latest or, once it has
@@ -340,7 +356,8 @@ impl Client {
     }
 
     /// Further servers that can do the same: each attempt, and each request that is sent again, after the first goes to the next
-    /// one, and after the last to the first again.
+    /// one, and after the last to the first again. Of a client [among](Self::among) several servers each attempt goes to one of these
+    /// in any case.
     #[must_use]
     pub fn alternates(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
         self.change_policy().alternates = servers.into_iter().map(Into::into).collect();
@@ -441,15 +458,25 @@ impl Client {
         payload: Bytes,
         body: Option<Attached>,
     ) -> RawCall {
+        let (server, watches) = self.towards(&[]);
         self.send(Outgoing {
-            server: self.server.clone(),
+            server,
             method: Arc::clone(method),
             payload,
             options: self.caller.options(),
             attempt: 0,
             body,
-            watches: Vec::new(),
+            watches,
         })
+    }
+
+    /// Where the next call goes, and who wants to know how it ends; none of those that were tried, if there is another.
+    pub(crate) fn towards(&self, tried: &[Address]) -> (Address, Vec<CallWatch>) {
+        let Some(servers) = &self.among else {
+            return (self.server.clone(), Vec::new());
+        };
+        let visit = servers.visit(tried);
+        (visit.server().clone(), vec![visit.watch()])
     }
 
     /// Makes a call, once.
@@ -588,9 +615,21 @@ impl Client {
     /// This client with the policy's way to send requests again among its options.
     fn with_resend(mut self, policy: &Policy) -> Self {
         let resend = policy.resend.clone();
-        self.caller.change().resend =
-            resend.map(|resend| resend.alternates(policy.alternates.iter().cloned()));
+        let others = match &self.among {
+            Some(servers) => servers
+                .list()
+                .into_iter()
+                .map(|(server, _)| server)
+                .collect(),
+            None => policy.alternates.clone(),
+        };
+        self.caller.change().resend = resend.map(|resend| resend.alternates(others));
         self
+    }
+
+    /// Those of which each call goes to one.
+    pub(crate) fn servers(&self) -> Option<&Servers> {
+        self.among.as_ref()
     }
 
     /// How the next attempt is made.

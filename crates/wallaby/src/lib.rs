@@ -15,6 +15,7 @@
 //! | [`Call::abort`], [`Call::stop`], [`RequestInfo::shield`] | to abort a call, to wait until nothing of it runs, and what is finished all the same |
 //! | [`Client::retry`], [`Client::hedge`], [`Client::resend`] | to retry a call: [`Retry`], [`Hedge`], [`Resend`], [`RetryBudget`] |
 //! | [`Client::tolerant`], [`Client::fail_fast`] | a call that goes on without what is lost; one that ends with the first status |
+//! | [`Servers`], [`Resolver`], [`Client::among`] | one of several servers for each call, by load; who tells their addresses |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |
 //! | [`Streaming`], [`Body`] | items, or bytes, that follow a request while it is handled |
@@ -60,6 +61,7 @@ mod pipeline;
 mod random;
 mod request;
 mod retry;
+mod servers;
 mod service;
 #[cfg(feature = "turmoil")]
 pub mod simulation;
@@ -92,6 +94,7 @@ pub use multicast::{Delivery, Multicast, QuorumError};
 pub use pipeline::{Forwarding, Pipeline, PipelineSettings, TargetOutcome};
 pub use request::{Delegation, RawRequest, Request, RequestInfo};
 pub use retry::Retry;
+pub use servers::{Dns, ResolveError, Resolver, Servers, Static};
 pub use service::{Handler, HandlerFuture, Service};
 pub use streaming::{
     IntoItem, IntoStreaming, Items, StreamError, StreamErrorKind, Streaming, items,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use wallaby_proto::Code;
 
 use crate::error::{CallError, ConnectError, Failure};
+use crate::servers::Servers;
 
 /// Most attempts of a call.
 const MOST: u32 = 64;
@@ -40,9 +41,10 @@ const MOST: u32 = 64;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
-    pub(crate) attempts: u32,
+    attempts: u32,
     /// Also what may have run.
     executed: bool,
+    once_each: bool,
     wait: Duration,
     pub(crate) each: Option<Duration>,
     first: Duration,
@@ -57,6 +59,7 @@ impl Retry {
         Self {
             attempts: attempts.clamp(1, MOST),
             executed: true,
+            once_each: false,
             wait: Duration::ZERO,
             each: None,
             first: Duration::from_millis(50),
@@ -71,6 +74,22 @@ impl Retry {
         Self {
             executed: false,
             ..Self::idempotent(attempts)
+        }
+    }
+
+    /// Each of several servers is tried once, without a pause.
+    pub(crate) fn once_each() -> Self {
+        Self {
+            once_each: true,
+            ..Self::unexecuted(MOST).backoff(Duration::ZERO, Duration::ZERO)
+        }
+    }
+
+    /// How many attempts there may be among these servers.
+    pub(crate) fn most(&self, servers: Option<&Servers>) -> u32 {
+        match servers {
+            Some(servers) if self.once_each => self.attempts.min(servers.count()),
+            _ => self.attempts,
         }
     }
 

@@ -28,16 +28,25 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(crate) async fn look_up(address: &Address, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
     let found = match address {
         Address::Tcp(socket) | Address::Udp(socket) => vec![*socket],
-        Address::Other(name) => find(name.text().to_owned(), for_peer).await?,
+        Address::Other(name) => find(name.text().to_owned(), MOST, for_peer).await?,
         _ => Vec::new(),
     };
+    some(found)
+}
+
+/// Where the host's name in an address leads: to so many places at most.
+pub(crate) async fn look_up_all(name: &str, most: usize) -> io::Result<Vec<SocketAddr>> {
+    some(find(name.to_owned(), most, false).await?)
+}
+
+fn some(found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     match found.is_empty() {
         true => Err(nowhere("the name has no addresses")),
         false => Ok(found),
     }
 }
 
-async fn find(name: String, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
+async fn find(name: String, most: usize, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
     #[cfg(feature = "turmoil")]
     if turmoil::in_simulation() {
         return Ok(turmoil::net::lookup_host(name).await?.collect());
@@ -50,7 +59,7 @@ async fn find(name: String, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
     let found = spawn_blocking(move || {
         let _permit = permit; // until the system has answered, though nobody may wait for that any more
         let found = name.to_socket_addrs()?;
-        Ok::<_, io::Error>(found.take(MOST).collect())
+        Ok::<_, io::Error>(found.take(most).collect())
     });
     // Of whatever kind the error of the name server is, it says nothing of who listens.
     let found = found.await.map_err(io::Error::other)?;

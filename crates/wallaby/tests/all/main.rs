@@ -50,6 +50,7 @@ mod relay;
 mod resend;
 mod retries;
 mod seal;
+mod servers;
 mod shares;
 mod shm;
 mod statuses;

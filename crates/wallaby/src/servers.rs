@@ -1,0 +1,229 @@
+//! The servers of one service: who tells their addresses, and which of them gets a call.
+
+mod place;
+mod resolver;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use wallaby_proto::Address;
+
+use self::place::Place;
+pub(crate) use self::place::Visit;
+pub use self::resolver::{Dns, ResolveError, Resolver, Static};
+use crate::timer::{self, Instant};
+
+/// How long after the first error a resolver is asked again, and at the most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// The servers of one service, any of which can do the same: whom a [`Client`](crate::Client) made by
+/// [`Client::among`](crate::Client::among) calls.
+///
+/// Each call goes to one of two that are drawn by chance: to the one at which fewer calls of this process are under way. So load
+/// is even, and a slow server gets less, without anybody counting for all. A server that cannot be connected to is left out for a
+/// while, a second at first and half a minute at most, unless there is no other. The call that has found that out is made at
+/// another server, as is one that a server refuses because it shuts down: each that has not been tried is tried once
+/// ([`Retry::unexecuted`](crate::Retry::unexecuted)). What may have been executed is made again only if
+/// [`Client::retry`](crate::Client::retry) says so.
+///
+/// Clones are the same servers. What watches their resolver ends with the last of them.
+///
+/// ```
+/// # use wallaby::{Client, Dns, Endpoint, Servers};
+/// #[wallaby::service]
+/// trait Shelf {
+///     async fn read(volume: u32) -> String;
+/// }
+///
+/// # async fn example(endpoint: Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// let shelves = Servers::watch(Dns::new("tcp://shelves.example:4000".parse()?)).await?;
+/// let shelf = shelf::within(Client::among(&endpoint, &shelves));
+/// println!("{}", shelf.read(7).await?);
+/// # Ok(())
+/// # }
+/// # fn main() {}
+/// ```
+#[derive(Clone)]
+pub struct Servers(Arc<State>);
+
+struct State {
+    /// Never empty.
+    places: RwLock<Arc<[Arc<Place>]>>,
+    /// What the next draw is made of.
+    dice: AtomicU64,
+    /// What follows the resolver; it ends with this.
+    follower: OnceLock<AbortHandle>,
+}
+
+impl Servers {
+    /// Most servers of a service; those after the first so many are left out, and a warning is logged.
+    pub const MOST: usize = 1024;
+
+    /// These servers, for ever.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    pub fn new(
+        servers: impl IntoIterator<Item = impl Into<Address>>,
+    ) -> Result<Self, ResolveError> {
+        let servers: Vec<Address> = servers.into_iter().map(Into::into).collect();
+        let places = places(servers, &[]).ok_or_else(ResolveError::none)?;
+        let dice = crate::random::bytes().map_or(0, u64::from_ne_bytes);
+        Ok(Self(Arc::new(State {
+            places: RwLock::new(places),
+            dice: AtomicU64::new(dice),
+            follower: OnceLock::new(),
+        })))
+    }
+
+    /// The servers that a resolver tells, and tells anew: waits for the first list. A task of tokio's waits for the others. While a
+    /// resolver fails, or tells of no server at all, the last list holds.
+    ///
+    /// # Errors
+    ///
+    /// What the resolver says if it has no list at first.
+    pub async fn watch(mut resolver: impl Resolver) -> Result<Self, ResolveError> {
+        let servers = Self::new(resolver.next().await?)?;
+        let task = tokio::spawn(follow(resolver, Arc::downgrade(&servers.0)));
+        let _first = servers.0.follower.set(task.abort_handle());
+        Ok(servers)
+    }
+
+    /// Their addresses, and how many calls of this process are under way at each.
+    pub fn list(&self) -> Vec<(Address, usize)> {
+        let places = self.0.places();
+        let told = |place: &Arc<Place>| (place.address().clone(), place.under_way());
+        places.iter().map(told).collect()
+    }
+
+    /// The one that the next call would go to: for whom a handler delegates or forwards to. That is not counted as load, as who
+    /// delegates does not learn when it is done.
+    pub fn pick(&self) -> Address {
+        self.0.pick(&[]).address().clone()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.0.places().len() as u32
+    }
+
+    /// A call goes to one of them, but for those that it has tried, if there is another.
+    pub(crate) fn visit(&self, tried: &[Address]) -> Visit {
+        Visit::begin(self.0.pick(tried))
+    }
+
+    /// One of them said that it takes no more requests.
+    pub(crate) fn leave_out(&self, server: &Address) {
+        let places = self.0.places();
+        let place = places.iter().find(|place| place.address() == server);
+        place.inspect(|place| place.leave_out(Instant::now()));
+    }
+}
+
+/// A list without what stands there twice, or `None` if it is empty. What is known of those that stay is kept.
+fn places(servers: Vec<Address>, before: &[Arc<Place>]) -> Option<Arc<[Arc<Place>]>> {
+    let mut servers = servers;
+    let mut seen = std::collections::BTreeSet::new();
+    servers.retain(|server| seen.insert(server.to_string()));
+    if servers.len() > Servers::MOST {
+        let (told, most) = (servers.len(), Servers::MOST);
+        tracing::warn!(
+            told,
+            most,
+            "a service has too many servers: some are left out"
+        );
+        servers.truncate(most);
+    }
+    let kept = |server: &Address| {
+        before
+            .iter()
+            .find(|place| place.address() == server)
+            .cloned()
+    };
+    let place = |server| kept(&server).unwrap_or_else(|| Arc::new(Place::new(server)));
+    let places: Arc<[Arc<Place>]> = servers.into_iter().map(place).collect();
+    (!places.is_empty()).then_some(places)
+}
+
+/// Keeps the list as the resolver tells it, as long as anybody wants it.
+async fn follow(mut resolver: impl Resolver, state: Weak<State>) {
+    let mut pause = AGAIN.0;
+    loop {
+        let told = resolver.next().await;
+        let Some(state) = state.upgrade() else {
+            return;
+        };
+        let before = state.places();
+        let list = told.and_then(|told| places(told, &before).ok_or_else(ResolveError::none));
+        match list {
+            Ok(list) => {
+                pause = AGAIN.0;
+                *state.places.write().unwrap_or_else(PoisonError::into_inner) = list;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the servers of a service are not known anew: the last list holds");
+                drop((before, state));
+                timer::sleep_until(Instant::now() + pause).await;
+                pause = AGAIN.1.min(pause * 2);
+            }
+        }
+    }
+}
+
+impl State {
+    fn places(&self) -> Arc<[Arc<Place>]> {
+        Arc::clone(&self.places.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The less loaded of two by chance, out of those that are there and have not been tried.
+    fn pick(&self, tried: &[Address]) -> Arc<Place> {
+        let (places, now) = (self.places(), Instant::now());
+        let fresh = |place: &&Arc<Place>| !tried.contains(place.address());
+        let there = |place: &&Arc<Place>| !place.is_left_out(now);
+        let choices: [Vec<&Arc<Place>>; 3] = [
+            places.iter().filter(|at| fresh(at) && there(at)).collect(),
+            places.iter().filter(fresh).collect(),
+            places.iter().collect(),
+        ];
+        let choice = choices.iter().find(|choice| !choice.is_empty());
+        let choice = choice.map_or(&choices[2], |choice| choice);
+        let first = self.draw(choice.len());
+        let second = match choice.len() {
+            1 => first,
+            several => (first + 1 + self.draw(several - 1)) % several,
+        };
+        let less = choice[second].under_way() < choice[first].under_way();
+        Arc::clone(choice[if less { second } else { first }])
+    }
+
+    /// A number below this one (SplitMix64).
+    fn draw(&self, below: usize) -> usize {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut drawn = self
+            .dice
+            .fetch_add(STEP, Ordering::Relaxed)
+            .wrapping_add(STEP);
+        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        drawn ^= drawn >> 31;
+        ((u128::from(drawn) * below as u128) >> 64) as usize
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Some(follower) = self.follower.get() {
+            follower.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.list()).finish()
+    }
+}

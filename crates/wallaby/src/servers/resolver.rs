@@ -1,0 +1,137 @@
+//! Who tells the addresses of a service: a fixed list, the names of hosts, or whatever a user has.
+
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use thiserror::Error;
+use wallaby_proto::Address;
+
+use super::Servers;
+use crate::timer::{self, Instant};
+use crate::transport::names;
+
+/// Tells where the servers of a service are, and how that changes.
+///
+/// ```
+/// use wallaby::{Address, ResolveError, Resolver};
+///
+/// /// Whoever is written in a file, a line each.
+/// struct File(&'static str);
+///
+/// impl Resolver for File {
+///     async fn next(&mut self) -> Result<Vec<Address>, ResolveError> {
+///         // ... wait until it has changed, unless this is the first time ...
+///         let text = std::fs::read_to_string(self.0);
+///         let text = text.map_err(|error| ResolveError::new(self.0, error.to_string()))?;
+///         let servers = text.lines().map(str::parse).collect::<Result<_, _>>();
+///         servers.map_err(|error: wallaby::AddressError| ResolveError::new(self.0, error.to_string()))
+///     }
+/// }
+/// ```
+pub trait Resolver: Send + 'static {
+    /// All servers as they are now; from the second time on it waits until they may be others. It is dropped where it waits when
+    /// nobody wants to know any more. After an error it is asked again in 1 s, later in up to 30 s.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not known.
+    fn next(&mut self) -> impl Future<Output = Result<Vec<Address>, ResolveError>> + Send;
+}
+
+/// Why the servers of a service are not known.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[error("cannot find the servers of {service}: {why}")]
+pub struct ResolveError {
+    service: String,
+    why: String,
+}
+
+wallaby_proto::debug_as_text!(ResolveError);
+
+impl ResolveError {
+    /// Of this service, for this reason.
+    pub fn new(service: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            service: service.into(),
+            why: why.into(),
+        }
+    }
+
+    pub(super) fn none() -> Self {
+        Self::new("a service", "there are none")
+    }
+}
+
+/// A list that stays as it is: what [`Servers::new`] does, as a resolver.
+#[derive(Debug, Clone)]
+pub struct Static(Option<Vec<Address>>);
+
+impl Static {
+    /// These servers.
+    pub fn new(servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        Self(Some(servers.into_iter().map(Into::into).collect()))
+    }
+}
+
+impl Resolver for Static {
+    async fn next(&mut self) -> Result<Vec<Address>, ResolveError> {
+        match self.0.take() {
+            Some(servers) => Ok(servers),
+            None => pending().await,
+        }
+    }
+}
+
+/// All IP addresses of a host's name, as the system finds them (`/etc/hosts`, DNS): each is a server, at the port of the address.
+///
+/// The system does not say for how long they hold. So they are looked up again every 30 s ([`Self::every`]).
+#[derive(Debug, Clone)]
+pub struct Dns {
+    address: Address,
+    period: Duration,
+    next: Option<Instant>,
+}
+
+impl Dns {
+    /// Those of the host in this address, `tcp://HOST:PORT` or `udp://HOST:PORT`. With another one it tells that address itself.
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            period: Duration::from_secs(30),
+            next: None,
+        }
+    }
+
+    /// How often they are looked up; at least a millisecond passes in between.
+    #[must_use]
+    pub fn every(mut self, period: Duration) -> Self {
+        self.period = period.max(Duration::from_millis(1));
+        self
+    }
+}
+
+impl Resolver for Dns {
+    async fn next(&mut self) -> Result<Vec<Address>, ResolveError> {
+        if let Some(next) = self.next {
+            timer::sleep_until(next).await;
+        }
+        self.next = Some(Instant::now() + timer::bounded(self.period));
+        let host = match &self.address {
+            Address::Other(other) if self.address.has_host_name() => other.text(),
+            address => return Ok(vec![address.clone()]),
+        };
+        let found = names::look_up_all(host, Servers::MOST).await;
+        let mut found = found
+            .map_err(|error| ResolveError::new(self.address.to_string(), error.to_string()))?;
+        found.sort_unstable();
+        let is_udp = self.address.is_udp();
+        let of = |socket| {
+            if is_udp {
+                Address::Udp(socket)
+            } else {
+                Address::Tcp(socket)
+            }
+        };
+        Ok(found.into_iter().map(of).collect())
+    }
+}

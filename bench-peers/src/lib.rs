@@ -4,9 +4,11 @@
 //! - `on_*`: one file a peer, an implementation of [`wallaby_bench::stack::Stack`] in the configuration that the
 //!   peer's documentation recommends.
 //! - `calls`: what asynchronous peers have in common.
+//! - [`faults`]: what callers read when something breaks, beside Wallaby.
 //! - [`throughput`]: calls per second for several sizes of payload.
 
 mod calls;
+pub mod faults;
 #[cfg(have_capnp)]
 mod on_capnp;
 mod on_nats;

@@ -9,6 +9,7 @@ use wallaby_bench::{
     FanoutOptions, HopsOptions, Own, Progress, Row, RunOptions, ThroughputOptions, Transport, row,
     server_main, table,
 };
+use wallaby_bench_peers::faults;
 use wallaby_bench_peers::peers::{PEERS, Peer, all_stacks};
 use wallaby_bench_peers::throughput::Throughput;
 
@@ -26,6 +27,7 @@ Examples:
   wallaby-bench-peers hops --pin 0                             1, 2, 4 and 10 servers in sequence, on one processor
   wallaby-bench-peers hops --pin 0 --only tonic,nats --json    two peers, beside Wallaby and bare sockets
   wallaby-bench-peers fanout --pin 0                           one server, then ten in parallel
+  wallaby-bench-peers faults                                   what callers read when something breaks
   wallaby-bench-peers throughput --pin 0 --payload 0,4096      calls per second, 1 to 512 of them under way
 
 A peer that is not installed is skipped, and named; 'scripts/setup.sh peers' installs them all.
@@ -86,8 +88,13 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// What callers read when something breaks, with tonic and with Wallaby: real processes that are killed, stopped and shut down
+    Faults,
     /// List the peers: versions, configurations, and what is missing
     Peers,
+    /// A server of the faults, which starts it itself
+    #[command(hide = true)]
+    FaultServer { arguments: Vec<String> },
     /// A server of a benchmark, which starts it itself
     #[command(hide = true)]
     BenchServer { arguments: Vec<String> },
@@ -158,6 +165,8 @@ impl Command {
                 let rows = Throughput { calls, payloads }.measure(&run, &mut show)?;
                 common.print(&rows)
             }
+            Self::Faults => print(&faults::table()?),
+            Self::FaultServer { arguments } => faults::serve(&arguments),
             Self::Peers => print(&PEERS.iter().map(describe).collect::<String>()),
             Self::BenchServer { arguments } => server_main(&all_stacks(), arguments),
         }

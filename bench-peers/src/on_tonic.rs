@@ -22,7 +22,7 @@ use wallaby_bench::pattern::Pattern;
 use wallaby_bench::stack::{Client, Stack};
 
 #[allow(unreachable_pub)] // it is generated
-mod generated {
+pub(crate) mod generated {
     include!(concat!(env!("OUT_DIR"), "/bench.Relay.rs"));
 }
 
@@ -30,7 +30,7 @@ mod generated {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Message {
     #[prost(bytes = "bytes", tag = "1")]
-    payload: Bytes,
+    pub(crate) payload: Bytes,
 }
 
 /// tonic on one of tokio's runtimes.

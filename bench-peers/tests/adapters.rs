@@ -117,3 +117,27 @@ fn onc_rpc_makes_calls_over_tcp_and_udp() {
 fn thrift_makes_calls() {
     check("thrift", &[("thrift", "tcp", CALLS)]);
 }
+
+/// Each fault has its row, with what both callers read.
+#[test]
+fn faults_are_told_by_both() {
+    let program = env!("CARGO_BIN_EXE_wallaby-bench-peers");
+    let output = std::process::Command::new(program).arg("faults").output();
+    let output = output.expect("the program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rows: Vec<Vec<&str>> = (text.lines().skip(2))
+        .map(|line| line.split(" | ").collect())
+        .collect();
+    assert_eq!(rows.len(), 6, "{text}");
+    assert!(rows.iter().all(|cells| cells.len() == 5), "{text}");
+    let killed = &rows[1];
+    assert!(killed[1].contains("transport error"), "{text}");
+    assert!(
+        killed[3].contains("request 0.1 (bench.Shard/find)"),
+        "{text}"
+    );
+    assert!(
+        killed[3].contains("its address refuses connections"),
+        "{text}"
+    );
+}

@@ -6,5 +6,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby-link wallaby wallaby-onc wallaby-tls)
+published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallaby-link wallaby-onc wallaby-tls)
 cargo package --locked "${published[@]/#/-p=}" "$@"

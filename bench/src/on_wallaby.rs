@@ -443,11 +443,12 @@ pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Buil
         }
         Transport::Udp => "udp://127.0.0.1:0".to_owned(),
     };
-    let builder = Endpoint::builder().listen(&address).link_delay(config.link);
-    Ok(match config.bandwidth {
-        Some(bandwidth) => builder.link_bandwidth(bandwidth),
-        None => builder,
-    })
+    let builder = Endpoint::builder().listen(&address);
+    Ok(wallaby_link::emulate(
+        builder,
+        config.link,
+        config.bandwidth,
+    )?)
 }
 
 pub(crate) fn runtime() -> Result<Runtime> {

@@ -160,8 +160,8 @@ impl Processes {
 /// If it cannot listen, or is told nonsense.
 pub async fn serve(listen: &str, link: Duration) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
-    let endpoint = Endpoint::builder().listen(listen).link_delay(link);
-    let endpoint = endpoint.bind().await?;
+    let endpoint = Endpoint::builder().listen(listen);
+    let endpoint = wallaby_link::emulate(endpoint, link, None)?.bind().await?;
     let address = endpoint.address().context("it does not listen")?.clone();
     println!("{address}");
     let mut parent = Parent::of_this();
@@ -204,8 +204,8 @@ impl Ring {
             _ => Transport::Tcp,
         };
         let link = Duration::from_micros(self.link_us);
-        let endpoint = Endpoint::builder().listen(anywhere(over)).link_delay(link);
-        Ok(endpoint.bind().await?)
+        let endpoint = Endpoint::builder().listen(anywhere(over));
+        Ok(wallaby_link::emulate(endpoint, link, None)?.bind().await?)
     }
 }
 

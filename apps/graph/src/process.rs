@@ -86,8 +86,8 @@ impl Processes {
 pub async fn serve(folder: &Path, seat: Seat, listen: &str, link: Duration) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let store = Store::find(folder)?.with_context(|| nothing_in(folder))?;
-    let endpoint = Endpoint::builder().listen(listen).link_delay(link);
-    let endpoint = endpoint.bind().await?;
+    let endpoint = Endpoint::builder().listen(listen);
+    let endpoint = wallaby_link::emulate(endpoint, link, None)?.bind().await?;
     let address = endpoint.address().context("it does not listen")?;
     println!("{address}");
     let mut parent = Parent::of_this();
@@ -132,7 +132,7 @@ impl Running {
     pub async fn client(&self) -> anyhow::Result<Client> {
         let placement = Placement::new(self.servers.clone()).context("there are no servers")?;
         let link = Duration::from_micros(self.link_us);
-        let endpoint = Endpoint::builder().listen(LOCAL).link_delay(link);
+        let endpoint = wallaby_link::emulate(Endpoint::builder().listen(LOCAL), link, None)?;
         Ok(Client::new(endpoint.bind().await?, placement))
     }
 }

@@ -44,12 +44,9 @@ impl Client {
         const DIAL: Duration = Duration::from_secs(10);
         const SILENCE: Duration = Duration::from_secs(15);
         const LONGEST_CALL: Duration = Duration::from_secs(1800);
-        let builder = Endpoint::builder()
-            .listen(listen)
-            .link_delay(link_delay)
-            .dial_timeout(DIAL);
+        let builder = Endpoint::builder().listen(listen).dial_timeout(DIAL);
         let builder = builder.ping(PERIOD, SILENCE).default_deadline(LONGEST_CALL);
-        builder
+        wallaby_link::emulate(builder, link_delay, None)?
             .bind()
             .await
             .with_context(|| format!("the client can't listen at {listen}"))

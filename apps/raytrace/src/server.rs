@@ -71,11 +71,8 @@ impl Server {
             schedule: Schedule::OldestCall,
         };
         let builder = Endpoint::builder().listen(listen).executor(executor);
-        let builder = builder
-            .remember(1 << 18, 16 << 20)
-            .dial_timeout(DIAL)
-            .link_delay(link_delay);
-        builder
+        let builder = builder.remember(1 << 18, 16 << 20).dial_timeout(DIAL);
+        wallaby_link::emulate(builder, link_delay, None)?
             .bind()
             .await
             .with_context(|| format!("a server can't listen at {listen}"))

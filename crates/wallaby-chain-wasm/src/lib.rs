@@ -366,6 +366,11 @@ impl Error for Wrong {}
 
 impl Error for TooMuch {}
 
+/// The programs of the guide's page compile, and those without code run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/chains.md")]
+struct GuidePage;
+
 /// The programs of the page about chains compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/chains.md")]

@@ -10,6 +10,7 @@
 //! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`] | what they are given |
+//! | [`glue`] | makes such code of functions of Rust beside the client |
 //! | [`Code`], [`Link`], [`Repository`] | functions that clients bring as WebAssembly, and where these are |
 //! | [`Runtime`], [`Module`] | what runs them: `wallaby-chain-wasm` has one |
 //!
@@ -88,3 +89,4 @@ pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};
 pub use stack::Link;
 pub use state::{Answer, State};
 pub use step::{Hop, Merge, Step};
+pub use wallaby_chain_macros::glue;

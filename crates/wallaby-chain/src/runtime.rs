@@ -11,7 +11,7 @@ use wallaby::intercept::Incoming;
 use wallaby::{Client, Code as StatusCode, RequestInfo, Status};
 
 use crate::chains::Policy;
-use crate::code::{Code, Hash, Source};
+use crate::code::{Code, Hash, Source, unpack};
 use crate::engine::text_of;
 use crate::repository::functions;
 
@@ -211,24 +211,34 @@ impl Codes {
         code: Option<&Code>,
         request: &RequestInfo,
     ) -> Result<Arc<dyn Module>, Status> {
-        let module = match code.map(Code::source) {
-            Some(Source::Inline(module)) => module.clone(),
+        let (bytes, is_packed) = match code.map(Code::source) {
+            Some(Source::Packed(module)) => (module.clone(), true),
             Some(Source::At(server)) => {
                 let client = request.call().at(server).deadline(self.limits.fetch);
-                fetch(hash, client).await?.into()
+                (fetch(hash, client).await?.into(), false)
             }
             None => {
                 let message = format!("code {hash} is not here, and nobody says where it is");
                 return Err(Status::not_found(message));
             }
         };
-        let (size, most) = (module.len(), self.limits.bytes);
-        if size > most {
-            let message = format!("code {hash} has {size} bytes: at most {most} are allowed");
-            return Err(Status::resource_exhausted(message));
-        }
-        let runtime = Arc::clone(&self.runtime);
+        let (runtime, most) = (Arc::clone(&self.runtime), self.limits.bytes);
         on_a_thread(&self.compiling, move || {
+            let module = match is_packed {
+                false => bytes,
+                true => unpack(&bytes, most)
+                    .map_err(|error| {
+                        let message = format!("code {hash} cannot be unpacked: {error}");
+                        Status::new(StatusCode::DataLoss, message)
+                    })?
+                    .into(),
+            };
+            if module.len() > most {
+                let message = format!(
+                    "code {hash} has more than {most} bytes, the most that this server takes"
+                );
+                return Err(Status::resource_exhausted(message));
+            }
             let is = Hash::of(&module);
             if is != hash {
                 let message = format!("code {hash} is not what was sent: that is {is}");

@@ -16,7 +16,7 @@ use crate::state::State;
 const MAGIC: &[u8] = b"wchn";
 
 /// The version of what follows. Servers refuse newer ones.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What stands before the last answer of a chain, so that nobody takes the answer of a link for it.
 pub(crate) const MARK: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x01, 0x9e];
@@ -279,12 +279,13 @@ mod tests {
     #[test]
     fn its_bytes_do_not_change() {
         let (code, more) = (Code::new(&b"code"[..]), Code::new(&b"more"[..]));
-        let mut expected = b"wchn\x02\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
+        let mut expected = b"wchn\x03\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
         expected.extend(b"\0\x02");
         expected.extend(code.hash().bytes());
         expected.extend(b"\x01g\0\x01\x07mem://a\x01\x01f\0");
         expected.extend(b"\0\0\x01\x07mem://a\x05a.B/c\x03raw\x01\x02\0");
-        expected.extend([&[2], &code.hash().bytes()[..], b"\0\x04code"].concat());
+        let packed = b"\0\x06\x4b\xce\x4f\x49\x05\0"; // RFC 1951, with fixed codes
+        expected.extend([&[2], &code.hash().bytes()[..], packed].concat());
         expected.extend([&more.hash().bytes()[..], b"\x01\x07mem://b"].concat());
         let bytes = stack().to_bytes().expect("it can be written");
         assert_eq!(
@@ -318,7 +319,7 @@ mod tests {
         }
         let error = Stack::read(&[&bytes[..], b"x"].concat()).expect_err("too long");
         assert!(error.message().ends_with("1 bytes behind it"), "{error}");
-        let error = Stack::read(b"wchn\x03").expect_err("newer");
+        let error = Stack::read(b"wchn\x04").expect_err("newer");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);
     }
 }

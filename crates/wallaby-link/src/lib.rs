@@ -5,9 +5,10 @@
 //! That is far too coarse for links as they are found in a data centre, hence a clock of our own. Below about 250 µs
 //! one way the cost of waking up a thread begins to show; such links belong into a simulator.
 //!
-//! Start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not. [`parse_delay`] reads a link's delay from
+//! [`emulate`] puts an endpoint of Wallaby at such a link. Apart from endpoints, start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not. [`parse_delay`] reads a link's delay from
 //! a command line.
 
+mod emulated;
 mod pacer;
 mod span;
 
@@ -22,6 +23,7 @@ use std::{fmt, io, thread};
 
 use pacer::PACKET;
 
+pub use emulated::emulate;
 pub use pacer::Pacer;
 pub use span::{LONGEST_DELAY, SpanError, parse_delay, parse_span};
 
@@ -121,7 +123,7 @@ impl<T: Send + 'static> DelayLine<T> {
         Self::start(delay, Some(pacer), Self::DEFAULT_CAPACITY, deliver)
     }
 
-    fn start(
+    pub(crate) fn start(
         delay: Duration,
         pacer: Option<Pacer>,
         capacity: usize,

@@ -22,7 +22,7 @@ pub enum SpanError {
     },
 }
 
-/// Reads the delay of an emulated link, for `Builder::link_delay` of Wallaby: a span such as `250us`,
+/// Reads the delay of an emulated link, for [`crate::emulate`]: a span such as `250us`,
 /// of [`LONGEST_DELAY`] at most.
 ///
 /// ```

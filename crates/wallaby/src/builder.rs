@@ -1,6 +1,5 @@
 //! How an endpoint is set up, whatever its driver.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +27,6 @@ pub struct Tokio {
     pub(crate) grace: Duration,
     pub(crate) item: u64,
     pub(crate) stored: u64,
-    pub(crate) link_delay: Option<Duration>,
-    pub(crate) link_bandwidth: Option<NonZeroU64>,
     /// Folder in which those of this host offer shared memory.
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
@@ -45,8 +42,6 @@ impl Default for Tokio {
             grace: Duration::from_secs(5),
             item: LONGEST_ITEM,
             stored: 64 << 20,
-            link_delay: None,
-            link_bandwidth: None,
             same_host: None,
             interceptors: Vec::new(),
             call_interceptors: Vec::new(),
@@ -408,17 +403,10 @@ impl Builder {
         self
     }
 
-    /// Emulates a link: all that this endpoint sends is delayed by so much, order kept. For tests and demonstrations.
-    pub fn link_delay(mut self, delay: Duration) -> Self {
-        self.driver.link_delay = (!delay.is_zero()).then_some(timer::bounded(delay));
-        self
-    }
-
-    /// Emulates a link of limited bandwidth: all that this endpoint sends, to whomever, shares so many bits a second, order
-    /// kept. Bytes handed to transports count, not the headers that a network puts around them. With
-    /// [`Builder::link_delay`] they are delayed after that. For tests and benchmarks; see [`wallaby_link`].
-    pub fn link_bandwidth(mut self, bits_per_second: NonZeroU64) -> Self {
-        self.driver.link_bandwidth = Some(bits_per_second);
+    /// Lets this stand between the endpoint and its transports, whichever they are: it sees, delays or changes all bytes. Of
+    /// several, the last is nearest to the endpoint.
+    pub fn wrap_transports(mut self, wrap: Arc<dyn transport::Wrap>) -> Self {
+        self.driver.transports.add_wrap(wrap);
         self
     }
 

@@ -9,7 +9,8 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError, PingSettings};
 use wallaby_proto::{Address, DurableId, Status};
 
-use crate::attempts::{Attempts, Policy};
+use crate::attempts::Attempts;
+use crate::attempts::plan::RetryPolicy;
 use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallEnd, CallOptions, CallShared, CallWatch, RawCall, Resend};
@@ -308,7 +309,7 @@ pub struct Client {
     /// Each call goes to one of them.
     among: Option<Servers>,
     /// How calls are made again.
-    policy: Option<Arc<Policy>>,
+    policy: Option<Arc<RetryPolicy>>,
 }
 
 impl Client {
@@ -375,7 +376,7 @@ impl Client {
         self
     }
 
-    fn change_policy(&mut self) -> &mut Policy {
+    fn change_policy(&mut self) -> &mut RetryPolicy {
         Arc::make_mut(self.policy.get_or_insert_default())
     }
 
@@ -440,7 +441,7 @@ impl Client {
     #[inline(never)]
     fn call_by(
         &self,
-        policy: &Arc<Policy>,
+        policy: &Arc<RetryPolicy>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> RawCall {
@@ -613,7 +614,7 @@ impl Client {
     }
 
     /// This client with the policy's way to send requests again among its options.
-    fn with_resend(mut self, policy: &Policy) -> Self {
+    fn with_resend(mut self, policy: &RetryPolicy) -> Self {
         let resend = policy.resend.clone();
         let others = match &self.among {
             Some(servers) => servers

@@ -17,7 +17,6 @@ use wallaby_proto::{Address, NodeId};
 use crate::builder::Builder;
 use crate::client::{Caller, Outgoing};
 use crate::driver::shared::{Inner, locked};
-use crate::driver::stream::Delayed;
 use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::health::Health;
@@ -89,8 +88,6 @@ impl Endpoint {
     fn start(mut builder: Builder, listeners: Vec<(Entrance, Address)>) -> Result<Self, BindError> {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
         let tokio = &mut builder.driver;
-        let delay = Delayed::link(tokio.link_delay, tokio.link_bandwidth)
-            .map_err(|error| BindError::Random(error.to_string()))?;
         let services = std::mem::take(&mut tokio.services);
         builder.config.keep_ended = true;
         builder.config.timers_wait = TIMERS_WAIT;
@@ -100,7 +97,7 @@ impl Endpoint {
         let mut endpoint = builder.core(builder.advertise.clone(), schemes)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         endpoint.set_epoch(unix.unwrap_or_default());
-        let inner = Inner::new(endpoint, builder, delay, runtime);
+        let inner = Inner::new(endpoint, builder, runtime);
         inner.serve_pipelines();
         inner.serve_own()?;
         for service in services {
@@ -166,8 +163,8 @@ impl Endpoint {
 
     /// What the endpoint has counted since its start.
     pub fn metrics(&self) -> Metrics {
-        let counters = self.inner.ask(|core| core.endpoint.counters());
-        self.inner.meters.snapshot(&counters)
+        let counted = self.inner.ask(|core| core.endpoint.metrics());
+        self.inner.meters.join(counted)
     }
 
     /// How many handlers run and how many requests wait for one.

@@ -4,7 +4,7 @@
 //! caller directly. The framework knows when the whole tree is complete, when it has failed and where.
 //!
 //! Start with [`macro@service`] and [`macro@serve`], which make typed clients, servers and delegation targets of a
-//! trait, with [`Endpoint`], which is client and server at once, and with the program in the README. The guide, ten pages that
+//! trait, with [`Endpoint`], which is client and server at once, and with the program in the README. The guide, eleven pages that
 //! begin with what you want to do, is in the repository: `docs/guide/README.md`. What is here:
 //!
 //! | part | what it is |

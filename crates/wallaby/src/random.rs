@@ -12,3 +12,8 @@ pub(crate) fn bytes<const LEN: usize>() -> Result<[u8; LEN], BindError> {
     getrandom::fill(&mut bytes).map_err(|error| BindError::Random(error.to_string()))?;
     Ok(bytes)
 }
+
+/// Any number; the largest if the system has none.
+pub(crate) fn number() -> u64 {
+    bytes().map_or(u64::MAX, u64::from_ne_bytes)
+}

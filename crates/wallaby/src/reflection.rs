@@ -296,13 +296,13 @@ pub(crate) fn service() -> Service {
 
 async fn tell_load(request: Request<One<String>>) -> Result<(), Status> {
     let endpoint = &request.handling.endpoint;
-    let (counters, load) = endpoint.ask(|core| (core.endpoint.counters(), core.endpoint.load()));
+    let (counted, load) = endpoint.ask(|core| (core.endpoint.metrics(), core.endpoint.load()));
     let report = LoadReport {
         node: endpoint.node.to_string(),
         up: endpoint.up().as_secs_f64(),
         running: load.running as u64,
         waiting: load.waiting as u64,
-        metrics: endpoint.meters.snapshot(&counters),
+        metrics: endpoint.meters.join(counted),
     };
     let told = serde_json::to_string(&report);
     let told = told.map_err(|error| Status::internal(error.to_string()))?;

@@ -170,12 +170,6 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// It is ready from another time on.
-    pub(crate) fn reset(&mut self, at: Instant) {
-        self.cancel();
-        self.at = at;
-    }
-
     fn cancel(&mut self) {
         if let Some(alarm) = self.alarm.take() {
             with_alarms(|alarms| drop(alarms.remove(&alarm)));

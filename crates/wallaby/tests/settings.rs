@@ -113,7 +113,7 @@ async fn every_time_of_an_endpoint() {
     }
     // A link on which everything takes a year brings nothing.
     for time in [TIMES[0], TIMES[1], TIMES[2], TIMES[4]] {
-        let builder = || Endpoint::builder().link_delay(time);
+        let builder = || wallaby_link::emulate(Endpoint::builder(), time, None).expect("a thread");
         let net = Net::mem();
         patience(call(&net, builder, |client| client)).await;
     }

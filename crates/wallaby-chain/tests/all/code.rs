@@ -348,7 +348,11 @@ async fn servers_fetch_large_code_from_the_client_once() {
     client
         .serve(repository.service())
         .expect("nothing is served there");
-    let large = repository.keep(vec![7; 100_000]).expect("there is room");
+    // Bytes that cannot be packed.
+    let large: Vec<u8> = (0..4_000_u32)
+        .flat_map(|number| Hash::of(&number.to_be_bytes()).bytes().to_owned())
+        .collect();
+    let large = repository.keep(large).expect("there is room");
     for _ in 0..3 {
         let code = large.clone().at(at(&client));
         assert_eq!(ask(&client, &a, &code, "end").await, Ok("a!".into()));
@@ -439,7 +443,7 @@ async fn a_repository_that_has_it_not_is_an_exception() {
         (
             large.at(at(&client)),
             StatusCode::ResourceExhausted,
-            "has 1001 bytes: at most 1000",
+            "has more than 1000 bytes",
         ),
     ] {
         let refused = status(patience(ask(&client, &a, &code, "end")).await);
@@ -449,19 +453,29 @@ async fn a_repository_that_has_it_not_is_an_exception() {
     }
     // What is inside a chain's bytes may lie about its hash as well.
     let (one, two) = (code(1), code(2));
-    let bytes = |hash: &Hash, module: &[u8]| {
+    let bytes = |hash: &Hash, packed: &[u8]| {
         let function = [&b"\x01\0\x02"[..], hash.bytes(), b"\x03end\0"].concat();
-        let codes = [&[1], &hash.bytes()[..], &[0, module.len() as u8], module].concat();
-        [b"wchn\x02\0\0\0\0\0", &function[..], &codes[..]].concat()
+        let codes = [&[1], &hash.bytes()[..], &[0, packed.len() as u8], packed].concat();
+        [b"wchn\x03\0\0\0\0\0", &function[..], &codes[..]].concat()
     };
     let shout = |bytes: Vec<u8>| {
         let client = client.caller().at(at(&a)).continuation(bytes);
         client.call(&words::SHOUT, ("a".to_owned(),))
     };
-    let lie = status(shout(bytes(&one.hash(), &2u32.to_be_bytes())).await);
+    let packed = [1, 4, 0, 0xfb, 0xff, 0, 0, 0, 2]; // four bytes as they are
+    let lie = status(shout(bytes(&one.hash(), &packed)).await);
     assert_eq!(lie.code(), StatusCode::DataLoss, "{lie}");
-    let right = shout(bytes(&two.hash(), &2u32.to_be_bytes())).await;
+    let right = shout(bytes(&two.hash(), &packed)).await;
     assert!(right.is_ok(), "{right:?}");
+    let cut = status(shout(bytes(&one.hash(), &packed[..6])).await);
+    assert!(cut.message().contains("cannot be unpacked"), "{cut}");
+    // What is small may become large.
+    let bomb = Code::new(vec![0; 20_000]);
+    let refused = status(patience(ask(&client, &a, &bomb, "end")).await);
+    assert!(
+        refused.message().contains("has more than 1000 bytes"),
+        "{refused}"
+    );
 }
 
 /// However many there are, and one that is used again and again stays.

@@ -152,7 +152,7 @@ async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
     let client = net.client().await;
     // Marked, no hops, no path, no branches, one level: a function of WebAssembly by its hash, without state; no code.
     let web_assembly = [
-        b"wchn\x02\x01\0\0\0\0\x01\0\x02",
+        b"wchn\x03\x01\0\0\0\0\x01\0\x02",
         &[0xab; 32][..],
         b"\x01f\0\0",
     ]
@@ -164,12 +164,12 @@ async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
             "code abababababababababababababababababababababababababababababababab is WebAssembly: this server runs pipes",
         ),
         (
-            b"wchn\x03".to_vec(),
+            b"wchn\x04".to_vec(),
             Code::Unimplemented,
-            "a chain of version 3: this server knows version 2",
+            "a chain of version 4: this server knows version 3",
         ),
         (
-            b"wchn\x02\x01".to_vec(),
+            b"wchn\x03\x01".to_vec(),
             Code::InvalidArgument,
             "a chain that cannot be read: ",
         ),
@@ -194,7 +194,7 @@ async fn a_servers_own_methods_are_for_chains() {
         for (continuation, code) in [
             (None, Code::InvalidArgument),
             (
-                Some(&b"wchn\x02\x01\0\0\0\0\0\0"[..]),
+                Some(&b"wchn\x03\x01\0\0\0\0\0\0"[..]),
                 Code::InvalidArgument,
             ),
         ] {

@@ -104,9 +104,8 @@ impl Demo {
 /// With a folder of certificates it can talk over TLS.
 fn endpoint(link: Duration, tls: Option<&Path>) -> anyhow::Result<wallaby::Builder> {
     const DIALLING: Duration = Duration::from_secs(2);
-    let builder = wallaby::Endpoint::builder()
-        .link_delay(link)
-        .dial_timeout(DIALLING.max(link * 10));
+    let builder = wallaby::Endpoint::builder().dial_timeout(DIALLING.max(link * 10));
+    let builder = wallaby_link::emulate(builder, link, None)?;
     Ok(match tls {
         Some(folder) => builder.transport(certificates::transport(folder)?),
         None => builder,

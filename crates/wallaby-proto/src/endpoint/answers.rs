@@ -49,7 +49,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let shown = message.token();
         let Some(call) = self.calls.get_mut(id.sequence) else {
-            self.counters.late_dropped += 1;
+            self.metrics.late_dropped += 1;
             return;
         };
         let path = match &*message {
@@ -58,7 +58,7 @@ impl<P: Probe> Endpoint<P> {
             _ => Path::ROOT,
         };
         if !call.may_answer(shown, from, &path) {
-            self.counters.forged_dropped += 1;
+            self.metrics.forged_dropped += 1;
             return;
         }
         // What shows no token came by an initial request's own connection.
@@ -68,7 +68,7 @@ impl<P: Probe> Endpoint<P> {
             peer.carried_calls = true;
         }
         if call.ended {
-            self.counters.late_dropped += 1;
+            self.metrics.late_dropped += 1;
             return self.handle_late(from, message);
         }
         // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
@@ -124,7 +124,7 @@ impl<P: Probe> Endpoint<P> {
         };
         match call.initiator.handle_response(response)? {
             Arrival::Duplicate | Arrival::Contradiction => {
-                self.counters.duplicates_dropped += 1;
+                self.metrics.duplicates_dropped += 1;
                 // One that was sent again has cost the call's credit like any other.
                 if let Some(from) = from {
                     self.note_arrival(from, sequence, response.payload.len())?;
@@ -133,8 +133,8 @@ impl<P: Probe> Endpoint<P> {
                 Ok(())
             }
             Arrival::New => {
-                self.counters.responses_received += 1;
-                self.counters.statuses_received += u64::from(response.status);
+                self.metrics.responses_received += 1;
+                self.metrics.statuses_received += u64::from(response.status);
                 if let Some(traced) = &mut call.traced {
                     let after = self.raw.saturating_sub(traced.begun);
                     traced.answered.insert(response.request.path, after);

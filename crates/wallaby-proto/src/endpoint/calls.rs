@@ -227,7 +227,7 @@ impl<P: Probe> Endpoint<P> {
         let deadline = self.raw.saturating_add(time);
         let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
         let special = *options != CallOptions::default();
-        self.counters.calls_started += 1;
+        self.metrics.calls_started += 1;
         let raw = self.raw;
         let mut initiator = Initiator::new(id, token, budgets);
         initiator.count_in(&self.branches);
@@ -424,7 +424,7 @@ impl<P: Probe> Endpoint<P> {
         }
         if !self.config.dial_policy.permits_call(server) {
             let server = server.clone();
-            self.counters.dials_forbidden += 1;
+            self.metrics.dials_forbidden += 1;
             return Err(not_sent(ConnectError::Forbidden { server }));
         }
         let budgets = call.share();
@@ -737,9 +737,9 @@ impl<P: Probe> Endpoint<P> {
         let losses = call.tolerant.as_ref();
         let losses = losses.map_or(0, |tolerant| tolerant.losses.len() as u64);
         match &outcome {
-            Ok(()) => self.counters.calls_completed += 1,
-            Err(Failure::Aborted { .. } | Failure::FailedFast) => self.counters.calls_aborted += 1,
-            Err(_) => self.counters.calls_failed += 1,
+            Ok(()) => self.metrics.calls_completed += 1,
+            Err(Failure::Aborted { .. } | Failure::FailedFast) => self.metrics.calls_aborted += 1,
+            Err(_) => self.metrics.calls_failed += 1,
         }
         call.ended = true;
         if let Some(request) = call.within.take() {

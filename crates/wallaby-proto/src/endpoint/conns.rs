@@ -124,7 +124,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn connect(&mut self, to: &Address) -> Result<Option<ConnId>, ConnectError> {
         self.reachable(to)?;
         if !self.config.dial_policy.permits_call(to) {
-            self.counters.dials_forbidden += 1;
+            self.metrics.dials_forbidden += 1;
             let server = to.clone();
             return Err(ConnectError::Forbidden { server });
         }
@@ -344,7 +344,7 @@ impl<P: Probe> Endpoint<P> {
             let next = self.places.next_for_room(&mut search, usefulness);
             let id = next.ok_or(limit)?;
             if self.is_idle(id) {
-                self.counters.connections_evicted += 1;
+                self.metrics.connections_evicted += 1;
                 self.close_conn(id, ROOM_NEEDED);
             }
         }
@@ -405,7 +405,7 @@ impl<P: Probe> Endpoint<P> {
         if self.conns.get(id).is_some_and(|peer| peer.useful) && self.settle_stranger(id).is_ok() {
             return;
         }
-        self.counters.strangers_dismissed += 1;
+        self.metrics.strangers_dismissed += 1;
         self.close_conn(id, reason);
     }
 
@@ -419,7 +419,7 @@ impl<P: Probe> Endpoint<P> {
     /// A stranger has shown that it wants something: it is none any more, if there is room for it.
     fn settle_stranger(&mut self, id: ConnId) -> Result<(), String> {
         if let Err(limit) = self.make_room() {
-            self.counters.connections_refused += 1;
+            self.metrics.connections_refused += 1;
             return Err(format!("all {limit} connections are in use"));
         }
         if let Some(peer) = self.conns.get(id) {
@@ -511,7 +511,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         self.probe.opened(id, hello);
-        self.counters.connections_opened += 1;
+        self.metrics.connections_opened += 1;
         peer.hello = Some(Arc::clone(hello));
         peer.node = Some(hello.node);
         let until = peer.until.take();
@@ -603,7 +603,7 @@ impl<P: Probe> Endpoint<P> {
     /// A session has ended.
     pub(super) fn session_ended(&mut self, session: (SocketId, SessionId), ended: &SessionEnd) {
         if self.sockets.peek(session.0, session.1).is_none() {
-            self.counters.carried += ended.counters;
+            self.metrics.add_carried(ended.counters);
         }
         let Some(id) = self.conns.over(session) else {
             return; // this side has closed it
@@ -680,9 +680,9 @@ impl<P: Probe> Endpoint<P> {
         self.not_opening(id, peer.until);
         self.places.leave(id);
         if let Some(carrier) = peer.link.peek(&self.sockets) {
-            self.counters.carried += carrier.counters();
+            self.metrics.add_carried(carrier.counters());
         }
-        self.counters.connections_ended += u64::from(peer.node.is_some());
+        self.metrics.connections_ended += u64::from(peer.node.is_some());
         self.tell_connected(id, Err(&error));
         if let Some(at) = &peer.at
             && self.dialled_back.get(at) == Some(&id)
@@ -739,7 +739,7 @@ impl<P: Probe> Endpoint<P> {
         let begun = self.dials.begin(self.now, at, wanted, named_by);
         begun.map_err(|source| {
             self.probe.notes(Note::DialHeld);
-            self.counters.dials_held += 1;
+            self.metrics.dials_held += 1;
             ConnectError::held(at, source)
         })
     }

@@ -137,6 +137,7 @@ mod conns;
 mod draining;
 mod event;
 mod handler_table;
+mod metrics;
 mod missing;
 mod order;
 mod permits;
@@ -163,6 +164,7 @@ pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey,
 };
+pub use self::metrics::Metrics;
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::{
@@ -188,8 +190,7 @@ use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::WaitingAnswers;
 use crate::connection::{
-    Bounds, ConnectionSlots, Counters as Carried, Dials, Event as News, Hello, MethodDefinition,
-    Partials, is_reserved,
+    Bounds, ConnectionSlots, Dials, Event as News, Hello, MethodDefinition, Partials, is_reserved,
 };
 use crate::datagram::SessionEvent;
 use crate::executor::Executor;
@@ -199,91 +200,6 @@ use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
 
 /// Nothing is due.
 const NEVER: Duration = Duration::MAX;
-
-/// What an endpoint has seen that it does not tell anybody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Datagrams received, whatever became of them.
-    pub datagrams_received: u64,
-    /// Datagrams sent.
-    pub datagrams_sent: u64,
-    /// Datagrams dropped: damaged, not what the protocol says, or for no session.
-    pub datagrams_dropped: u64,
-    /// Strangers whose connection was closed: they did not say who they are, or over `udp:` nothing at all, for too long or
-    /// while too many others did.
-    pub strangers_dismissed: u64,
-    /// Connections refused: all that may be are in use.
-    pub connections_refused: u64,
-    /// Streams broken off: their peer sent what the protocol does not say, or was silent for too long.
-    pub connections_broken: u64,
-    /// Requests that came twice, or for a call that is over.
-    pub requests_dropped: u64,
-    /// Times that an address which a peer had named was not dialled: it was a moment ago, or too many such addresses were.
-    pub dials_held: u64,
-    /// Requests refused: without a valid seal, though seals are required.
-    pub unsealed_refused: u64,
-    /// Answers and pongs dropped: they did not show that they may answer.
-    pub forged_dropped: u64,
-    /// Answers dropped: their call was over.
-    pub late_dropped: u64,
-    /// Answers dropped: they had arrived before.
-    pub duplicates_dropped: u64,
-    /// Calls begun.
-    pub calls_started: u64,
-    /// Calls that completed, with or without statuses.
-    pub calls_completed: u64,
-    /// Calls that failed.
-    pub calls_failed: u64,
-    /// Calls that were given up.
-    pub calls_aborted: u64,
-    /// Initial requests sent again, each time.
-    pub resends: u64,
-    /// Calls, and further requests of them, that could not be kept to be sent again.
-    pub resends_unkept: u64,
-    /// Requests that arrived.
-    pub requests_received: u64,
-    /// Requests refused since the executor's queue was full.
-    pub requests_refused: u64,
-    /// Requests ended here since they, or a maximum of this endpoint, allowed no more requests, responses, bytes or hops.
-    pub budgets_exhausted: u64,
-    /// Responses that were delivered to a call here, statuses included.
-    pub responses_received: u64,
-    /// Statuses among them.
-    pub statuses_received: u64,
-    /// Statuses that ended requests here.
-    pub statuses_sent: u64,
-    /// Pings relayed for initiators that cannot reach a server.
-    pub pings_relayed: u64,
-    /// Responses that waited since no route led to their initiator.
-    pub waited_for_routes: u64,
-    /// Streams that could not be opened to the address that was dialled.
-    pub dials_failed: u64,
-    /// Times that an address was not dialled since the dial policy forbids it.
-    pub dials_forbidden: u64,
-    /// Pings and aborts about requests that are not known here.
-    pub unknown_pings: u64,
-    /// Connections opened, by either side.
-    pub connections_opened: u64,
-    /// Connections that ended which had been open.
-    pub connections_ended: u64,
-    /// Connections among them whose peer was silent.
-    pub connections_silent: u64,
-    /// Connections among them that were closed to make room for others.
-    pub connections_evicted: u64,
-    /// Times that a connection was taken to send something on.
-    pub connections_used: u64,
-    /// Messages and bytes that connections have carried.
-    pub carried: Carried,
-    /// Answers and reports of other servers that were relayed towards their initiators.
-    pub relayed: u64,
-    /// Answers dropped: no route leads to their initiator, or too many wait for one.
-    pub undeliverable: u64,
-    /// Handlers that panicked.
-    pub panics: u64,
-    /// Errors of handlers whose request had ended before.
-    pub late_errors: u64,
-}
 
 /// How much an endpoint holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -363,7 +279,7 @@ pub struct Endpoint<P = ()> {
     now: Duration,
     /// The Unix time when the shell's clock began, for traces.
     epoch: Duration,
-    counters: Counters,
+    metrics: Metrics,
     outputs: VecDeque<Output>,
     /// What streams hold for their peers.
     bounds: Bounds,
@@ -516,7 +432,7 @@ impl<P: Probe> Endpoint<P> {
             raw: Duration::ZERO,
             now: Duration::ZERO,
             epoch: Duration::ZERO,
-            counters: Counters::default(),
+            metrics: Metrics::default(),
             outputs: VecDeque::new(),
             conns: Conns::default(),
             stream_times: StreamTimes::default(),
@@ -574,12 +490,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// How many answers were delivered to calls.
     pub fn answers_received(&self) -> u64 {
-        self.counters.responses_received
+        self.metrics.responses_received
     }
 
     /// How many errors of handlers came after their requests had ended.
     pub fn late_errors(&self) -> u64 {
-        self.counters.late_errors
+        self.metrics.late_errors
     }
 
     /// What an operator should know of, how often each happened: messages without the token of their call, answers that are
@@ -587,17 +503,17 @@ impl<P: Probe> Endpoint<P> {
     /// since too many wait, connections that made room, connections for which there was none, strangers that did not say who they
     /// are.
     pub fn troubles(&self) -> [u64; 9] {
-        let counters = &self.counters;
+        let counted = &self.metrics;
         [
-            counters.forged_dropped,
-            counters.undeliverable,
-            counters.unsealed_refused,
-            counters.dials_forbidden,
-            counters.connections_silent,
-            counters.requests_refused,
-            counters.connections_evicted,
-            counters.connections_refused,
-            counters.strangers_dismissed,
+            counted.forged_dropped,
+            counted.undeliverable,
+            counted.unsealed_refused,
+            counted.dials_forbidden,
+            counted.connections_silent,
+            counted.requests_refused,
+            counted.connections_evicted,
+            counted.connections_refused,
+            counted.strangers_dismissed,
         ]
     }
 
@@ -621,22 +537,31 @@ impl<P: Probe> Endpoint<P> {
         &self.hello
     }
 
+    /// Its limits.
+    pub fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// How much time calls have of which nothing else is said.
+    pub fn default_deadline(&self) -> Duration {
+        self.config.default_deadline
+    }
+
     /// What it has counted.
-    pub fn counters(&self) -> Counters {
+    pub fn metrics(&self) -> Metrics {
         let datagrams = self.sockets.counts();
-        let mut carried = self.counters.carried;
-        for (_, conn) in self.conns.iter() {
-            if let Some(carrier) = conn.link.peek(&self.sockets) {
-                carried += carrier.counters();
-            }
-        }
-        Counters {
-            carried,
+        let mut metrics = Metrics {
             datagrams_received: datagrams.received,
             datagrams_sent: datagrams.sent,
             datagrams_dropped: datagrams.dropped,
-            ..self.counters
+            ..self.metrics
+        };
+        for (_, conn) in self.conns.iter() {
+            if let Some(carrier) = conn.link.peek(&self.sockets) {
+                metrics.add_carried(carrier.counters());
+            }
         }
+        metrics
     }
 
     /// How many calls live, how many requests are handled, and how many connections there are.

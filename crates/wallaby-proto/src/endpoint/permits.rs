@@ -83,7 +83,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn wait_for_place(&mut self, mut handler: Box<Handler>) {
         let owner = handler.owner();
         if !self.makes_room(owner) {
-            self.counters.requests_refused += 1;
+            self.metrics.requests_refused += 1;
             self.probe.notes(Note::QueueFull);
             self.grant_request(handler.from, handler.payload.len());
             if let Some(body) = handler.body {
@@ -112,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(displaced) = self.executor.displace(owner) else {
             return false;
         };
-        self.counters.requests_refused += 1;
+        self.metrics.requests_refused += 1;
         self.probe.notes(Note::QueueFull);
         let why = "as many requests wait as may, and most of them came over the same connection as this one";
         self.stop(displaced, Status::new(Code::ResourceExhausted, why));
@@ -154,7 +154,7 @@ impl<P: Probe> Endpoint<P> {
             return Ok(());
         }
         if !self.makes_room(owner) {
-            self.counters.requests_refused += 1;
+            self.metrics.requests_refused += 1;
             let why = self.executor.why_refused(owner);
             let status = Status::new(Code::ResourceExhausted, why);
             self.end_with(handler, &status);

@@ -67,7 +67,7 @@ impl<P: Probe> Endpoint<P> {
         let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
             return;
         };
-        self.counters.statuses_sent += 1;
+        self.metrics.statuses_sent += 1;
         match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
                 let relay_id = self.records.refused(&refused, self.now);
@@ -75,7 +75,7 @@ impl<P: Probe> Endpoint<P> {
             }
             Ok(_) => {}
             Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
-            Err(_) => self.counters.undeliverable += 1,
+            Err(_) => self.metrics.undeliverable += 1,
         }
     }
 
@@ -99,7 +99,7 @@ impl<P: Probe> Endpoint<P> {
     fn answer_later(&mut self, from: ConnId, status: Response, refused: &RefusedRequest) {
         let relay_id = self.records.refused(refused, self.now);
         if relay_id.is_none() {
-            self.counters.undeliverable += 1;
+            self.metrics.undeliverable += 1;
             return;
         }
         let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));

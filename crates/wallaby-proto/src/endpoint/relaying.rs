@@ -60,13 +60,13 @@ impl<P: Probe> Endpoint<P> {
                 if let Message::Pong(pong) = other {
                     self.records.pong_relayed(pong, self.now);
                 }
-                self.counters.relayed += 1;
+                self.metrics.relayed += 1;
                 self.attempt_control(next, other.clone());
             }
             // Whatever it says, the initiator will ask.
             (other, None) => {
                 self.probe.stranded(other);
-                self.counters.undeliverable += 1;
+                self.metrics.undeliverable += 1;
             }
         }
     }
@@ -88,7 +88,7 @@ impl<P: Probe> Endpoint<P> {
             if P::LOOKS {
                 self.probe.stranded(&Message::Response(response.clone()));
             }
-            self.counters.undeliverable += 1;
+            self.metrics.undeliverable += 1;
             self.credit_relayed(response.call, &relayed);
             return;
         }
@@ -151,7 +151,7 @@ impl<P: Probe> Endpoint<P> {
             }
             match self.hand_response(id, response, true) {
                 Ok(mark) => {
-                    self.counters.relayed += 1;
+                    self.metrics.relayed += 1;
                     self.credit_relayed(response.call, relayed);
                     return RelayOutcome::At(mark);
                 }
@@ -288,7 +288,7 @@ impl<P: Probe> Endpoint<P> {
             .unrouted
             .put((awaited, came), payload, parcel, self.now);
         match put {
-            Ok(_) => self.counters.waited_for_routes += 1,
+            Ok(_) => self.metrics.waited_for_routes += 1,
             Err((_, parcel)) => self.drop_answer(parcel),
         }
         if let Some(due) = self.unrouted.next_timeout() {
@@ -368,7 +368,7 @@ impl<P: Probe> Endpoint<P> {
         let is_answer = matches!(parcel.message, Message::Response(_) | Message::End(_));
         if is_answer {
             self.probe.notes(Note::Dropped);
-            self.counters.undeliverable += 1;
+            self.metrics.undeliverable += 1;
         }
         self.end_wait(parcel.room.of.take());
         self.leave_relayed(&mut parcel);

@@ -263,7 +263,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request came: it is to be handled, or refused.
     pub(super) fn admit(&mut self, from: ConnId, request: &mut Request) {
-        self.counters.requests_received += 1;
+        self.metrics.requests_received += 1;
         let body = request.body();
         let judged = self.judge(from, request);
         let payload = std::mem::take(&mut request.payload);
@@ -339,7 +339,7 @@ impl<P: Probe> Endpoint<P> {
             Admission::Accepted(ticket) => ticket,
             Admission::Refused(status) => return Some((None, Err(status))),
             Admission::Duplicate => {
-                self.counters.requests_dropped += 1;
+                self.metrics.requests_dropped += 1;
                 return None;
             }
         };
@@ -407,7 +407,7 @@ impl<P: Probe> Endpoint<P> {
         let Err(error) = verify(keys, request, method, node, address) else {
             return true;
         };
-        self.counters.unsealed_refused += 1;
+        self.metrics.unsealed_refused += 1;
         let status = self.own(Status::new(Code::PermissionDenied, error.to_string()));
         self.answer_stranger(from, request, &status);
         false
@@ -502,7 +502,7 @@ impl<P: Probe> Endpoint<P> {
     /// A handler has returned, with a status if it failed. Its request ends, unless it was put aside.
     pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) {
         if self.is_stopping(key) {
-            self.counters.late_errors += u64::from(result.is_err());
+            self.metrics.late_errors += u64::from(result.is_err());
             return;
         }
         match (self.handlers.take(key), result) {
@@ -512,13 +512,13 @@ impl<P: Probe> Endpoint<P> {
             (Some(handler), Ok(())) => drop(self.finish(handler)),
             (Some(handler), Err(status)) => self.end_with(handler, &status),
             (None, Ok(())) => {}
-            (None, Err(_)) => self.counters.late_errors += 1,
+            (None, Err(_)) => self.metrics.late_errors += 1,
         }
     }
 
     /// A handler has panicked; it has returned with a status that says so.
     pub fn note_panic(&mut self) {
-        self.counters.panics += 1;
+        self.metrics.panics += 1;
     }
 
     /// A request waits for something of the application's: it is put aside until it is [resumed](Self::resume), aborted, or has no

@@ -142,7 +142,7 @@ impl<P: Probe> Endpoint<P> {
         let fits = resending.bytes + size <= limits.kept_call && self.kept + size <= limits.kept;
         if resending.unkept || !fits {
             resending.unkept = true;
-            self.counters.resends_unkept += 1;
+            self.metrics.resends_unkept += 1;
             return self.release_kept(sequence);
         }
         (resending.bytes, self.kept) = (resending.bytes + size, self.kept + size);
@@ -193,7 +193,7 @@ impl<P: Probe> Endpoint<P> {
             return self.lose_call(sequence, failure);
         }
         resending.times += 1;
-        self.counters.resends += 1;
+        self.metrics.resends += 1;
         resending.earlier.extend(conn);
         let error = format!("request {} {}", failure.request, failure.kind);
         resending.failed.push(FailedAttempt { server, error });

@@ -293,7 +293,7 @@ impl<P: Probe> Endpoint<P> {
         {
             Some((address, _)) if self.ending => ended(address),
             Some((address, _)) if !self.config.dial_policy.permits(address) => {
-                self.counters.dials_forbidden += 1;
+                self.metrics.dials_forbidden += 1;
                 ConnectError::Forbidden {
                     server: address.clone(),
                 }
@@ -729,7 +729,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn use_conn(&mut self, id: ConnId) {
         if let Some(peer) = self.conns.get_mut(id) {
             (peer.used, peer.useful) = (self.used, true);
-            self.counters.connections_used += 1;
+            self.metrics.connections_used += 1;
         }
     }
 
@@ -832,7 +832,7 @@ impl<P: Probe> Endpoint<P> {
             Ok(mark) => Some(mark),
             Err(Refusal::Blocked | Refusal::NotOpen) => None,
             Err(_) => {
-                self.counters.undeliverable += 1;
+                self.metrics.undeliverable += 1;
                 Some(Mark::Written(0))
             }
         }

@@ -286,7 +286,7 @@ impl<P: Probe> Endpoint<P> {
         let ended: Vec<_> = self.conns.iter().filter_map(of_it).collect();
         self.sockets.fail(socket);
         for (id, left, carried) in ended {
-            self.counters.carried += carried;
+            self.metrics.add_carried(carried);
             if let Some(progress) = left {
                 note_progress(&mut self.records, id, progress);
             }

@@ -119,7 +119,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A dial has failed ([`Output::Dial`]): why. Of one that succeeds nothing needs to be told.
     pub fn handle_dial_failed(&mut self, id: ConnId, why: ConnectError) {
-        self.counters.dials_failed += 1;
+        self.metrics.dials_failed += 1;
         self.stream_ended(id, why);
         self.settle();
     }
@@ -261,7 +261,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A stream's peer does not keep to what its transport says. That the stream has ended is told as well.
     pub fn note_broken(&mut self) {
-        self.counters.connections_broken += 1;
+        self.metrics.connections_broken += 1;
     }
 
     /// Where the other end of a connection is, for messages.
@@ -340,7 +340,7 @@ impl<P: Probe> Endpoint<P> {
     /// The peer has sent what it must not, or is silent: it is told so, and the stream ends.
     #[cold]
     pub(super) fn break_stream(&mut self, id: ConnId, error: ConnectionError) {
-        self.counters.connections_broken += 1;
+        self.metrics.connections_broken += 1;
         self.say_goodbye(id, &error.to_string());
         let (server, source) = (self.server(id), error);
         self.stream_ended(id, ConnectError::Handshake { server, source });
@@ -457,7 +457,7 @@ impl<P: Probe> Endpoint<P> {
                     self.note_output(id);
                 }
                 Err(error) => {
-                    self.counters.connections_silent += 1;
+                    self.metrics.connections_silent += 1;
                     self.break_stream(id, error);
                 }
             }

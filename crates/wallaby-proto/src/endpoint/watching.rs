@@ -276,7 +276,7 @@ impl<P: Probe> Endpoint<P> {
         let shown = pong.token.filter(|_| !is_vouched);
         let asked = from.is_some_and(|from| call.pinged.contains(&from));
         if !asked && !call.may_answer(shown, from, &pong.request.path) {
-            self.counters.forged_dropped += 1;
+            self.metrics.forged_dropped += 1;
             return;
         }
         self.note_call(from);
@@ -317,7 +317,7 @@ impl<P: Probe> Endpoint<P> {
         let node = self.conns.get(from).and_then(|peer| peer.node());
         let is_shown = pong.token == Some(token) || watch::is_vouched(pong, token, node);
         if to_come || !is_shown {
-            self.counters.forged_dropped += 1;
+            self.metrics.forged_dropped += 1;
             return;
         }
         self.probe.notes(Note::Dismissed);
@@ -479,7 +479,7 @@ impl<P: Probe> Endpoint<P> {
         let named_by = self.named_by(ping.call, at);
         let permitted =
             named_by == NamedBy::Application || self.config.dial_policy.permits(address);
-        self.counters.dials_forbidden += u64::from(!permitted);
+        self.metrics.dials_forbidden += u64::from(!permitted);
         let (at, wanted) = (at.clone(), to.node);
         let held = match self.conn_at(&at) {
             None if permitted => self.may_dial(&at, wanted, named_by).err(),
@@ -662,7 +662,7 @@ impl<P: Probe> Endpoint<P> {
                 _ => false,
             };
             if !held {
-                self.counters.pings_relayed += 1;
+                self.metrics.pings_relayed += 1;
                 let towards = Towards::Asked(next, met);
                 self.post(Parcel::new(Message::Ping(ping.clone()), towards));
             }
@@ -691,7 +691,7 @@ impl<P: Probe> Endpoint<P> {
             } => {
                 self.say_who_handles(&mut pong, ticket);
                 let is_known = pong.progress.is_some() || pong.writing;
-                self.counters.unknown_pings += u64::from(!is_known);
+                self.metrics.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
                 self.attempt_control(ConnId::from_number(session.0), Message::Pong(pong));
             }

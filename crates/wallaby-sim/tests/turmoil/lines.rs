@@ -17,6 +17,7 @@ use wallaby::{
     TargetOutcome,
 };
 
+use crate::faults::{self, Fault};
 use crate::random::Random;
 
 const PORT: u16 = 4000;
@@ -71,16 +72,6 @@ enum Manner {
     Idles,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Fault {
-    Crash(usize),
-    Restart(usize),
-    Cut(usize, usize),
-    Repair(usize, usize),
-    Hold(usize, usize),
-    Release(usize, usize),
-}
-
 impl Plan {
     fn random(seed: u64) -> Self {
         let random = &mut Random::new(seed ^ 0x6c69_6e65);
@@ -113,7 +104,7 @@ impl Plan {
             },
             listens: random.one_in(2),
             latency: (low, low + random.between(0..=10)),
-            faults: faults(hosts, random),
+            faults: faults::random(hosts, random),
             abort: random.one_in(12).then(|| random.between(0..=600)),
             servers,
         }
@@ -143,30 +134,6 @@ impl Plan {
         let body: usize = self.chunks.iter().map(|(_, len)| len).sum();
         (self.arguments + body) as u64
     }
-}
-
-/// The initiator is the last of the hosts.
-fn faults(servers: usize, random: &mut Random) -> Vec<(u64, Fault)> {
-    let mut faults = Vec::new();
-    if random.one_in(4) {
-        return faults;
-    }
-    for _ in 0..random.between(1..=3) {
-        let at = random.between(0..=700);
-        let over = at + random.between(1..=6_000);
-        let (one, other) = (random.index(servers + 1), random.index(servers + 1));
-        let pair = match random.between(0..=3) {
-            0 if one != other => [Fault::Cut(one, other), Fault::Repair(one, other)],
-            1 if one != other => [Fault::Hold(one, other), Fault::Release(one, other)],
-            _ => {
-                let victim = random.index(servers);
-                [Fault::Crash(victim), Fault::Restart(victim)]
-            }
-        };
-        faults.extend([(at, pair[0]), (over, pair[1])]);
-    }
-    faults.sort_by_key(|(at, _)| *at);
-    faults
 }
 
 /// What really happened at a server.
@@ -428,20 +395,10 @@ impl World {
     }
 
     fn apply(&self, sim: &mut Sim<'_>, fault: Fault) {
-        match fault {
-            Fault::Crash(host) => {
-                self.log().servers.entry(host).or_default().running = 0;
-                sim.crash(name(host));
-            }
-            Fault::Restart(host) => {
-                self.log().servers.entry(host).or_default().running = 0;
-                sim.bounce(name(host));
-            }
-            Fault::Cut(one, other) => sim.partition(name(one), name(other)),
-            Fault::Repair(one, other) => sim.repair(name(one), name(other)),
-            Fault::Hold(one, other) => sim.hold(name(one), name(other)),
-            Fault::Release(one, other) => sim.release(name(one), name(other)),
+        if let Some(host) = fault.ends() {
+            self.log().servers.entry(host).or_default().running = 0;
         }
+        fault.happen(sim, name);
     }
 
     /// Compares what the initiator was told with what happened.

@@ -3,8 +3,10 @@
 //! Apart from other tests, as it needs a feature that changes the network and the time of all endpoints.
 //!
 //! `cargo test -p wallaby-sim --profile sim --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
-//! `--seed S` one of them with its log, `--lines` only those of lines of servers.
+//! `--seed S` one of them with its log, `--lines` only those of lines of servers, `--chains` only those of chains.
 
+mod chains;
+mod faults;
 mod lines;
 mod oracle;
 mod plan;
@@ -24,8 +26,8 @@ struct Arguments {
     from: u64,
     seeds: u64,
     log: bool,
-    /// No worlds, only lines.
-    lines: bool,
+    /// Only these.
+    only: Option<fn(&Arguments) -> bool>,
 }
 
 fn main() -> ExitCode {
@@ -37,10 +39,9 @@ fn main() -> ExitCode {
         }
     };
     hide_planned_panics();
-    let failed = if arguments.lines {
-        lines(&arguments)
-    } else {
-        worlds(&arguments) | lines(&arguments)
+    let failed = match arguments.only {
+        Some(only) => only(&arguments),
+        None => worlds(&arguments) | lines(&arguments) | chains(&arguments),
     };
     if failed {
         println!(
@@ -87,6 +88,22 @@ fn lines(arguments: &Arguments) -> bool {
     failed | is_unreached(arguments, sum.least())
 }
 
+/// Random chains; whether something was wrong.
+fn chains(arguments: &Arguments) -> bool {
+    let mut sum = chains::Seen::default();
+    let mut failed = false;
+    for seed in arguments.from..arguments.from + arguments.seeds {
+        let seen = chains::run(seed, arguments.log);
+        for violation in &seen.violations {
+            failed = true;
+            println!("seed {seed}, the chain: {violation}");
+        }
+        sum.add(&seen);
+    }
+    println!("{} chains: {sum}", arguments.seeds);
+    failed | is_unreached(arguments, sum.least())
+}
+
 /// Whether something has not been reached that must be; one world need not have everything.
 fn is_unreached(
     arguments: &Arguments,
@@ -117,7 +134,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
         from: 0,
         seeds: SEEDS,
         log: false,
-        lines: false,
+        only: None,
     };
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
@@ -131,7 +148,8 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--seed" => {
                 (arguments.from, arguments.seeds, arguments.log) = (number()?, 1, true);
             }
-            "--lines" => arguments.lines = true,
+            "--lines" => arguments.only = Some(lines),
+            "--chains" => arguments.only = Some(chains),
             _ => {} // what `cargo test` passes on is meant for other tests
         }
     }

@@ -15,11 +15,9 @@ use wallaby_proto::endpoint::SocketId;
 
 use super::effects::Inside;
 use super::shared::Inner;
-use super::stream::Delayed;
 use crate::log::Limiter;
 use crate::timer::{self, Instant, Sleep};
 use crate::transport::udp::{Inbox, Outbox, Socket};
-use wallaby_link::DelayLine;
 
 /// Datagrams that are read in a row before their messages are handled, and as many more as the system had joined.
 const BATCH: usize = 64;
@@ -41,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Port {
     id: SocketId,
     /// Whoever uses it holds it, so that its address is free when it was closed.
-    socket: RwLock<Option<Arc<Socket>>>,
+    socket: RwLock<Option<Socket>>,
     /// What is being sent; between turns what the socket did not take.
     outbox: Mutex<Outbox>,
     /// Several answers came at once: what those who waited for them send next leaves together, in the reader's next turn, which
@@ -56,7 +54,7 @@ impl Port {
         let outbox = socket.outbox();
         Arc::new(Self {
             id,
-            socket: RwLock::new(Some(Arc::new(socket))),
+            socket: RwLock::new(Some(socket)),
             outbox: Mutex::new(outbox),
             gathering: AtomicBool::new(false),
             reader: Mutex::default(),
@@ -64,7 +62,7 @@ impl Port {
     }
 
     /// Not to be held while anybody's code runs, which may close it: see [`Inside`].
-    fn socket(&self) -> RwLockReadGuard<'_, Option<Arc<Socket>>> {
+    fn socket(&self) -> RwLockReadGuard<'_, Option<Socket>> {
         self.socket.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +99,7 @@ impl Port {
         }
     }
 
-    fn transmit_from(&self, socket: &Arc<Socket>, endpoint: &Arc<Inner>) {
+    fn transmit_from(&self, socket: &Socket, endpoint: &Arc<Inner>) {
         let mut outbox = self.outbox();
         let mut rounds = 0..SENDS_A_TURN;
         loop {
@@ -124,11 +122,7 @@ impl Port {
             if outbox.is_empty() {
                 break;
             }
-            let sent = match &endpoint.delay {
-                None => socket.send_all(&mut outbox),
-                Some(delay) => delayed(delay, socket, &mut outbox),
-            };
-            if sent.is_err() {
+            if socket.send_all(&mut outbox).is_err() {
                 return self.wake(); // there is no room
             }
             if !goes_on {
@@ -291,24 +285,6 @@ impl Reader {
     }
 }
 
-/// Hands datagrams to a link. One that is full drops them, as networks do.
-fn delayed(
-    delay: &DelayLine<Delayed>,
-    socket: &Arc<Socket>,
-    outbox: &mut Outbox,
-) -> io::Result<()> {
-    outbox.send_each(|datagram, to| {
-        let bytes = datagram.len();
-        let datagram = Delayed::Datagram {
-            socket: Arc::clone(socket),
-            to,
-            datagram: Bytes::copy_from_slice(datagram),
-        };
-        let _ = delay.send_bytes(datagram, bytes);
-        Ok(())
-    })
-}
-
 impl Inner {
     /// Receives from a socket that listens.
     pub(crate) fn add_port(self: &Arc<Self>, socket: Socket) {
@@ -325,7 +301,7 @@ impl Inner {
     /// Opens a socket for the endpoint from which this address is reached.
     pub(super) fn open_socket(self: &Arc<Self>, id: SocketId, towards: SocketAddr) {
         let _runtime = self.runtime.enter(); // its sockets are the runtime's
-        let socket = match Socket::towards(towards, self.settings.driver.transports.network()) {
+        let socket = match Socket::towards(towards, &self.settings.driver.transports) {
             Ok(socket) => socket,
             Err(error) => {
                 let why = error.to_string();

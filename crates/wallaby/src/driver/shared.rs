@@ -20,7 +20,7 @@ use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::effects::{self, Effect, Inside};
 use super::port::Port;
-use super::stream::{Delayed, Stream};
+use super::stream::Stream;
 use super::streams::Listening;
 use super::waiters::{Wait, Waiters};
 use crate::builder::Builder;
@@ -34,7 +34,6 @@ use crate::pipeline::Store;
 use crate::service::Registered;
 use crate::timer::{self, Epoch, Instant};
 use crate::transport::Identity;
-use wallaby_link::DelayLine;
 
 /// After so long without a sign of life peers close their connections, unless they are set otherwise.
 const AWAY: Duration = Duration::from_secs(10);
@@ -63,7 +62,6 @@ pub(crate) struct Inner {
     /// What messages that came down lines take until they are whole.
     pub(crate) stored: Store,
     pub(crate) health: HealthBoard,
-    pub(super) delay: Option<Arc<DelayLine<Delayed>>>,
     pub(crate) listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
 }
 
@@ -117,12 +115,7 @@ impl<K: Copy + PartialEq, V> SlotMap<K, V> {
 }
 
 impl Inner {
-    pub(crate) fn new(
-        endpoint: Proto,
-        settings: Builder,
-        delay: Option<Arc<DelayLine<Delayed>>>,
-        runtime: Handle,
-    ) -> Arc<Self> {
+    pub(crate) fn new(endpoint: Proto, settings: Builder, runtime: Handle) -> Arc<Self> {
         let (node, address) = (endpoint.node(), endpoint.address().cloned());
         Arc::new_cyclic(|me| Self {
             node,
@@ -148,7 +141,6 @@ impl Inner {
             listened: AtomicU64::new(0),
             stored: Store::default(),
             health: HealthBoard::default(),
-            delay,
             listeners: Mutex::default(),
         })
     }

@@ -4,21 +4,16 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
-use crate::transport::udp::Socket;
 use crate::transport::{Identity, ReadHalf, WriteHalf};
-use wallaby_link::DelayLine;
 
 /// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
 const READ: (usize, usize) = (2 * 1024, 64 * 1024);
@@ -55,51 +50,6 @@ struct Out {
     written: usize,
     /// The transport takes no more now; the reader waits for it.
     blocked: bool,
-    /// Bytes whose delay is over and that did not fit yet (only with an emulated link).
-    late: BytesMut,
-}
-
-/// What leaves after the emulated delay of a link.
-pub(crate) enum Delayed {
-    /// Bytes of a stream.
-    Bytes { stream: Arc<Stream>, bytes: Bytes },
-    /// A datagram.
-    Datagram {
-        socket: Arc<Socket>,
-        to: SocketAddr,
-        datagram: Bytes,
-    },
-}
-
-impl Delayed {
-    /// The emulated link of an endpoint, if it has one.
-    pub(crate) fn link(
-        delay: Option<Duration>,
-        bandwidth: Option<NonZeroU64>,
-    ) -> io::Result<Option<Arc<DelayLine<Self>>>> {
-        let line = match (delay, bandwidth) {
-            (None, None) => return Ok(None),
-            (Some(delay), None) => DelayLine::new(delay, Self::arrive),
-            (delay, Some(bandwidth)) => {
-                DelayLine::with_bandwidth(delay.unwrap_or_default(), bandwidth, Self::arrive)
-            }
-        };
-        Ok(Some(Arc::new(line?)))
-    }
-
-    /// It has reached the end of the link.
-    fn arrive(self) {
-        match self {
-            Self::Bytes { stream, bytes } => stream.arrive_late(&bytes),
-            Self::Datagram {
-                socket,
-                to,
-                datagram,
-            } => {
-                let _ = socket.send(&datagram, to); // lost if there is no room, as in networks
-            }
-        }
-    }
 }
 
 impl Stream {
@@ -144,7 +94,7 @@ impl Stream {
             endpoint.ask(|core| core.endpoint.take_output(self.id, bytes));
         }
         for _ in 0..WRITES_A_TURN {
-            match self.write(endpoint, &mut out) {
+            match self.write(&mut out) {
                 Ok(true) => {}
                 Ok(false) => return self.block(endpoint, &mut out),
                 Err(error) => return self.fail(endpoint, out, &error),
@@ -198,10 +148,7 @@ impl Stream {
     }
 
     /// Writes what was taken; whether the transport took all of it.
-    fn write(self: &Arc<Self>, endpoint: &Inner, out: &mut Out) -> io::Result<bool> {
-        if let Some(delay) = &endpoint.delay {
-            return self.write_delayed(delay, out);
-        }
+    fn write(&self, out: &mut Out) -> io::Result<bool> {
         while out.written < out.bytes.len() {
             match self.writer.try_write(&out.bytes[out.written..]) {
                 Ok(written) => out.written += written,
@@ -213,66 +160,19 @@ impl Stream {
         Ok(true)
     }
 
-    /// With an emulated link, output goes to the delay line and comes back as late bytes.
-    #[cold]
-    fn write_delayed(
-        self: &Arc<Self>,
-        delay: &DelayLine<Delayed>,
-        out: &mut Out,
-    ) -> io::Result<bool> {
-        let bytes = Bytes::copy_from_slice(&out.bytes[out.written..]);
-        for piece in delay.pieces(bytes.len()) {
-            let size = piece.len();
-            let piece = Delayed::Bytes {
-                stream: Arc::clone(self),
-                bytes: bytes.slice(piece),
-            };
-            if delay.send_bytes(piece, size).is_err() {
-                return Err(io::Error::other("the emulated link is full"));
-            }
-        }
-        out.written = out.bytes.len();
-        Ok(true)
-    }
-
-    /// Bytes of an emulated link have reached its end.
-    fn arrive_late(&self, bytes: &[u8]) {
-        let mut out = self.out();
-        out.late.extend_from_slice(bytes);
-        let blocked = self.write_late(&mut out);
-        drop(out);
-        if blocked {
-            self.wake();
-        }
-    }
-
-    /// As a network does: what the connection has to say meanwhile is none of its business. Whether some of it does not fit.
-    fn write_late(&self, out: &mut Out) -> bool {
-        while !out.late.is_empty() {
-            match self.writer.try_write(&out.late) {
-                Ok(written) => drop(out.late.split_to(written)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
-        }
-        false
-    }
-
     /// Ends it; this is still said if the transport takes it.
     pub(super) fn close(&self, last_words: &[u8]) {
         let mut out = self.out();
-        if out.late.is_empty() {
-            let written = out.written;
-            let _ = self
-                .writer
-                .try_write(&out.bytes[written..])
-                .and_then(|more| {
-                    match written + more == out.bytes.len() && !last_words.is_empty() {
-                        true => self.writer.try_write(last_words),
-                        false => Ok(0),
-                    }
-                });
-        }
+        let written = out.written;
+        let _ = self
+            .writer
+            .try_write(&out.bytes[written..])
+            .and_then(
+                |more| match written + more == out.bytes.len() && !last_words.is_empty() {
+                    true => self.writer.try_write(last_words),
+                    false => Ok(0),
+                },
+            );
         (out.bytes, out.written) = (Vec::new(), 0);
         self.ended.store(true, Ordering::Release);
         drop(out);
@@ -374,24 +274,15 @@ impl Stream {
     fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>, endpoint: &Arc<Inner>) {
         loop {
             let mut out = self.out();
-            if !out.blocked && out.late.is_empty() {
+            if !out.blocked {
                 return;
             }
             match self.writer.poll_writable(cx) {
                 Poll::Pending => return,
-                Poll::Ready(Err(error)) => {
-                    out.late.clear();
-                    if out.blocked {
-                        self.fail(endpoint, out, &error);
-                    }
-                    return;
-                }
+                Poll::Ready(Err(error)) => return self.fail(endpoint, out, &error),
                 Poll::Ready(Ok(())) => {}
             }
-            if self.write_late(&mut out) || !out.blocked {
-                continue;
-            }
-            match self.write(endpoint, &mut out) {
+            match self.write(&mut out) {
                 Ok(true) => {
                     out.blocked = false;
                     drop(out);

@@ -117,7 +117,7 @@ impl Inner {
             reader,
             writer,
             identity,
-        } = opened;
+        } = self.settings.driver.transports.wrap(opened);
         let stream = Stream::new(conn, identity, writer);
         let wanted = self.enter(|core| {
             let wanted = core.is_opening(conn);
@@ -160,7 +160,7 @@ impl Inner {
             reader,
             writer,
             identity,
-        } = opened;
+        } = self.settings.driver.transports.wrap(opened);
         self.note_accepted(&identity);
         let stream = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();

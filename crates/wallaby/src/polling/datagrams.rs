@@ -144,7 +144,7 @@ impl Udp {
     }
 
     fn open(&mut self, address: SocketAddr) -> io::Result<&UdpSocket> {
-        let socket = bare::bind(address)?;
+        let socket = bare::bind(address, true)?;
         self.local = socket.local_addr()?;
         Ok(self.socket.insert(socket))
     }

@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod attempts;
 mod bodies;
 mod builder;
 mod calls;
@@ -66,7 +67,7 @@ use wallaby_proto::endpoint::{
 use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
-    Answer, CallKey, CallOptions, Counters, DelegateOptions, Limits, Load, RequestKey, Sizes,
+    Answer, CallKey, CallOptions, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
 use self::bodies::{Bodies, BodyNews};
@@ -76,13 +77,17 @@ pub use self::builder::{Builder, Polling};
 pub use self::datagrams::{Datagrams, Udp};
 pub use self::event::{Call, Event};
 pub use self::request::{RawRequest, Request};
+pub use crate::attempts::plan::RetryPolicy;
+pub use crate::metrics::Metrics;
 
+use self::attempts::Retried;
 use self::streams::{Streams, Whom};
 use crate::blocking::panic_message;
 use crate::body::Body;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
 use crate::method::{self, Method, One, RequestBody, Target};
+use crate::metrics::Meters;
 use crate::service::undecodable;
 
 /// Room for arriving datagrams that is made at a time.
@@ -122,6 +127,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     ring: usize,
     handlers: Vec<Handler>,
     bodies: Bodies,
+    retried: Retried,
+    meters: Meters,
     /// What the application is told next.
     told: VecDeque<Notification>,
     /// The call that [`ask`](Self::ask) waits for, which tells the application itself.
@@ -150,6 +157,7 @@ enum Notification {
     Call(CallKey),
     Stopped(RequestKey, Box<Status>),
     Body(BodyNews),
+    Told(Event),
 }
 
 impl Endpoint {
@@ -194,6 +202,8 @@ impl<D: Datagrams> Endpoint<D> {
             news: 0,
             handlers: Vec::new(),
             bodies: Bodies::default(),
+            retried: Retried::default(),
+            meters: Meters::default(),
             datagram: Vec::new(),
             refused: None,
             keeps: false,
@@ -227,8 +237,8 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     /// What it has counted since its start.
-    pub fn counters(&self) -> Counters {
-        self.core.counters()
+    pub fn metrics(&self) -> Metrics {
+        self.meters.join(self.core.metrics())
     }
 
     /// How much it holds.
@@ -253,7 +263,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Whether nothing runs or waits here, no call lives, and all that was sent has left.
     pub fn is_drained(&self) -> bool {
-        self.core.is_drained()
+        self.core.is_drained() && self.retried.is_empty()
     }
 
     /// Ends the endpoint as if its process had died, for tests of those who call it: its connections end, and nobody is told what
@@ -482,7 +492,9 @@ impl<D: Datagrams> Endpoint<D> {
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, call: CallKey) {
         self.look_at_clock();
-        self.core.abort(call);
+        if !self.abort_retried(call) {
+            self.core.abort(call);
+        }
     }
 
     /// What happened next, if anything has.
@@ -499,25 +511,34 @@ impl<D: Datagrams> Endpoint<D> {
                     return Some(Event::Body { request });
                 }
                 Notification::Body(BodyNews::Room(body)) => return Some(Event::BodyRoom { body }),
-                Notification::Call(call) => match self.core.next_answer(call) {
-                    Next::Answer(answer) => {
-                        self.told.push_back(Notification::Call(call)); // others have their turn
-                        return Some(Event::Answer(answer));
+                Notification::Told(event) => return Some(event),
+                Notification::Call(call) => {
+                    let event = match self.retried_by(call) {
+                        Some(key) => self.next_of_attempt(call, key),
+                        None => self.next_of_call(call),
+                    };
+                    if event.is_some() {
+                        return event;
                     }
-                    Next::Trace(trace) => {
-                        self.told.push_front(Notification::Call(call));
-                        return Some(Event::Trace { call, trace });
-                    }
-                    Next::Ended(Outcome::Complete { statuses }) => {
-                        return Some(Event::Complete { call, statuses });
-                    }
-                    Next::Ended(Outcome::Failed(failure)) => {
-                        return Some(Event::Failed { call, failure });
-                    }
-                    Next::Pending => {}
-                },
+                }
             }
         }
+    }
+
+    fn next_of_call(&mut self, call: CallKey) -> Option<Event> {
+        Some(match self.core.next_answer(call) {
+            Next::Answer(answer) => {
+                self.told.push_back(Notification::Call(call)); // others have their turn
+                Event::Answer(answer)
+            }
+            Next::Trace(trace) => {
+                self.told.push_front(Notification::Call(call));
+                Event::Trace { call, trace }
+            }
+            Next::Ended(Outcome::Complete { statuses }) => Event::Complete { call, statuses },
+            Next::Ended(Outcome::Failed(failure)) => Event::Failed { call, failure },
+            Next::Pending => return None,
+        })
     }
 
     /// Whether there is something that the application was not told.
@@ -631,6 +652,7 @@ impl<D: Datagrams> Endpoint<D> {
         if due <= self.now && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
             self.streams.accept_again(self.now);
             self.core.handle_timeout();
+            self.begin_attempts();
             self.follow();
         }
         self.flush();
@@ -883,7 +905,8 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     fn due(&mut self) -> Option<Duration> {
-        earliest(self.core.poll_timeout(), self.streams.due())
+        let due = earliest(self.core.poll_timeout(), self.streams.due());
+        earliest(due, self.retried.next_due())
     }
 
     /// How long until the next [`turn`](Self::turn) has something to do, even if nothing arrives; `None` is for ever. For

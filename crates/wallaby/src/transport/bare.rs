@@ -10,14 +10,16 @@ const RECEIVE_BUFFER: libc::c_int = 4 * 1024 * 1024;
 /// Most news in a row that are looked through for one that matters.
 const NEWS: usize = 64;
 
-/// A socket at this address; port 0 for any. What it receives may be several datagrams: see [`super::inbox::Inbox`].
-pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+/// A socket at this address; port 0 for any. With `joined`, what it receives may be several datagrams: see [`super::inbox::Inbox`].
+pub(crate) fn bind(address: SocketAddr, joined: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     let number = socket.as_raw_fd();
     set_option(number, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
     // Several of one sender come as one, where the kernel can do that: see `Inbox`.
     let on: libc::c_int = 1;
-    let _ = set_option(number, libc::SOL_UDP, libc::UDP_GRO, on);
+    if joined {
+        let _ = set_option(number, libc::SOL_UDP, libc::UDP_GRO, on);
+    }
     // What routers and hosts say of datagrams that cannot be delivered is kept: see `take_unreachable`.
     match socket.local_addr()? {
         SocketAddr::V4(_) => set_option(number, libc::IPPROTO_IP, libc::IP_RECVERR, on)?,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use wallaby_proto::OtherAddress;
 
-use super::datagrams::Datagrams;
+use super::datagrams::{DatagramSocket, Datagrams};
 use super::identity::Identity;
 use crate::error::BindError;
 
@@ -203,6 +203,41 @@ impl Stream {
             identity,
         }
     }
+
+    /// The same stream with another receiving end, which is made of the one that it has.
+    pub fn map_reader<R: ReadHalf + 'static>(
+        self,
+        wrap: impl FnOnce(Box<dyn ReadHalf>) -> R,
+    ) -> Self {
+        let reader = Box::new(wrap(self.reader));
+        Self { reader, ..self }
+    }
+
+    /// The same stream with another sending end, which is made of the one that it has.
+    pub fn map_writer<W: WriteHalf + 'static>(
+        self,
+        wrap: impl FnOnce(Box<dyn WriteHalf>) -> W,
+    ) -> Self {
+        let writer = Box::new(wrap(self.writer));
+        Self { writer, ..self }
+    }
+}
+
+/// What stands between an endpoint and its transports, whichever they are: it sees, delays, counts or changes all bytes. See
+/// [`crate::Builder::wrap_transports`]; `wallaby-link`, which emulates links, is one.
+///
+/// It is asked on a thread of the endpoint's runtime, and must not wait.
+pub trait Wrap: Send + Sync + 'static {
+    /// What is used in place of a stream that was dialled or has come in: see [`Stream::map_reader`] and [`Stream::map_writer`].
+    fn stream(&self, stream: Stream) -> Stream {
+        stream
+    }
+
+    /// What is used in place of a socket for datagrams. It receives and sends one datagram at a time: a wrapped socket of the
+    /// operating system does without that system's ways to move several at once.
+    fn datagrams(&self, socket: Box<dyn DatagramSocket>) -> Box<dyn DatagramSocket> {
+        socket
+    }
 }
 
 /// What carries bytes for an endpoint and is not part of Wallaby.
@@ -210,11 +245,33 @@ impl Stream {
 pub(crate) struct Transports {
     of_streams: Vec<Arc<dyn Transport>>,
     network: Option<Arc<dyn Datagrams>>,
+    wraps: Vec<Arc<dyn Wrap>>,
 }
 
 impl Transports {
     pub(crate) fn add(&mut self, transport: Arc<dyn Transport>) {
         self.of_streams.push(transport);
+    }
+
+    pub(crate) fn add_wrap(&mut self, wrap: Arc<dyn Wrap>) {
+        self.wraps.push(wrap);
+    }
+
+    /// What is used in place of a stream.
+    pub(crate) fn wrap(&self, stream: Stream) -> Stream {
+        let wraps = self.wraps.iter();
+        wraps.fold(stream, |stream, wrap| wrap.stream(stream))
+    }
+
+    /// What is used in place of a socket for datagrams, if it is to be another.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn wrap_datagrams(
+        &self,
+        socket: impl FnOnce() -> io::Result<Box<dyn DatagramSocket>>,
+    ) -> Option<io::Result<Box<dyn DatagramSocket>>> {
+        let wraps = self.wraps.iter();
+        let wrapped = |socket| wraps.fold(socket, |socket, wrap| wrap.datagrams(socket));
+        (!self.wraps.is_empty()).then(|| socket().map(wrapped))
     }
 
     #[cfg(target_os = "linux")]

@@ -293,7 +293,7 @@ mod tests {
     use crate::transport::outbox::Outbox;
 
     fn sockets() -> (UdpSocket, UdpSocket) {
-        let bind = || bare::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        let bind = || bare::bind((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a socket");
         (bind(), bind())
     }
 

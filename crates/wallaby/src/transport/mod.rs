@@ -3,7 +3,8 @@
 //! Wallaby's own transports are `tcp:`, `udp:`, `unix:`, `shm:` and `mem:`. Others come in from outside by the trait
 //! [`Transport`]; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
 //! proven of the peer: handlers see that beside the peer's node id ([`crate::RequestInfo::identity`]). What carries the datagrams
-//! of `udp:` may come from outside as well: see [`Datagrams`].
+//! of `udp:` may come from outside as well: see [`Datagrams`]. What all of them carry can be seen, delayed or changed: see
+//! [`Wrap`].
 
 // Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
 // `wallaby_proto::datagram`.
@@ -45,7 +46,7 @@ use wallaby_proto::Address;
 pub use self::datagrams::{DatagramSocket, Datagrams};
 pub(crate) use self::foreign::Transports;
 pub use self::foreign::{
-    Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, WriteHalf,
+    Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, Wrap, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
 #[cfg(target_os = "linux")]
@@ -196,7 +197,7 @@ pub(crate) async fn listen(
             (Entrance::streams(listener), Address::Tcp(socket))
         }
         Address::Udp(socket) => {
-            let socket = udp::Socket::bind(*socket, transports.network()).map_err(failed)?;
+            let socket = udp::Socket::bind(*socket, transports).map_err(failed)?;
             let here = Address::Udp(socket.local());
             (Entrance::Datagrams(socket), here)
         }

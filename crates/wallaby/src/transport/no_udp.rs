@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::datagrams::Datagrams;
+use super::Transports;
 
 /// A socket that nobody can have.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub(crate) struct Outbox(Infallible);
 pub(crate) struct Inbox;
 
 impl Socket {
-    pub(crate) fn bind(_: SocketAddr, _: Option<&dyn Datagrams>) -> io::Result<Self> {
+    pub(crate) fn bind(_: SocketAddr, _: &Transports) -> io::Result<Self> {
         let why = "udp: works on Linux only; use tcp:";
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
-    pub(crate) fn towards(to: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
-        Self::bind(to, network)
+    pub(crate) fn towards(to: SocketAddr, transports: &Transports) -> io::Result<Self> {
+        Self::bind(to, transports)
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -43,10 +43,6 @@ impl Socket {
     }
 
     pub(crate) fn send_all(&self, _: &mut Outbox) -> io::Result<()> {
-        match self.0 {}
-    }
-
-    pub(crate) fn send(&self, _: &[u8], _: SocketAddr) -> io::Result<()> {
         match self.0 {}
     }
 
@@ -73,13 +69,6 @@ impl Outbox {
     }
 
     pub(crate) fn push(&mut self, _: SocketAddr, _: usize) {
-        match self.0 {}
-    }
-
-    pub(crate) fn send_each(
-        &mut self,
-        _: impl FnMut(&[u8], SocketAddr) -> io::Result<()>,
-    ) -> io::Result<()> {
         match self.0 {}
     }
 }

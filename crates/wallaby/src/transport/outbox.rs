@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn sockets() -> (UdpSocket, UdpSocket) {
-        let bind = || bare::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
+        let bind = || bare::bind((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a socket");
         (bind(), bind())
     }
 

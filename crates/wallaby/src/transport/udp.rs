@@ -8,10 +8,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::bare;
-use super::datagrams::{DatagramSocket, Datagrams};
+use super::datagrams::DatagramSocket;
 pub(crate) use super::inbox::Inbox;
 pub(crate) use super::outbox::Outbox;
+use super::{Transports, bare};
 
 /// A nonblocking UDP socket that is not bound to a peer.
 #[derive(Debug)]
@@ -30,26 +30,36 @@ pub(crate) struct System {
 }
 
 impl Socket {
-    /// A socket at this address, of that network if there is one; port 0 for any.
-    pub(crate) fn bind(at: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
-        if let Some(network) = network {
-            return network.bind(at).map(Self::Foreign);
+    /// A socket at this address, as these say; port 0 for any.
+    pub(crate) fn bind(at: SocketAddr, transports: &Transports) -> io::Result<Self> {
+        let foreign = || -> Option<io::Result<Box<dyn DatagramSocket>>> {
+            if let Some(network) = transports.network() {
+                return Some(network.bind(at));
+            }
+            #[cfg(feature = "turmoil")]
+            if turmoil::in_simulation() {
+                let socket = super::simulated::Socket::bind(at);
+                return Some(socket.map(|socket| Box::new(socket) as _));
+            }
+            None
+        };
+        let one_by_one = || {
+            let system = || System::bind(at, false).map(|socket| Box::new(socket) as _);
+            foreign().unwrap_or_else(system)
+        };
+        match transports.wrap_datagrams(one_by_one).or_else(foreign) {
+            Some(socket) => socket.map(Self::Foreign),
+            None => System::bind(at, true).map(Self::System),
         }
-        #[cfg(feature = "turmoil")]
-        if turmoil::in_simulation() {
-            let socket = super::simulated::Socket::bind(at)?;
-            return Ok(Self::Foreign(Box::new(socket)));
-        }
-        System::bind(at).map(Self::System)
     }
 
     /// A socket from which this address can be reached.
-    pub(crate) fn towards(to: SocketAddr, network: Option<&dyn Datagrams>) -> io::Result<Self> {
+    pub(crate) fn towards(to: SocketAddr, transports: &Transports) -> io::Result<Self> {
         let any = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        Self::bind(any, network)
+        Self::bind(any, transports)
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -87,14 +97,6 @@ impl Socket {
         }
     }
 
-    /// Sends a datagram.
-    pub(crate) fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-        match self {
-            Self::System(socket) => socket.send(datagram, to),
-            Self::Foreign(socket) => socket.try_send(datagram, to),
-        }
-    }
-
     /// Ready when something may fit again; only after a datagram that did not fit.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -113,8 +115,9 @@ impl Socket {
 }
 
 impl System {
-    fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = bare::bind(address)?;
+    /// With `joined`, several datagrams may be received as one.
+    fn bind(address: SocketAddr, joined: bool) -> io::Result<Self> {
+        let socket = bare::bind(address, joined)?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
         Ok(Self {
@@ -141,10 +144,6 @@ impl System {
         }
     }
 
-    fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-        bare::send(self.socket.get_ref(), datagram, to)
-    }
-
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         if full.is_none() {
@@ -160,6 +159,40 @@ impl System {
 
     fn take_unreachable(&self) -> Option<SocketAddr> {
         bare::take_unreachable(self.socket.get_ref())
+    }
+}
+
+/// For who sees each datagram: see [`super::Wrap`].
+impl DatagramSocket for System {
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            match ready.get_inner().recv_from(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                received => return Poll::Ready(received),
+            }
+        }
+    }
+
+    fn try_send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        bare::send(self.socket.get_ref(), datagram, to)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_writable(self, cx)
+    }
+
+    fn take_unreachable(&self) -> Option<SocketAddr> {
+        Self::take_unreachable(self)
     }
 }
 

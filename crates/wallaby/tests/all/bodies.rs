@@ -16,6 +16,7 @@ use wallaby::{
     Address, Body, BodyError, CallId, Client, Code, DialPolicy, Endpoint, Failure, Limits, NodeId,
     One, Request, Status,
 };
+use wallaby_link::emulate;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::Connection;
 
@@ -477,7 +478,7 @@ async fn bodies_go_over_slow_links_with_small_windows(net: Net) {
         let mut limits = Limits::default();
         (limits.call, limits.parts, limits.streams) = (3000, 5000, 2);
         let delay = std::time::Duration::from_millis(1);
-        Endpoint::builder().limits(limits).link_delay(delay)
+        emulate(Endpoint::builder().limits(limits), delay, None).expect("a thread")
     };
     let read = |request: Request<One<String>>, (_,): (String,)| async move {
         let len = check(body_of(&request)).await.map_err(broken)?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Net, all, at, client, heap, service, work};
 use bytes::Bytes;
 use wallaby::{Endpoint, Many, One, Outcome, Request, Service};
+use wallaby_link::emulate;
 
 over_every_stream!(
     messages_up_to_the_limit_travel_both_ways,
@@ -39,8 +40,9 @@ fn echo() -> Service {
 /// As long as its own endpoint writes it, no server can know it.
 async fn a_request_that_is_long_on_its_way_is_no_failure(net: Net) {
     // At most 128 KiB are under way, and each time they are credited this late.
-    let server = Endpoint::builder().link_delay(Duration::from_millis(20));
-    let server = net.bind(server.serve(echo())).await;
+    let server = Endpoint::builder().serve(echo());
+    let server = emulate(server, Duration::from_millis(20), None).expect("a thread");
+    let server = net.bind(server).await;
     let client = Endpoint::builder().ping(Duration::from_millis(100), Duration::from_secs(1));
     let client = client.bind().await.expect("there is a runtime");
     let begun = Instant::now();

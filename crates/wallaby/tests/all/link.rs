@@ -1,21 +1,30 @@
 //! Emulated links: what endpoints send arrives later, and nothing else changes.
 
+use std::io;
 use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::{Gate, Net, all, at, heap, service, status, until, work};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use wallaby::transport::{ReadHalf, Stream, Wrap, WriteHalf};
 use wallaby::{Builder, Code, Endpoint, Many, One, Request, Status};
+use wallaby_link::emulate;
 
 over_every_transport!(calls_work_over_slow_links, aborts_work_over_slow_links,);
 
-over_every_stream!(large_messages_work_over_slow_links,);
+over_every_stream!(
+    large_messages_work_over_slow_links,
+    what_was_sent_arrives_before_the_end,
+    large_messages_go_both_ways_through_small_buffers,
+    wraps_are_passed_in_their_order,
+);
 
 fn slow() -> Builder {
     let narrow = NonZeroU64::new(200_000_000).expect("not zero");
-    Endpoint::builder()
-        .link_delay(Duration::from_micros(500))
-        .link_bandwidth(narrow)
+    let delay = Duration::from_micros(500);
+    emulate(Endpoint::builder(), delay, Some(narrow)).expect("a thread")
 }
 
 async fn calls_work_over_slow_links(net: Net) {
@@ -104,6 +113,29 @@ async fn large_messages_work_over_slow_links(net: Net) {
     }
 }
 
+/// A server that closes says what it has not executed: that is its last word, and the link delays it as all before.
+async fn what_was_sent_arrives_before_the_end(net: Net) {
+    let gate = Gate::new();
+    let began = gate.clone();
+    let server = service().method(&work::ONE, move |request: Request<One<String>>, (_,)| {
+        let began = began.clone();
+        async move {
+            began.open(1);
+            request.cancelled().await;
+            Ok(())
+        }
+    });
+    let server = net.bind(slow().serve(server)).await;
+    let client = net.bind(slow()).await;
+    let call = work::at(&client, at(&server)).one(String::new());
+    gate.pass().await;
+    server.close();
+    assert_eq!(
+        call.await.expect_err("it is closed").code(),
+        Code::Unfinished
+    );
+}
+
 async fn aborts_work_over_slow_links(net: Net) {
     let gate = Gate::new();
     let began = gate.clone();
@@ -123,4 +155,90 @@ async fn aborts_work_over_slow_links(net: Net) {
     until(|| server.load().is_idle()).await;
     client.close();
     until(|| server.metrics().connections_ended == 1).await;
+}
+
+/// What arrives at the end of a link and finds no room waits there, and nothing else does.
+async fn large_messages_go_both_ways_through_small_buffers(net: Net) {
+    let narrow = || {
+        let builder = Endpoint::builder().shared_memory(4096);
+        emulate(builder, Duration::from_micros(200), None).expect("a thread")
+    };
+    let echo = service().method(
+        &heap::ONE,
+        |request: Request<One<_>, _>, (what,)| async move { Ok(request.respond(what).await?) },
+    );
+    let server = net.bind(narrow().serve(echo)).await;
+    let client = net.bind(narrow()).await;
+    let heap = heap::at(&client, at(&server));
+    let payload = Bytes::from(vec![7; 1_000_000]);
+    let calls: Vec<_> = (0..4).map(|_| heap.one(payload.clone())).collect();
+    for call in calls {
+        assert!(call.await.expect("an answer") == payload);
+    }
+}
+
+/// Notes who writes.
+struct Noting(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+#[derive(Debug)]
+struct NotingWriter {
+    name: &'static str,
+    noted: Arc<Mutex<Vec<&'static str>>>,
+    writer: Box<dyn WriteHalf>,
+}
+
+#[derive(Debug)]
+struct Through(Box<dyn ReadHalf>);
+
+impl Wrap for Noting {
+    fn stream(&self, stream: Stream) -> Stream {
+        let noted = Arc::clone(&self.1);
+        let stream = stream.map_writer(|writer| NotingWriter {
+            name: self.0,
+            noted,
+            writer,
+        });
+        stream.map_reader(Through)
+    }
+}
+
+impl WriteHalf for NotingWriter {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.noted.lock().expect("nobody panics").push(self.name);
+        self.writer.try_write(bytes)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.poll_writable(cx)
+    }
+
+    fn shutdown(&self) {
+        self.writer.shutdown();
+    }
+}
+
+impl ReadHalf for Through {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        self.0.poll_read(cx, input)
+    }
+}
+
+async fn wraps_are_passed_in_their_order(net: Net) {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let far = Arc::new(Noting("far", Arc::clone(&noted)));
+    let near = Arc::new(Noting("near", Arc::clone(&noted)));
+    let echo = service().method(
+        &heap::ONE,
+        |request: Request<One<_>, _>, (what,)| async move { Ok(request.respond(what).await?) },
+    );
+    let server = net.bind(Endpoint::builder().serve(echo)).await;
+    let client = Endpoint::builder()
+        .wrap_transports(far)
+        .wrap_transports(near);
+    let client = client.bind().await.expect("there is a runtime");
+    let payload = Bytes::from(vec![7; 100]);
+    let answer = heap::at(&client, at(&server)).one(payload.clone()).await;
+    assert_eq!(answer, Ok(payload));
+    let noted = noted.lock().expect("nobody panics");
+    assert_eq!(noted[..2], ["near", "far"]);
 }

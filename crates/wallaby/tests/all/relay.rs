@@ -12,6 +12,7 @@ use wallaby::{
     Address, Builder, Code, DialPolicy, Endpoint, Failure, Limits, Many, One, Outcome, Request,
     Service, Status,
 };
+use wallaby_link::emulate;
 use wallaby_proto::wire::{Message, Ping, Pong};
 
 over_every_transport!(
@@ -152,9 +153,9 @@ async fn an_answer_that_is_long_on_its_way_is_not_lost(net: Net) {
     for length in [2, 3] {
         // At most 128 KiB are under way, and each time they are credited this late.
         let client = Endpoint::builder()
-            .link_delay(Duration::from_millis(20))
             .dial_policy(DialPolicy::default().only_if(|_| false))
             .ping(Duration::from_millis(100), Duration::from_millis(400));
+        let client = emulate(client, Duration::from_millis(20), None).expect("a thread");
         let client = client.bind().await.expect("there is a runtime");
         let answer = Bytes::from(vec![7; 12_000_000]);
         let next = answer.clone();

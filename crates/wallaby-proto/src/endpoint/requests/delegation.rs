@@ -300,7 +300,7 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
     ) -> Result<(), SendError> {
         if !self.config.dial_policy.permits(server) {
-            self.counters.dials_forbidden += 1;
+            self.metrics.dials_forbidden += 1;
             let server = server.clone();
             return Err(SendError::Forbidden { server });
         }

@@ -446,8 +446,8 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     fn exhaust(&mut self, handler: &mut Handler, exhausted: Exhausted) -> SendError {
         let record = self.record(handler);
-        self.counters.budgets_exhausted += 1;
-        self.counters.statuses_sent += 1;
+        self.metrics.budgets_exhausted += 1;
+        self.metrics.statuses_sent += 1;
         let status = self.own(Status::from(exhausted));
         let released = handler.server.exhaust(&status, record);
         handler.exhausted = true;
@@ -468,7 +468,7 @@ impl<P: Probe> Endpoint<P> {
     fn finish_open(&mut self, handler: &mut Handler) -> Option<Box<Status>> {
         let record = self.record(handler);
         if let Some(refused) = handler.refused.take() {
-            self.counters.statuses_sent += 1;
+            self.metrics.statuses_sent += 1;
             let released = handler.server.exhaust(&self.own(refused.clone()), record);
             self.leave(handler, released);
             return Some(Box::new(refused));
@@ -480,7 +480,7 @@ impl<P: Probe> Endpoint<P> {
                 .get(handler.served)
                 .map_or("the request", |served| served.definition.name());
             let message = format!("{name} ended without an answer");
-            self.counters.statuses_sent += 1;
+            self.metrics.statuses_sent += 1;
             let unanswered = Status::new(Code::Unanswered, message);
             let last = handler.server.fail(&self.own(unanswered.clone()), record);
             status = Some(Box::new(unanswered));
@@ -498,11 +498,11 @@ impl<P: Probe> Endpoint<P> {
     pub(in crate::endpoint) fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
         if handler.server.has_ended() {
             if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
-                self.counters.late_errors += 1;
+                self.metrics.late_errors += 1;
             }
         } else {
             let record = self.record(&handler);
-            self.counters.statuses_sent += 1;
+            self.metrics.statuses_sent += 1;
             let mut last = handler.server.fail(&self.own(status.clone()), record);
             if let (true, Outbound::Response(response)) = (status.is_not_executed(), &mut last) {
                 response.options.get_or_insert_default().undelivered = true;
@@ -774,7 +774,7 @@ impl<P: Probe> Endpoint<P> {
             None => Status::new(code, why),
         };
         let status = status.by(Some(to));
-        self.counters.statuses_sent += 1;
+        self.metrics.statuses_sent += 1;
         let response = undelivered(request, &status);
         self.probe.replaced(&response);
         let mut parcel_of = None;

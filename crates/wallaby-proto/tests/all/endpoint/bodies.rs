@@ -616,7 +616,7 @@ fn a_connection_whose_body_is_read_is_not_idle() {
     world.turn(&[1]);
     let (other, out) = world.call(2, 1);
     world.turn(&[1, 2]);
-    assert_eq!(world.endpoint(1).counters().connections_refused, 1);
+    assert_eq!(world.endpoint(1).metrics().connections_refused, 1);
     assert!(!world.endpoint(2).wants_body(out));
     assert_eq!(outcome(&mut world, 2).0, other);
     world.endpoint(1).drop_body(body);

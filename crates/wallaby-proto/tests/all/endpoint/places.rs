@@ -25,7 +25,7 @@ fn some_run_some_wait_and_one_more_is_refused() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     let why = "2 handlers run and 2 requests wait: no more are taken";
     assert!(status.message().contains(why), "{status}");
-    assert_eq!(world.server().counters().requests_refused, 1);
+    assert_eq!(world.server().metrics().requests_refused, 1);
     for (name, load) in [("a", (2, 1)), ("b", (2, 0)), ("c", (1, 0)), ("d", (0, 0))] {
         assert_eq!(world.run(), name);
         assert_eq!(world.load(), load);

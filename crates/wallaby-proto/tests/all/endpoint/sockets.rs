@@ -290,7 +290,7 @@ fn another_family_is_dialled_from_a_socket_that_is_opened_for_it_once() {
     assert_eq!(world.hosts[0].answered(), 1);
     assert_eq!(world.hosts[0].asked.len(), 1);
     let sent: u64 = (world.hosts.iter())
-        .map(|host| host.endpoint.counters().datagrams_sent)
+        .map(|host| host.endpoint.metrics().datagrams_sent)
         .sum();
     assert_eq!(sent, world.sent.len() as u64);
 }
@@ -380,13 +380,13 @@ fn nothing_is_dialled_from_a_listening_socket_that_has_failed() {
     world.hosts[0].call("127.0.0.1:2");
     world.run();
     assert_eq!(world.hosts[0].answered(), 1);
-    let mut counted = world.hosts[0].endpoint.counters();
+    let mut counted = world.hosts[0].endpoint.metrics();
     let (failed, _) = world.hosts[0].sockets.remove(0);
     let why = "it was taken away".to_owned();
     world.hosts[0].endpoint.handle_socket_failed(failed, why);
     assert_eq!(world.hosts[0].endpoint.sizes().connections, 0);
     counted.connections_ended += 1;
-    assert_eq!(world.hosts[0].endpoint.counters(), counted);
+    assert_eq!(world.hosts[0].endpoint.metrics(), counted);
     world.hosts[0].call("127.0.0.1:2");
     world.run();
     assert_eq!(world.hosts[0].answered(), 1);
@@ -408,7 +408,7 @@ fn what_is_for_one_socket_is_nothing_to_another() {
     assert_eq!(world.hosts[0].answered(), 3);
     assert_eq!(world.hosts[1].ran, 3);
     assert_eq!(world.hosts[1].endpoint.sizes().connections, 2);
-    assert!(world.hosts[1].endpoint.counters().datagrams_dropped > 0);
+    assert!(world.hosts[1].endpoint.metrics().datagrams_dropped > 0);
 }
 
 #[test]

@@ -509,7 +509,7 @@ mod tests {
             }
         }
         assert!(ended > 100, "{ended} noticed");
-        assert!(endpoint.counters().connections_broken >= ended);
+        assert!(endpoint.metrics().connections_broken >= ended);
         let client = Endpoint::builder().bind(&format!("{address}-client"));
         let mut client = client.expect("a free path");
         let method = MethodDefinition::new("none", "raw", 1, 1).expect("short enough");

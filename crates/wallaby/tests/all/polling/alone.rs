@@ -174,7 +174,7 @@ fn statuses_panics_and_missing_answers_are_told() {
     assert!(matches!(end, Event::Complete { statuses: 0, .. }));
     // It lives on after all of this.
     assert_eq!(ask("well").0, [Ok("well".to_owned())]);
-    let counters = server.counters();
+    let counters = server.metrics();
     assert_eq!((counters.panics, counters.late_errors), (1, 1));
 }
 
@@ -406,9 +406,9 @@ fn messages_of_one_turn_to_one_peer_share_datagrams() {
         }
     };
     ask(&mut client, &mut server, 1);
-    let before = client.counters().datagrams_sent + server.counters().datagrams_sent;
+    let before = client.metrics().datagrams_sent + server.metrics().datagrams_sent;
     ask(&mut client, &mut server, 100);
-    let sent = client.counters().datagrams_sent + server.counters().datagrams_sent - before;
+    let sent = client.metrics().datagrams_sent + server.metrics().datagrams_sent - before;
     assert!(sent < 30, "{sent} datagrams for 100 calls");
 }
 

@@ -394,7 +394,7 @@ async fn a_slow_polling_reader_holds_a_writer_on_tokio_back() {
                 let turn = |server: &mut polling::Endpoint| {
                     let wait = Wait::For(Duration::from_millis(5));
                     server.turn(wait).expect("the socket lives");
-                    server.counters().carried.bytes_received
+                    server.metrics().bytes_received
                 };
                 // Until nothing more has come for a while.
                 let (window, mut came, mut quiet) = (1 << 20, 0, 0);

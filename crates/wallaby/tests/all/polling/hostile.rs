@@ -70,7 +70,7 @@ fn garbage_is_dropped_and_counted() {
         }
     }
     world.event(&mut [&mut client, &mut server], 0, Duration::from_secs(1));
-    let counters = server.counters();
+    let counters = server.metrics();
     assert!(counters.datagrams_dropped > 250, "{counters:?}");
     assert_eq!(server.sizes().connections, 1);
 }
@@ -100,12 +100,12 @@ fn garbage_on_a_real_socket_is_dropped() {
     for len in [0, 1, 12, 13, 14, 1199, 1200, 1201, 65_507] {
         stranger.send_to(&vec![0x10; len], to).expect("sent");
     }
-    while server.counters().datagrams_received < 9 {
+    while server.metrics().datagrams_received < 9 {
         server
             .turn(Wait::For(Duration::from_secs(1)))
             .expect("the socket lives");
     }
-    assert_eq!(server.counters().datagrams_dropped, 9);
+    assert_eq!(server.metrics().datagrams_dropped, 9);
     assert_eq!(server.sizes(), Sizes::default());
 }
 
@@ -147,7 +147,7 @@ fn strangers_take_nobodys_place() {
         silent.push(path.connect());
         server.turn(Wait::Not).expect("the socket lives");
     }
-    while server.counters().strangers_dismissed < 46 {
+    while server.metrics().strangers_dismissed < 46 {
         server.turn(Wait::Not).expect("the socket lives");
     }
     assert_eq!(server.sizes().connections, 2 + 4);
@@ -156,7 +156,7 @@ fn strangers_take_nobodys_place() {
     // Who says hello still finds a place: one that nobody needs makes room.
     ask(&mut server, later, &path.address());
     assert_eq!(server.sizes().connections, 2 + 3);
-    assert_eq!(server.counters().connections_refused, 0);
+    assert_eq!(server.metrics().connections_refused, 0);
 }
 
 /// A request that names other initiators at one address makes one dial of it, and over UDP a few short datagrams.
@@ -175,7 +175,7 @@ fn an_address_that_a_peer_names_is_sent_little() {
     let mut connection = Connection::dial(hello(9).into(), None);
     let mut input = BytesMut::new();
     let mut sent = 0;
-    while server.counters().dials_held < 500 {
+    while server.metrics().dials_held < 500 {
         let output = connection.output().to_vec();
         stream.write_all(&output).expect("it is read");
         connection.advance(output.len());
@@ -259,7 +259,7 @@ fn requests_without_a_seal_are_refused_where_seals_are_required() {
         refused.status().expect("a status").code(),
         Code::PermissionDenied
     );
-    assert_eq!(server.counters().unsealed_refused, 1);
+    assert_eq!(server.metrics().unsealed_refused, 1);
     let (answers, _) = outcome(&world, &mut [&mut member, &mut server]);
     assert_eq!(answers, [Ok("hop".to_owned())]);
 }
@@ -354,11 +354,11 @@ fn what_reaches_no_initiator_goes_to_no_stranger() {
         .expect("it is released");
     drop(victim);
     let until = world.now() + Duration::from_secs(300);
-    while world.now() < until && server.counters().undeliverable == 0 {
+    while world.now() < until && server.metrics().undeliverable == 0 {
         world.step(&mut [&mut stranger, &mut server], Duration::from_secs(1));
     }
-    assert_eq!(server.counters().undeliverable, 1);
-    let got = stranger.counters();
+    assert_eq!(server.metrics().undeliverable, 1);
+    let got = stranger.metrics();
     let foreign = (got.late_dropped, got.forged_dropped, got.undeliverable);
     assert_eq!(foreign, (0, 0, 0));
 }
@@ -459,9 +459,9 @@ fn who_carried_nothing_of_a_call_and_leaves_causes_no_questions() {
     let (world, path) = (World::new(44), Path::new());
     let (mut client, server, _) = held(&world, &path);
     let stranger = Raw::dial(&path, server.node().get(), &mut client);
-    let before = client.counters().datagrams_sent;
+    let before = client.metrics().datagrams_sent;
     stranger.leave(&mut client);
-    assert_eq!(client.counters().datagrams_sent, before);
+    assert_eq!(client.metrics().datagrams_sent, before);
 }
 
 /// A stranger is found at its own address as the server of a call, and then as somebody else: the server has as much time to

@@ -356,8 +356,8 @@ async fn long_calls_are_watched_over() {
                 }
             };
             // Only pings and acknowledgements come from now on.
-            let before = server.counters().datagrams_received;
-            while server.counters().datagrams_received < before + 8 {
+            let before = server.metrics().datagrams_received;
+            while server.metrics().datagrams_received < before + 8 {
                 turn(&mut server);
             }
             let request = server.request(key).expect("it was not given up");

@@ -10,6 +10,7 @@ mod hostile;
 mod interop;
 mod proxy;
 mod relaying;
+mod retries;
 mod rings;
 mod settings;
 mod streams;

@@ -70,14 +70,10 @@ fn answers_come_back_along_the_way_of_their_requests() {
         let all = &mut [&mut client, &mut first, &mut middle, &mut last];
         assert_eq!(answers(&world, all, &call).len(), 90);
     }
-    assert!(first.counters().relayed >= 3 * 70, "{:?}", first.counters());
-    assert!(
-        middle.counters().relayed >= 3 * 40,
-        "{:?}",
-        middle.counters()
-    );
+    assert!(first.metrics().relayed >= 3 * 70, "{:?}", first.metrics());
+    assert!(middle.metrics().relayed >= 3 * 40, "{:?}", middle.metrics());
     assert_eq!(
-        first.counters().undeliverable + middle.counters().undeliverable,
+        first.metrics().undeliverable + middle.metrics().undeliverable,
         0
     );
 }
@@ -96,7 +92,7 @@ fn answers_of_a_call_that_nobody_reads_wait_and_hold_no_other_up() {
             Duration::from_millis(5),
         );
     }
-    let passed = first.counters().relayed;
+    let passed = first.metrics().relayed;
     assert!(
         passed < 30_000,
         "what is not taken is not granted: {passed}"
@@ -146,7 +142,7 @@ fn answers_wait_until_their_initiator_comes_by_another_way() {
     let (world, mut client, mut last, call) = cut_off(72);
     let nothing = world.event(&mut [&mut client, &mut last], 0, Duration::from_millis(400));
     assert_eq!(nothing, None);
-    assert_eq!(last.counters().undeliverable, 0, "it waits");
+    assert_eq!(last.metrics().undeliverable, 0, "it waits");
     let other = begin(&mut client, last.address());
     match world.event(&mut [&mut client, &mut last], 0, LONG) {
         Some(Event::Answer(answer)) => assert!(call.owns(&answer) && !other.owns(&answer)),
@@ -163,7 +159,7 @@ fn answers_that_nobody_comes_for_are_given_up() {
     let (world, client, mut last, _) = cut_off(73);
     drop(client);
     let begun = world.now();
-    while last.counters().undeliverable == 0 {
+    while last.metrics().undeliverable == 0 {
         world.step(&mut [&mut last], Duration::from_secs(1));
         assert!(world.now() < begun + Duration::from_secs(15));
     }
@@ -337,5 +333,5 @@ fn pings_of_others_do_not_go_to_servers_of_own_calls() {
     while world.now() < end {
         world.step(&mut [&mut client, &mut first, &mut other], LONG);
     }
-    assert_eq!(first.counters().relayed, 0);
+    assert_eq!(first.metrics().relayed, 0);
 }

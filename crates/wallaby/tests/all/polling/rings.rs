@@ -86,7 +86,7 @@ fn calls_are_answered_and_forwarded_over_shared_memory_alone() {
         assert_eq!(answer, "hop");
     }
     for endpoint in [&client, &first, &last] {
-        assert_eq!(endpoint.counters().datagrams_sent, 0);
+        assert_eq!(endpoint.metrics().datagrams_sent, 0);
         assert_eq!(endpoint.sizes().calls, 0);
     }
     // The last server dials the client once, for the answers to what was forwarded: who dialled it may be anybody.
@@ -349,10 +349,10 @@ fn strangers_are_refused_and_let_go() {
     let mut server = world.bind(builder.listen(&path.shared()));
     let connect = || UnixStream::connect(plain(&path)).expect("it listens");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 12], b"wb-shm", b"x"] {
-        let before = server.counters().connections_broken;
+        let before = server.metrics().connections_broken;
         let mut stranger = connect();
         stranger.write_all(garbage).expect("room");
-        while server.counters().connections_broken == before {
+        while server.metrics().connections_broken == before {
             server.turn(Wait::Not).expect("the system lives");
         }
         let mut heard = Vec::new();
@@ -361,7 +361,7 @@ fn strangers_are_refused_and_let_go() {
         assert_eq!(server.sizes().connections, 0);
     }
     let mut silent: Vec<UnixStream> = (0..5).map(|_| connect()).collect();
-    while server.counters().strangers_dismissed < 2 {
+    while server.metrics().strangers_dismissed < 2 {
         server.turn(Wait::Not).expect("the system lives");
     }
     assert_eq!(server.sizes().connections, 3);

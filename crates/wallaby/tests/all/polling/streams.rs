@@ -88,7 +88,7 @@ fn calls_are_answered_and_forwarded_over_streams_alone() {
         assert_eq!(answers, [Ok(4)]);
     }
     for endpoint in [&client, &first, &last] {
-        assert_eq!(endpoint.counters().datagrams_sent, 0);
+        assert_eq!(endpoint.metrics().datagrams_sent, 0);
         assert_eq!(endpoint.sizes().calls, 0);
     }
     // The last server dials the client once, for the answers to what was forwarded: who dialled it may be anybody.
@@ -335,11 +335,11 @@ fn a_silent_peer_is_given_up() {
     // Who is there is asked, and believed in.
     let nothing = streams.event(&mut [&mut client, &mut server], 0, Duration::from_secs(40));
     assert_eq!(nothing, None);
-    assert_eq!(client.counters().connections_broken, 0);
+    assert_eq!(client.metrics().connections_broken, 0);
     proxy.flows = [STOPPED; 2];
     let mut streams = Streams::new(&world, Some(&mut proxy));
     let begun = world.now();
-    while client.counters().connections_broken == 0 {
+    while client.metrics().connections_broken == 0 {
         streams.step(&mut [&mut client, &mut server]);
         let took = world.now() - begun;
         assert!(took < Duration::from_secs(12), "{took:?}");
@@ -360,14 +360,14 @@ fn whoever_connects_and_says_nothing_is_let_go() {
     let mut strangers: Vec<_> = (0..5).map(|_| server_at.connect()).collect();
     streams.step(&mut [&mut server]);
     assert_eq!(server.sizes().connections, 3);
-    assert_eq!(server.counters().strangers_dismissed, 2);
+    assert_eq!(server.metrics().strangers_dismissed, 2);
     // The oldest goes for who has something to say.
     call(&mut client, &server_at, "hop");
     assert_eq!(
         words(&mut streams, &mut [&mut client, &mut server]),
         [Ok(4)]
     );
-    assert_eq!(server.counters().strangers_dismissed, 3);
+    assert_eq!(server.metrics().strangers_dismissed, 3);
     streams.pace = Duration::from_millis(100);
     while server.sizes().connections > 1 {
         streams.step(&mut [&mut server]);
@@ -409,7 +409,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
         streams.pace = Duration::ZERO;
         streams.step(&mut [&mut server]);
         assert_eq!(server.sizes().connections, usize::from(round > 0));
-        broken = server.counters().connections_broken;
+        broken = server.metrics().connections_broken;
         if round % 20 == 0 {
             call(&mut client, &server_at, "hop");
             let answers = words(&mut streams, &mut [&mut client, &mut server]);

@@ -1,0 +1,404 @@
+//! What decides about the attempts of a call: it is told what became of each, and says what to do. It has no clock: all times are
+//! since the call began.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wallaby_proto::Address;
+
+use crate::budget::RetryBudget;
+use crate::call::{CallOptions, Resend};
+use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
+use crate::hedge::Hedge;
+use crate::metrics::Meters;
+use crate::retry::{self, Retry};
+use crate::servers::{Servers, Visit};
+
+/// How calls are made again that have failed or are slow, and at which servers. A [`Client`](crate::Client) is told the same by
+/// methods of the same names.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use wallaby::{Address, Hedge, Retry};
+/// # use wallaby::polling::RetryPolicy;
+/// # fn example(other: Address) {
+/// let policy = RetryPolicy::default()
+///     .retry(Retry::idempotent(3))
+///     .hedge(Hedge::idempotent(Duration::from_millis(50)))
+///     .alternates([other]);
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct RetryPolicy {
+    pub(crate) retry: Option<Retry>,
+    pub(crate) hedge: Option<Hedge>,
+    pub(crate) resend: Option<Resend>,
+    pub(crate) budget: RetryBudget,
+    pub(crate) alternates: Vec<Address>,
+}
+
+impl RetryPolicy {
+    /// Makes calls again that have failed: see [`Client::retry`](crate::Client::retry).
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+
+    /// Makes a second attempt beside calls that take long: see [`Client::hedge`](crate::Client::hedge).
+    #[must_use]
+    pub fn hedge(mut self, hedge: Hedge) -> Self {
+        self.hedge = Some(hedge);
+        self
+    }
+
+    /// How many further attempts all calls of this policy may make: see [`Client::retry_budget`](crate::Client::retry_budget).
+    #[must_use]
+    pub fn budget(mut self, budget: RetryBudget) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Further servers that can do the same: see [`Client::alternates`](crate::Client::alternates).
+    #[must_use]
+    pub fn alternates(mut self, servers: impl IntoIterator<Item = impl Into<Address>>) -> Self {
+        self.alternates = servers.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Whether calls may have several attempts.
+    pub(crate) fn has_attempts(&self) -> bool {
+        self.retry.is_some() || self.hedge.is_some()
+    }
+}
+
+/// The shortest pause while a call waits for a server.
+const SHORTEST_WAIT: Duration = Duration::from_millis(5);
+
+/// Most attempts before the last that are told of.
+const MOST_TOLD: usize = 63;
+
+/// The attempts of a call so far, and when there is another one.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    policy: Arc<RetryPolicy>,
+    server: Address,
+    /// Those of which each attempt goes to one.
+    servers: Option<Servers>,
+    /// The call's, whatever its attempts have.
+    deadline: Duration,
+    made: u32,
+    /// Those of them that were made while the call waited for a server.
+    waited: u32,
+    /// Since when no attempt was sent.
+    unsent: Option<Duration>,
+    /// Attempts that may still deliver: one, or two once the call is hedged.
+    racing: Vec<Attempt>,
+    failed: Vec<FailedAttempt>,
+    /// How many failed before these.
+    untold: u32,
+    /// When the call is hedged.
+    hedge_at: Option<Duration>,
+}
+
+/// One that has begun.
+#[derive(Debug)]
+struct Attempt {
+    number: u32,
+    server: Address,
+    hedged: bool,
+}
+
+/// One that is to begin now.
+pub(crate) struct NewAttempt {
+    /// 0 for the first.
+    pub(crate) number: u32,
+    pub(crate) server: Address,
+    /// The same, if it is one of several: they want to know how the attempt ends.
+    pub(crate) visit: Option<Visit>,
+    /// How much time it has, if not as much as the client says.
+    pub(crate) time: Option<Duration>,
+}
+
+/// What follows from the failure of an attempt.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// The other one that was made beside it may still deliver.
+    Beside,
+    /// The next one begins then.
+    Again(Duration),
+    /// The call has failed.
+    Over(Failure),
+}
+
+impl NewAttempt {
+    /// The call's options with the attempt's time.
+    pub(crate) fn options(&self, of_call: &CallOptions) -> CallOptions {
+        let mut options = of_call.clone();
+        if let Some(time) = self.time {
+            options.deadline = Some(options.deadline.map_or(time, |own| own.min(time)));
+        }
+        options
+    }
+}
+
+impl Plan {
+    /// The plan of a call to this server.
+    pub(crate) fn new(
+        policy: Arc<RetryPolicy>,
+        server: Address,
+        servers: Option<Servers>,
+        deadline: Duration,
+    ) -> Self {
+        policy.budget.pay_in();
+        Self {
+            policy,
+            server,
+            servers,
+            deadline,
+            made: 0,
+            waited: 0,
+            unsent: None,
+            racing: Vec::with_capacity(1),
+            failed: Vec::new(),
+            untold: 0,
+            hedge_at: None,
+        }
+    }
+
+    /// How many attempts were made.
+    pub(crate) fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// When the call is hedged, unless it is over before.
+    pub(crate) fn hedge_at(&self) -> Option<Duration> {
+        self.hedge_at
+    }
+
+    /// The first attempt begins, or the next one after a pause.
+    pub(crate) fn begin(&mut self, now: Duration, meters: &Meters) -> NewAttempt {
+        let hedge = self.policy.hedge.as_ref();
+        self.hedge_at = match self.made {
+            0 => hedge.map(|hedge| now.saturating_add(hedge.after())),
+            // A call is hedged once.
+            _ => self
+                .hedge_at
+                .and(hedge)
+                .map(|hedge| now.saturating_add(hedge.after())),
+        };
+        if self.made > 0 {
+            meters.retries.add();
+        }
+        self.add(now, false)
+    }
+
+    /// It is time to hedge the call: the attempt that begins beside the other one, if there may be one.
+    pub(crate) fn hedge(&mut self, now: Duration, meters: &Meters) -> Option<NewAttempt> {
+        self.hedge_at = None;
+        let servers = self.servers.as_ref();
+        let most = (self.policy.retry.as_ref()).map(|retry| retry.most(servers));
+        let is_late = now >= self.deadline;
+        let is_last = most.is_some_and(|most| self.made - self.waited >= most);
+        if self.racing.len() != 1 || is_late || is_last {
+            return None;
+        }
+        if !self.policy.budget.take() {
+            meters.retries_over_budget.add();
+            return None;
+        }
+        meters.hedges.add();
+        let second = self.add(now, true);
+        tracing::debug!(server = %second.server, after = ?now, "a second attempt beside a slow one");
+        Some(second)
+    }
+
+    fn add(&mut self, now: Duration, hedged: bool) -> NewAttempt {
+        let number = self.made;
+        let left = self.deadline.saturating_sub(now);
+        let each = self.policy.retry.as_ref().and_then(|retry| retry.each);
+        let time = match (each, number) {
+            (Some(each), _) => Some(each.min(left)),
+            (None, 0) => None,
+            (None, _) => Some(left),
+        };
+        let visit = self.servers.as_ref().map(|servers| {
+            let failed = self.failed.iter().map(|failed| &failed.server);
+            let racing = self.racing.iter().map(|attempt| &attempt.server);
+            let tried: Vec<Address> = failed.chain(racing).cloned().collect();
+            servers.visit(&tried)
+        });
+        let server = match &visit {
+            Some(visit) => visit.server().clone(),
+            None => self.in_turn(number),
+        };
+        self.made += 1;
+        self.racing.push(Attempt {
+            number,
+            server: server.clone(),
+            hedged,
+        });
+        NewAttempt {
+            number,
+            server,
+            visit,
+            time,
+        }
+    }
+
+    fn in_turn(&self, number: u32) -> Address {
+        let alternates = &self.policy.alternates;
+        match (number as usize % (alternates.len() + 1)).checked_sub(1) {
+            Some(number) => alternates[number].clone(),
+            None => self.server.clone(),
+        }
+    }
+
+    /// Whether an error that came in place of the first answer ends only its attempt: see [`Self::fail`]. If not, a status is what
+    /// the attempt delivers.
+    pub(crate) fn is_retried(&self, error: &CallError, now: Duration) -> bool {
+        match (&self.policy.retry, error) {
+            (Some(retry), CallError::Failed(Failure::Deadline { .. })) => {
+                retry.retries_late() && now < self.deadline
+            }
+            (Some(retry), error) => retry.retries(error),
+            (None, error) => self.racing.len() > 1 && retry::is_loss(error),
+        }
+    }
+
+    /// An attempt has failed before it delivered anything. `random` is drawn from all numbers.
+    pub(crate) fn fail(
+        &mut self,
+        number: u32,
+        error: CallError,
+        now: Duration,
+        random: u64,
+        meters: &Meters,
+    ) -> Verdict {
+        // What could not begin says nothing of the attempt beside it.
+        let did_not_begin = matches!(error, CallError::Failed(Failure::TooManyCalls { .. }));
+        let is_retried = self.is_retried(&error, now) || did_not_begin && self.racing.len() > 1;
+        let place = (self.racing.iter()).position(|attempt| attempt.number == number);
+        let server = match place {
+            Some(place) => self.racing.remove(place).server,
+            None => self.in_turn(number),
+        };
+        if let (false, CallError::Failed(failure)) = (is_retried, &error) {
+            return Verdict::Over(self.failed_for_good(failure.clone()));
+        }
+        if let (Some(servers), CallError::Status(_)) = (&self.servers, &error) {
+            servers.leave_out(&server); // it is about to close
+        }
+        tracing::debug!(attempt = number, %server, %error, "an attempt failed");
+        let verdict = match self.racing.is_empty() {
+            false => Verdict::Beside,
+            true => match self.next(&error, now, random, meters) {
+                Ok(at) => Verdict::Again(at),
+                Err(why) => return Verdict::Over(self.all_failed(error, why)),
+            },
+        };
+        // Who waits long has many: the latest are told.
+        if self.failed.len() == MOST_TOLD {
+            self.failed.remove(0);
+            self.untold += 1;
+        }
+        let error = brief(&error);
+        self.failed.push(FailedAttempt { server, error });
+        verdict
+    }
+
+    /// No further attempt could mend this.
+    fn failed_for_good(&self, failure: Failure) -> Failure {
+        let why = match failure {
+            Failure::Deadline { .. } => NoMore::Deadline,
+            _ if failure.is_loss() => NoMore::Limit,
+            _ => return failure,
+        };
+        match self.made {
+            0 | 1 => failure,
+            _ => self.all_failed(failure.into(), why),
+        }
+    }
+
+    /// When the next attempt may begin.
+    fn next(
+        &mut self,
+        error: &CallError,
+        now: Duration,
+        random: u64,
+        meters: &Meters,
+    ) -> Result<Duration, NoMore> {
+        let retry = self.policy.retry.as_ref().ok_or(NoMore::Limit)?;
+        let wait = retry.waits(error);
+        let at = now.saturating_add(retry.pause(self.made, random));
+        if at >= self.deadline {
+            return Err(NoMore::Deadline);
+        }
+        if wait.is_zero() {
+            self.unsent = None;
+        } else {
+            let since = *self.unsent.get_or_insert(now);
+            let is_over = now.saturating_sub(since) >= wait;
+            self.waited += u32::from(!is_over);
+            return match is_over {
+                true => Err(NoMore::Absent),
+                false => Ok(at.max(now.saturating_add(SHORTEST_WAIT))),
+            };
+        }
+        if self.made - self.waited >= retry.most(self.servers.as_ref()) {
+            return Err(NoMore::Limit);
+        }
+        // The next attempt goes to another server, and this one has nothing to do for it.
+        let is_free = self.servers.is_some() && retry::is_unsent(error);
+        if !is_free && !self.policy.budget.take() {
+            meters.retries_over_budget.add();
+            return Err(NoMore::Budget);
+        }
+        Ok(at)
+    }
+
+    /// An attempt delivers: from now on it is the call.
+    pub(crate) fn win(&mut self, number: u32, meters: &Meters) {
+        self.hedge_at = None;
+        let hedged = |attempt: &Attempt| attempt.number == number && attempt.hedged;
+        if self.racing.iter().any(hedged) {
+            meters.hedges_won.add();
+        }
+        if self.made > 1 {
+            tracing::debug!(
+                attempt = number,
+                made = self.made,
+                "the attempt that delivers"
+            );
+        }
+    }
+
+    /// How the call fails when the attempt that has delivered does.
+    pub(crate) fn delivered_and_failed(&self, failure: Failure) -> Failure {
+        match self.policy.retry.is_some() && failure.is_loss() {
+            true => self.all_failed(failure.into(), NoMore::Delivered),
+            false => failure,
+        }
+    }
+
+    fn all_failed(&self, last: CallError, why: NoMore) -> Failure {
+        Failure::Attempts(Box::new(AttemptsFailed {
+            made: self.made,
+            why,
+            untold: self.untold,
+            before: self.failed.clone(),
+            last,
+        }))
+    }
+}
+
+/// An error in a few words.
+fn brief(error: &CallError) -> String {
+    match error {
+        CallError::Status(status) => status.code().to_string(),
+        CallError::Failed(Failure::NotSent { error, .. }) => error.to_string(),
+        CallError::Failed(Failure::Lost(loss)) => format!("request {} {}", loss.request, loss.kind),
+        CallError::Failed(Failure::Deadline { after, .. }) => format!("no end within {after:?}"),
+        other => other.to_string(),
+    }
+}

@@ -876,6 +876,8 @@ impl<P: Probe> Endpoint<P> {
         }
         if std::mem::take(&mut call.waits_for_root) {
             self.watch_at(sequence, Some(self.now));
+        } else if call.watch.is_some() {
+            self.watch_root(sequence, request);
         }
         if let Mark::Parts(number) = mark {
             self.note_large(session, number, MarkOwner::Root(sequence, request));

@@ -135,6 +135,10 @@ impl<P: Probe> Endpoint<P> {
         });
         let servers: Vec<Location> = servers.collect();
         self.probe.notes(Note::Watched);
+        self.set_deadline(sequence); // it may not have been looked at yet, and its watch may have nothing to wait for
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
         let mut watch = Watch::new(&mut call.initiator, settings, servers, now);
         if let Some(tolerant) = &call.tolerant {
             let (id, token) = (call.initiator.call(), call.token);
@@ -149,6 +153,23 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         call.watch = Some(Box::new(watch));
+    }
+
+    /// An initial request of a call that is watched over was sent: so is that.
+    #[cold]
+    pub(super) fn watch_root(&mut self, sequence: u64, request: RequestId) {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        let at = call.server_of(request);
+        // One that is sent again is known.
+        if let Some(watch) = &mut call.watch
+            && watch.server_of(&call.initiator, request).is_none()
+        {
+            watch.sent(&mut call.initiator, request, at, now);
+            self.follow(sequence);
+        }
     }
 
     /// The call has failed or was given up: what still runs is stopped. Whether anything may still run.

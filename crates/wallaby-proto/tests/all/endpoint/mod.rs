@@ -6,6 +6,7 @@
 //! | `sockets` | several UDP sockets: which one is dialled from, and what becomes of one that fails |
 //! | `places` | which requests run, which wait, in which order, and what ends those that wait |
 //! | `draining` | how an endpoint comes to rest |
+//! | `watching` | calls that last: that they are watched, and end |
 //! | `hostile` | what a message of a peer costs, whatever it has set up before |
 //!
 //! `world` carries what streams do; `sockets` carries datagrams itself, and `queues` is what the last two share.
@@ -16,4 +17,5 @@ mod hostile;
 mod places;
 mod queues;
 mod sockets;
+mod watching;
 mod world;

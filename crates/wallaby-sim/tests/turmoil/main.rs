@@ -27,7 +27,7 @@ struct Arguments {
     seeds: u64,
     log: bool,
     /// Only these.
-    only: Option<fn(&Arguments) -> bool>,
+    only: Option<fn(&Self) -> bool>,
 }
 
 fn main() -> ExitCode {

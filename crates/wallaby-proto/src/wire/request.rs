@@ -82,7 +82,7 @@ const TRACED: u64 = 1 << 9;
 const COMPRESSED: u64 = 1 << 10;
 const KNOWN: u64 = (1 << 11) - 1;
 /// Those of fields that stand between token and method.
-const RARE: u64 = PLACE | BASE | MANIFEST | DEADLINE | OLDEST | OPTIONS | ADDRESS;
+const COLD: u64 = PLACE | BASE | MANIFEST | DEADLINE | OLDEST | OPTIONS | ADDRESS;
 
 impl Request {
     /// The time that is left when it arrives; `default` is that of a request which states none.
@@ -165,7 +165,7 @@ impl Request {
             varint::put(out, self.call.sequence);
         }
         self.token.put(out);
-        if flags & RARE != 0 {
+        if flags & COLD != 0 {
             self.put_rare(out, flags);
         }
         match self.method {
@@ -305,7 +305,7 @@ impl Begin {
 
     /// Whether method and payload follow at once.
     pub(crate) fn is_plain(self) -> bool {
-        self.flags & RARE == 0
+        self.flags & COLD == 0
     }
 
     /// Whether the sender is the initiator.

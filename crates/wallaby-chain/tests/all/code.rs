@@ -155,7 +155,7 @@ async fn server(limits: CodeLimits) -> (Endpoint, Arc<Counts>) {
 }
 
 fn code(number: u32) -> Code {
-    Code::new(number.to_be_bytes().to_vec())
+    Code::new(number.to_be_bytes())
 }
 
 /// What a chain of one link comes to: `shout`, and then this function on `a!`.

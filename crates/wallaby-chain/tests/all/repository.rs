@@ -143,7 +143,7 @@ fn a_folder_survives_and_is_checked() {
     fs::write(
         folder
             .0
-            .join(format!("{}.wasm", Code::new(large.to_vec()).hash())),
+            .join(format!("{}.wasm", Code::new(large).hash())),
         large,
     )
     .expect("written");

@@ -141,9 +141,7 @@ fn a_folder_survives_and_is_checked() {
     let large = [0; 11];
     fs::remove_file(file).expect("it is there");
     fs::write(
-        folder
-            .0
-            .join(format!("{}.wasm", Code::new(large).hash())),
+        folder.0.join(format!("{}.wasm", Code::new(large).hash())),
         large,
     )
     .expect("written");

@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "wallaby-sim",
     "wallaby-metrics",
     "wallaby-otel",
+    "wallaby-etcd",
     "wallaby-fuzz",
     "wallaby-program",
     "wallaby-bench",

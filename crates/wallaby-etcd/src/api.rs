@@ -1,0 +1,324 @@
+//! What is asked of etcd: JSON over HTTP (its documentation calls it the gRPC gateway, version 3 of the API). Keys and values are in
+//! base64, numbers of 64 bits are texts.
+
+use std::io::{BufReader, Read};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use ureq::{Agent, Body};
+
+use crate::EtcdError;
+
+/// How long etcd may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long one wait for a change is. Then the list is read anew: so a change that was missed is not missed for long, and a wait that
+/// nobody is interested in any more ends.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// How long an answer may be, in bytes.
+const LONGEST: u64 = 4 << 20;
+
+/// Asks the members of an etcd; blocks its thread.
+#[derive(Debug)]
+pub(crate) struct Api {
+    members: Vec<String>,
+    /// The one that has answered last.
+    current: AtomicUsize,
+    quick: Agent,
+    patient: Agent,
+}
+
+/// All values below a key, and of when that is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) values: Vec<String>,
+    pub(crate) revision: i64,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: String,
+}
+
+#[derive(Deserialize)]
+struct Ranged {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<Pair>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    #[serde(rename = "ID")]
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct KeptAlive {
+    result: Option<Lease>,
+}
+
+#[derive(Deserialize)]
+struct Lease {
+    /// None if the lease is over.
+    #[serde(rename = "TTL")]
+    ttl: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Watched {
+    result: Option<Change>,
+}
+
+#[derive(Deserialize)]
+struct Change {
+    #[serde(default)]
+    events: Vec<Value>,
+    #[serde(default)]
+    canceled: bool,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(alias = "message")]
+    error: Value,
+}
+
+impl Api {
+    pub(crate) fn new(members: Vec<String>) -> Result<Self, EtcdError> {
+        if members.is_empty() {
+            return Err(EtcdError::NoMember);
+        }
+        let agent = |most| {
+            let config = Agent::config_builder().http_status_as_error(false);
+            config.timeout_global(Some(most)).build().into()
+        };
+        Ok(Self {
+            members,
+            current: AtomicUsize::new(0),
+            quick: agent(PATIENCE),
+            patient: agent(WAIT),
+        })
+    }
+
+    /// All values whose keys begin with this.
+    pub(crate) fn list(&self, prefix: &str) -> Result<Listed, EtcdError> {
+        let what = "a list of servers";
+        let (member, answer) = self.ask(what, "kv/range", &below(prefix))?;
+        let unreadable = |why: String| EtcdError::Unreadable {
+            member: member.clone(),
+            what,
+            why,
+        };
+        let ranged: Ranged = answer;
+        let revision = ranged.header.revision.parse();
+        let revision = revision.map_err(|_| unreadable("it has no revision".into()))?;
+        let text = |pair: &Pair| {
+            let bytes = BASE64_STANDARD.decode(&pair.value).ok()?;
+            String::from_utf8(bytes).ok()
+        };
+        let values: Option<Vec<String>> = ranged.kvs.iter().map(text).collect();
+        let values = values.ok_or_else(|| unreadable("a value is no text".into()))?;
+        Ok(Listed { values, revision })
+    }
+
+    /// Waits until something below this key is newer than that, or for [`WAIT`].
+    pub(crate) fn wait(&self, prefix: &str, revision: i64) -> Result<(), EtcdError> {
+        let mut request = below(prefix);
+        request["start_revision"] = json!(revision.saturating_add(1).to_string());
+        let request = json!({ "create_request": request });
+        let what = "to watch servers";
+        let (member, body) = self.send(&self.patient, what, "watch", &request)?;
+        let stream = BufReader::new(body.into_reader().take(LONGEST));
+        for message in serde_json::Deserializer::from_reader(stream).into_iter::<Watched>() {
+            match message {
+                Ok(Watched {
+                    result: Some(change),
+                }) if change.events.is_empty() && !change.canceled => {} // it has begun
+                Ok(Watched { result: Some(_) }) => return Ok(()),
+                Ok(Watched { result: None }) => {
+                    let why = "it does not say why".into();
+                    return Err(EtcdError::Refused { member, what, why });
+                }
+                Err(error) if error.is_io() => return Ok(()), // the time is over, or the member is gone
+                Err(error) => {
+                    let why = error.to_string();
+                    return Err(EtcdError::Unreadable { member, what, why });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease for so many seconds: its name.
+    pub(crate) fn grant(&self, seconds: u64) -> Result<String, EtcdError> {
+        let request = json!({ "TTL": seconds.to_string() });
+        let (_, granted): (_, Granted) = self.ask("a lease", "lease/grant", &request)?;
+        Ok(granted.id)
+    }
+
+    /// Whether the lease still holds, and does for its whole time again.
+    pub(crate) fn keep_alive(&self, lease: &str) -> Result<bool, EtcdError> {
+        let request = json!({ "ID": lease });
+        let what = "to keep a lease";
+        let (_, kept): (_, KeptAlive) = self.ask(what, "lease/keepalive", &request)?;
+        Ok(kept.result.is_some_and(|lease| lease.ttl.is_some()))
+    }
+
+    /// The lease is over, and with it what was written under it.
+    pub(crate) fn revoke(&self, lease: &str) -> Result<(), EtcdError> {
+        let request = json!({ "ID": lease });
+        let (_, _): (_, Value) = self.ask("to end a lease", "lease/revoke", &request)?;
+        Ok(())
+    }
+
+    /// Writes a value, as long as the lease holds.
+    pub(crate) fn put(&self, key: &str, value: &str, lease: &str) -> Result<(), EtcdError> {
+        let request = json!({ "key": coded(key), "value": coded(value), "lease": lease });
+        let (_, _): (_, Value) = self.ask("to write a server down", "kv/put", &request)?;
+        Ok(())
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &self,
+        what: &'static str,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<(String, T), EtcdError> {
+        let (member, body) = self.send(&self.quick, what, path, request)?;
+        let answer = serde_json::from_reader(BufReader::new(body.into_reader().take(LONGEST)));
+        match answer {
+            Ok(answer) => Ok((member, answer)),
+            Err(error) => Err(EtcdError::Unreadable {
+                member,
+                what,
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    /// Asks one member after the other, the one that has answered last first.
+    fn send(
+        &self,
+        agent: &Agent,
+        what: &'static str,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<(String, Body), EtcdError> {
+        let request = serde_json::to_vec(request).unwrap_or_default();
+        let first = self.current.load(Ordering::Relaxed);
+        let mut failed = EtcdError::NoMember;
+        for place in first..first + self.members.len() {
+            let member = &self.members[place % self.members.len()];
+            let url = format!("{}/v3/{path}", member.trim_end_matches('/'));
+            let sent = agent.post(url).content_type("application/json");
+            match sent.send(&request[..]) {
+                Ok(answer) if answer.status().is_success() => {
+                    self.current.store(place, Ordering::Relaxed);
+                    return Ok((member.clone(), answer.into_body()));
+                }
+                Ok(answer) => {
+                    let (status, body) = (answer.status(), answer.into_body());
+                    let refusal = serde_json::from_reader(body.into_reader().take(LONGEST));
+                    let why = match refusal {
+                        Ok(Refusal { error }) => error.to_string(),
+                        Err(_) => format!("HTTP status {status}"),
+                    };
+                    let member = member.clone();
+                    failed = EtcdError::Refused { member, what, why };
+                }
+                Err(error) => {
+                    failed = EtcdError::Unreachable {
+                        member: member.clone(),
+                        why: error.to_string(),
+                    };
+                }
+            }
+        }
+        Err(failed)
+    }
+}
+
+fn coded(text: &str) -> String {
+    BASE64_STANDARD.encode(text)
+}
+
+/// All keys that begin with this: up to the key behind the last of them.
+fn below(prefix: &str) -> Value {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1; // a key of ours ends with a slash
+    }
+    json!({ "key": coded(prefix), "range_end": BASE64_STANDARD.encode(end) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_below_a_prefix_are_a_range() {
+        let range = below("a/b/");
+        assert_eq!(range["key"], coded("a/b/"));
+        assert_eq!(range["range_end"], coded("a/b0"));
+    }
+
+    /// As etcd's documentation has them.
+    #[test]
+    fn answers_are_read() {
+        let text = r#"{"header":{"cluster_id":"14841639068965178418","revision":"12"},
+            "kvs":[{"key":"Zm9v","create_revision":"2","value":"YmFy"}],"count":"1"}"#;
+        let ranged: Ranged = serde_json::from_str(text).expect("it is one");
+        assert_eq!(
+            (
+                ranged.header.revision.as_str(),
+                ranged.kvs[0].value.as_str()
+            ),
+            ("12", "YmFy")
+        );
+        let kept = r#"{"result":{"header":{},"ID":"7587848390318000000","TTL":"10"}}"#;
+        let kept: KeptAlive = serde_json::from_str(kept).expect("it is one");
+        assert!(kept.result.is_some_and(|lease| lease.ttl.is_some()));
+        let over = r#"{"result":{"header":{},"ID":"7587848390318000000"}}"#;
+        let over: KeptAlive = serde_json::from_str(over).expect("it is one");
+        assert!(over.result.is_some_and(|lease| lease.ttl.is_none()));
+        let refused: Refusal =
+            serde_json::from_str(r#"{"error":"etcdserver: no leader","code":14}"#)
+                .expect("it is one");
+        assert_eq!(refused.error, "etcdserver: no leader");
+    }
+
+    #[test]
+    fn an_etcd_has_a_member() {
+        assert_eq!(Api::new(Vec::new()).map(drop), Err(EtcdError::NoMember));
+    }
+
+    #[test]
+    fn members_that_are_not_there_are_named() {
+        let api = Api::new(vec![
+            "http://127.0.0.1:1".into(),
+            "http://127.0.0.1:2/".into(),
+        ]);
+        let error = api
+            .expect("two members")
+            .list("a/")
+            .expect_err("nobody is there");
+        let EtcdError::Unreachable { member, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(member, "http://127.0.0.1:2/");
+    }
+}

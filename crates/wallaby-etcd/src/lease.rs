@@ -1,0 +1,96 @@
+//! A server that is written down as long as it lives.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use crate::EtcdError;
+use crate::api::Api;
+use crate::resolver::on_a_thread;
+
+/// The shortest life of what is written down.
+const SHORTEST: Duration = Duration::from_secs(2);
+
+/// A server in etcd: see [`Etcd::register`](crate::Etcd::register). Dropping it takes the server out, without waiting for that.
+///
+/// A thread says that it is still there. While etcd cannot be reached it tries again; if the server was forgotten meanwhile, it is
+/// written down anew.
+#[derive(Debug)]
+pub struct Registration {
+    key: String,
+    /// Its thread ends with this.
+    _alive: Sender<()>,
+}
+
+impl Registration {
+    pub(crate) async fn begin(
+        api: Arc<Api>,
+        key: String,
+        value: String,
+        life: Duration,
+    ) -> Result<Self, EtcdError> {
+        let life = life.max(SHORTEST);
+        let (alive, ended) = mpsc::channel();
+        let written = Written {
+            api,
+            key: key.clone(),
+            value,
+            life,
+        };
+        let (written, lease) = on_a_thread(move || {
+            let lease = written.write()?;
+            Ok((written, lease))
+        })
+        .await?;
+        let keeping = move || {
+            let mut lease = lease;
+            while ended.recv_timeout(life / 3) == Err(RecvTimeoutError::Timeout) {
+                written.keep(&mut lease);
+            }
+            if let Err(error) = written.api.revoke(&lease) {
+                tracing::warn!(key = written.key, %error, "a server stays in etcd until its time is over");
+            }
+        };
+        let thread = thread::Builder::new().name("wallaby-etcd".into());
+        let begun = thread.spawn(keeping);
+        begun.map_err(|error| EtcdError::Unreachable {
+            member: "any member".into(),
+            why: error.to_string(),
+        })?;
+        Ok(Self { key, _alive: alive })
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// What is written down.
+struct Written {
+    api: Arc<Api>,
+    key: String,
+    value: String,
+    life: Duration,
+}
+
+impl Written {
+    /// Writes it under a new lease.
+    fn write(&self) -> Result<String, EtcdError> {
+        let lease = self.api.grant(self.life.as_secs())?;
+        self.api.put(&self.key, &self.value, &lease)?;
+        Ok(lease)
+    }
+
+    fn keep(&self, lease: &mut String) {
+        let kept = match self.api.keep_alive(lease) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.write().map(|new| *lease = new),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            tracing::warn!(key = self.key, %error, "etcd was not told that a server is still there");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The servers of a service in [etcd](https://etcd.io): servers write down where they are, clients learn it, and learn at once when it
+//! changes.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use wallaby::{Client, Endpoint, Servers};
+//! use wallaby_etcd::Etcd;
+//!
+//! # async fn example(server: Endpoint, client: Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+//! let etcd = Etcd::new(["http://127.0.0.1:2379"])?;
+//!
+//! // A server: as long as this value lives, and ten seconds longer if its process dies.
+//! let address = server.address().ok_or("it listens")?;
+//! let registration = etcd.register("shelf", address, Duration::from_secs(10)).await?;
+//!
+//! // A client: each call goes to one of those that are there.
+//! let shelves = Servers::watch(etcd.servers("shelf")).await?;
+//! let client = Client::among(&client, &shelves);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The key of a server is `wallaby/SERVICE/ADDRESS` ([`Etcd::prefix`]), its value the address. Other programs may write such keys as
+//! well: `etcdctl put wallaby/shelf/1 tcp://10.0.0.2:4000`.
+//!
+//! It speaks etcd's JSON over HTTP, without TLS and passwords: for an etcd on the same machine or in a network of its own.
+
+mod api;
+mod lease;
+mod resolver;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use wallaby::Address;
+
+use self::api::Api;
+pub use self::lease::Registration;
+pub use self::resolver::EtcdServers;
+
+/// An etcd, by the URLs of its members. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Etcd {
+    api: Arc<Api>,
+    prefix: String,
+}
+
+/// What etcd did not do.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// There is no URL of a member.
+    #[error("no member of etcd is named: at least one URL such as http://127.0.0.1:2379")]
+    NoMember,
+    /// No member could be reached.
+    #[error("etcd cannot be reached at {member}: {why}")]
+    Unreachable {
+        /// The one that was tried last.
+        member: String,
+        /// Why not.
+        why: String,
+    },
+    /// It has refused what it was asked.
+    #[error("etcd at {member} has refused {what}: {why}")]
+    Refused {
+        /// Which one.
+        member: String,
+        /// What it was asked.
+        what: &'static str,
+        /// Its reason.
+        why: String,
+    },
+    /// What it has answered cannot be read.
+    #[error("the answer of etcd at {member} to {what} cannot be read: {why}")]
+    Unreadable {
+        /// Which one.
+        member: String,
+        /// What it was asked.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Etcd {
+    /// The etcd whose members have these URLs, as `http://127.0.0.1:2379`. They are tried in turn.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    pub fn new(members: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, EtcdError> {
+        Ok(Self {
+            api: Arc::new(Api::new(members.into_iter().map(Into::into).collect())?),
+            prefix: "wallaby".into(),
+        })
+    }
+
+    /// What keys begin with; `wallaby` if nothing is said.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Who serves this, for [`Servers::watch`](wallaby::Servers::watch).
+    pub fn servers(&self, service: &str) -> EtcdServers {
+        EtcdServers::new(Arc::clone(&self.api), service, self.key(service, ""))
+    }
+
+    /// Writes down that this server serves that, until the value is dropped. etcd forgets it by itself after `life` if nobody says
+    /// that it is still there: when the process has died. That is said three times in that time; `life` is at least 2 s.
+    ///
+    /// # Errors
+    ///
+    /// If etcd cannot be reached, or refuses it.
+    pub async fn register(
+        &self,
+        service: &str,
+        server: &Address,
+        life: Duration,
+    ) -> Result<Registration, EtcdError> {
+        let key = self.key(service, &server.to_string());
+        let (api, value) = (Arc::clone(&self.api), server.to_string());
+        Registration::begin(api, key, value, life).await
+    }
+
+    fn key(&self, service: &str, server: &str) -> String {
+        format!("{}/{service}/{server}", self.prefix)
+    }
+}

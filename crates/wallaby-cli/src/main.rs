@@ -104,6 +104,6 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::FAILURE;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", output::plain(&format!("{error:#}")));
     ExitCode::FAILURE
 }

@@ -616,15 +616,11 @@ impl Client {
     /// This client with the policy's way to send requests again among its options.
     fn with_resend(mut self, policy: &RetryPolicy) -> Self {
         let resend = policy.resend.clone();
-        let others = match &self.among {
-            Some(servers) => servers
-                .list()
-                .into_iter()
-                .map(|(server, _)| server)
-                .collect(),
-            None => policy.alternates.clone(),
-        };
-        self.caller.change().resend = resend.map(|resend| resend.alternates(others));
+        self.caller.change().resend = resend.map(|resend| match &self.among {
+            // Those after one that is drawn: not all calls go to the same.
+            Some(servers) => resend.alternates(servers.after(&servers.pick())),
+            None => resend.alternates(policy.alternates.iter().cloned()),
+        });
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::Code;
+use wallaby_proto::{Code, RequestId, Status};
 
 use crate::error::{CallError, ConnectError, Failure};
 use crate::servers::Servers;
@@ -134,14 +134,13 @@ impl Retry {
 
     /// Whether an error that came in place of the first answer is retried.
     pub(crate) fn retries(&self, error: &CallError) -> bool {
-        let by_code = match error {
-            CallError::Status(status) => {
-                let was_closed = status.is_not_executed() || status.code() == Code::Unfinished;
-                was_closed || self.codes.contains(&status.code())
-            }
-            _ => false,
-        };
-        by_code || is_loss(error) && (self.executed || is_unsent(error))
+        if self.once_each && matches!(error.failure(), Some(Failure::Refused { .. })) {
+            return false; // this endpoint has too much to send: another server does not change that
+        }
+        let by_code = error
+            .status()
+            .is_some_and(|status| self.codes.contains(&status.code()));
+        by_code || is_unexecuted(error) || self.executed && (was_closed(error) || is_loss(error))
     }
 
     /// Whether an attempt that took longer than it may is made again.
@@ -183,6 +182,41 @@ pub(crate) fn is_unsent(error: &CallError) -> bool {
     let failure = error.failure();
     failure
         .is_some_and(|failure| matches!(failure, Failure::NotSent { .. } | Failure::Refused { .. }))
+}
+
+/// Whether nothing of the call was executed, certainly. That something which a handler has delegated was not does not say that.
+fn is_unexecuted(error: &CallError) -> bool {
+    is_unsent(error) || has_refused(error)
+}
+
+/// Whether the server that was called has said that it begins nothing any more.
+fn has_refused(error: &CallError) -> bool {
+    is_about_call(error, Status::is_not_executed)
+}
+
+/// Whether some server was closed: of what it had begun it is unknown how much was done.
+fn was_closed(error: &CallError) -> bool {
+    let closed = |status: &Status| status.is_not_executed() || status.code() == Code::Unfinished;
+    matches!(error, CallError::Status(status) if closed(status))
+}
+
+/// Whether the server that was called takes no more requests.
+pub(crate) fn is_closing(error: &CallError) -> bool {
+    let unfinished = |status: &Status| status.code() == Code::Unfinished;
+    has_refused(error) || is_about_call(error, unfinished)
+}
+
+/// Whether this is a status of the request that was called itself, and such a one.
+fn is_about_call(error: &CallError, is_so: impl Fn(&Status) -> bool) -> bool {
+    match error {
+        CallError::Status(status) => status.request() == Some(RequestId::FIRST) && is_so(status),
+        _ => false,
+    }
+}
+
+/// Whether no server has anything to do for the next attempt: so it costs none of the budget among several servers.
+pub(crate) fn is_free(error: &CallError) -> bool {
+    matches!(error.failure(), Some(Failure::NotSent { .. })) || has_refused(error)
 }
 
 /// Whether a server may be there later that cannot be connected to now.

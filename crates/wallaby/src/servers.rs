@@ -59,7 +59,8 @@ struct State {
 }
 
 impl Servers {
-    /// Most servers of a service; those after the first so many are left out, and a warning is logged.
+    /// Most servers of a service; those after the first so many are left out, and a warning is logged. One call tries 64 of them at
+    /// most.
     pub const MOST: usize = 1024;
 
     /// These servers, for ever.
@@ -104,6 +105,15 @@ impl Servers {
     /// delegates does not learn when it is done.
     pub fn pick(&self) -> Address {
         self.0.pick(&[]).address().clone()
+    }
+
+    /// All of them, this one first.
+    pub(crate) fn after(&self, first: &Address) -> Vec<Address> {
+        let places = self.0.places();
+        let mut all: Vec<_> = places.iter().map(|place| place.address().clone()).collect();
+        let place = all.iter().position(|server| server == first);
+        all.rotate_left(place.unwrap_or_default());
+        all
     }
 
     /// How many there are.
@@ -184,13 +194,14 @@ impl State {
         let (places, now) = (self.places(), Instant::now());
         let fresh = |place: &&Arc<Place>| !tried.contains(place.address());
         let there = |place: &&Arc<Place>| !place.is_left_out(now);
-        let choices: [Vec<&Arc<Place>>; 3] = [
-            places.iter().filter(|at| fresh(at) && there(at)).collect(),
-            places.iter().filter(fresh).collect(),
-            places.iter().collect(),
-        ];
-        let choice = choices.iter().find(|choice| !choice.is_empty());
-        let choice = choice.map_or(&choices[2], |choice| choice);
+        let mut choice: Vec<&Arc<Place>> =
+            places.iter().filter(|at| fresh(at) && there(at)).collect();
+        if choice.is_empty() {
+            choice = places.iter().filter(fresh).collect();
+        }
+        if choice.is_empty() {
+            choice = places.iter().collect();
+        }
         let first = self.draw(choice.len());
         let second = match choice.len() {
             1 => first,

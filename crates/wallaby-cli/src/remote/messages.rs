@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost_reflect::prost::Message;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor,
+    ReflectMessage,
 };
 use serde_json::Value;
 use wallaby::reflection::{DESCRIPTORS, Follows, MethodDescription, Signature};
@@ -39,7 +40,9 @@ impl Files {
                 set => set.context("cannot ask the server what messages look like")?,
             };
             let pool = DescriptorPool::decode(&set[..]);
-            pools.push(pool.context("what the server says of its messages is wrong")?);
+            let pool = pool.context("what the server says of its messages is wrong")?;
+            check_maps(&pool)?;
+            pools.push(pool);
             if pools.len() > methods * MOST_SETS {
                 break;
             }
@@ -95,6 +98,64 @@ impl Files {
             texts.insert(name, message_text(&message));
         }
     }
+}
+
+/// An entry of a map has a key and a value: all that reads them takes that for granted.
+fn check_maps(pool: &DescriptorPool) -> anyhow::Result<()> {
+    let is_whole = |entry: &MessageDescriptor| {
+        let has = |number| {
+            entry
+                .get_field(number)
+                .is_some_and(|field| !field.is_list())
+        };
+        has(1) && has(2)
+    };
+    let mut entries = pool.all_messages().filter(MessageDescriptor::is_map_entry);
+    match entries.find(|entry| !is_whole(entry)) {
+        None => Ok(()),
+        Some(entry) => {
+            let name = entry.full_name();
+            bail!("what the server says of its messages is wrong: {name} is no entry of a map")
+        }
+    }
+}
+
+/// Most messages in messages of any type, one inside the other: each is decoded by itself.
+const MOST_ANY: u32 = 16;
+
+/// Checks that: what writes JSON does not.
+fn check_any(message: &DynamicMessage, left: u32) -> Result<(), String> {
+    if message.descriptor().full_name() != "google.protobuf.Any" {
+        let mut values = message.fields().map(|(_, value)| value);
+        return values.try_for_each(|value| check_value(value, left));
+    }
+    let left = left.checked_sub(1).ok_or_else(|| {
+        format!("more than {MOST_ANY} messages of any type are inside each other")
+    })?;
+    unpacked(message).map_or(Ok(()), |inside| check_any(&inside, left))
+}
+
+fn check_value(value: &prost_reflect::Value, left: u32) -> Result<(), String> {
+    use prost_reflect::Value;
+    match value {
+        Value::Message(message) => check_any(message, left),
+        Value::List(values) => values.iter().try_for_each(|value| check_value(value, left)),
+        Value::Map(values) => values
+            .values()
+            .try_for_each(|value| check_value(value, left)),
+        _ => Ok(()),
+    }
+}
+
+/// The message in one of any type, if its type is known.
+fn unpacked(any: &DynamicMessage) -> Option<DynamicMessage> {
+    let (url, bytes) = (
+        any.get_field_by_name("type_url")?,
+        any.get_field_by_name("value")?,
+    );
+    let name = url.as_str()?.rsplit('/').next()?;
+    let inside = any.descriptor().parent_pool().get_message_by_name(name)?;
+    DynamicMessage::decode(inside, bytes.as_bytes()?.clone()).ok()
 }
 
 /// The message that this is.
@@ -184,6 +245,7 @@ impl Messages {
     pub(super) fn answer(&self, payload: &Bytes) -> Result<String, String> {
         let answer = DynamicMessage::decode(self.answer.clone(), payload.clone());
         let answer = answer.map_err(|error| format!("{}: {error}", self.answer.full_name()))?;
+        check_any(&answer, MOST_ANY)?;
         serde_json::to_string(&answer).map_err(|error| error.to_string())
     }
 }

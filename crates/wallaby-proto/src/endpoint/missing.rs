@@ -162,7 +162,8 @@ impl Call {
             Some(heard) => MissingState::Silent {
                 silence: now.saturating_sub(heard),
             },
-            None => MissingState::Unheard,
+            None if watch.was_asked(&self.initiator, request) => MissingState::Unheard,
+            None => MissingState::Unasked { period },
         }
     }
 }

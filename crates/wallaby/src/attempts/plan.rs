@@ -286,8 +286,10 @@ impl Plan {
         if let (false, CallError::Failed(failure)) = (is_retried, &error) {
             return Verdict::Over(self.failed_for_good(failure.clone()));
         }
-        if let (Some(servers), CallError::Status(_)) = (&self.servers, &error) {
-            servers.leave_out(&server); // it is about to close
+        if let Some(servers) = &self.servers
+            && retry::is_closing(&error)
+        {
+            servers.leave_out(&server);
         }
         tracing::debug!(attempt = number, %server, %error, "an attempt failed");
         let verdict = match self.racing.is_empty() {
@@ -349,7 +351,7 @@ impl Plan {
             return Err(NoMore::Limit);
         }
         // The next attempt goes to another server, and this one has nothing to do for it.
-        let is_free = self.servers.is_some() && retry::is_unsent(error);
+        let is_free = self.servers.is_some() && retry::is_free(error);
         if !is_free && !self.policy.budget.take() {
             meters.retries_over_budget.add();
             return Err(NoMore::Budget);

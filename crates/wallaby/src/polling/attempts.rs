@@ -62,7 +62,8 @@ impl<D: Datagrams> Endpoint<D> {
     /// Makes a call, as [`call`](Self::call) does, that is made again when it fails, or a second time when it is slow, as the policy
     /// says. It is one call for the application: it has the key of its first attempt, and comes to one end. Each attempt is a call
     /// of its own otherwise, within the deadline of `options`; the first that delivers is the call from then on. What has become of
-    /// an attempt is looked at by [`next_event`](Self::next_event). Only for methods that may run several times.
+    /// an attempt is looked at by [`next_event`](Self::next_event). What may be made again says
+    /// the policy's [`Retry`](crate::Retry).
     ///
     /// # Errors
     ///

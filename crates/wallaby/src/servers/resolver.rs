@@ -115,15 +115,19 @@ impl Resolver for Dns {
         if let Some(next) = self.next {
             timer::sleep_until(next).await;
         }
-        self.next = Some(Instant::now() + timer::bounded(self.period));
         let host = match &self.address {
             Address::Other(other) if self.address.has_host_name() => other.text(),
-            address => return Ok(vec![address.clone()]),
+            address if self.next.is_none() => {
+                self.next = Some(Instant::now() + timer::bounded(Duration::MAX));
+                return Ok(vec![address.clone()]);
+            }
+            _ => pending().await,
         };
         let found = names::look_up_all(host, Servers::MOST).await;
         let mut found = found
             .map_err(|error| ResolveError::new(self.address.to_string(), error.to_string()))?;
         found.sort_unstable();
+        self.next = Some(Instant::now() + timer::bounded(self.period)); // after an error it is asked sooner
         let is_udp = self.address.is_udp();
         let of = |socket| {
             if is_udp {

@@ -16,6 +16,8 @@ over_every_transport!(
     a_server_that_is_away_is_waited_for,
     who_waits_in_vain_is_told_so,
     only_what_was_not_executed_is_made_again_if_that_is_said,
+    what_a_closed_server_had_begun_is_made_again_only_if_that_is_said,
+    what_was_delegated_in_vain_does_not_make_the_call_again,
     an_error_tells_of_all_attempts,
     a_budget_is_shared_and_ends,
     nothing_is_made_again_once_an_answer_was_delivered,
@@ -232,6 +234,48 @@ async fn only_what_was_not_executed_is_made_again_if_that_is_said(net: Net) {
         "{failed}"
     );
     assert_eq!((call.attempts(), runs.count()), (2, 0), "it may have run");
+}
+
+/// A server that closes tells of what it had begun: that may have run as well.
+async fn what_a_closed_server_had_begun_is_made_again_only_if_that_is_said(net: Net) {
+    let caller = caller(&net).await;
+    for (retry, again) in [(Retry::unexecuted(3), 0), (Retry::idempotent(3), 1)] {
+        let (begun, runs) = (Runs::default(), Runs::default());
+        let first = net.serve(waiting("first", &Gate::new(), &begun)).await;
+        let second = net.serve(quick("second", &runs)).await;
+        let client = Client::new(&caller, at(&first))
+            .alternates([at(&second)])
+            .retry(retry.backoff(NO_PAUSE, NO_PAUSE));
+        let mut call = work::within(client).one(String::new());
+        let closed = async {
+            until(|| begun.count() == 1).await;
+            first.close();
+        };
+        let (answer, ()) = tokio::join!(call.answer(), closed);
+        assert_eq!((answer.is_ok(), runs.count()), (again == 1, again));
+    }
+}
+
+/// A handler that has run has handed its work on, and that was not executed: the call was.
+async fn what_was_delegated_in_vain_does_not_make_the_call_again(net: Net) {
+    let (runs, others) = (Runs::default(), Runs::default());
+    let nobody = nobody(&net).await;
+    let count = runs.clone();
+    let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let (nobody, count) = (nobody.clone(), count.clone());
+        async move {
+            count.0.0.fetch_add(1, Ordering::SeqCst);
+            Ok(request.forward(nobody, work::one(what)).await?)
+        }
+    });
+    let front = net.serve(front).await;
+    let second = net.serve(quick("second", &others)).await;
+    let client = Client::new(&caller(&net).await, at(&front))
+        .alternates([at(&second)])
+        .retry(Retry::unexecuted(3).backoff(NO_PAUSE, NO_PAUSE));
+    let refused = status(work::within(client).one(String::new()).await);
+    assert!(refused.is_not_executed(), "{refused}");
+    assert_eq!((runs.count(), others.count()), (1, 0));
 }
 
 async fn an_error_tells_of_all_attempts(net: Net) {

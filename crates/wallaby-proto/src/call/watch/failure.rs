@@ -98,7 +98,7 @@ pub struct Absence {
 pub enum Found {
     /// Connections are refused: nobody listens.
     Nobody,
-    /// Its host cannot be reached.
+    /// It cannot be connected to: its host is not there, or has no answer.
     NoHost,
     /// Another process, perhaps the same program that was started again.
     Another,
@@ -111,7 +111,7 @@ impl fmt::Display for Absence {
         }
         f.write_str(match self.found {
             Found::Nobody => "its address refuses connections",
-            Found::NoHost => "its host cannot be reached",
+            Found::NoHost => "it cannot be connected to",
             Found::Another => "another process answers at its address",
         })
     }

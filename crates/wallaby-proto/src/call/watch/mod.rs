@@ -407,6 +407,13 @@ impl Watch {
         recent.then(|| now.saturating_sub(progressed))
     }
 
+    /// Whether anything that is known of a request's branch was asked about.
+    pub fn was_asked(&self, initiator: &Initiator, request: RequestId) -> bool {
+        let position = initiator.find(&request.path);
+        let watched = position.and_then(|position| self.branches.get(position as usize));
+        watched.is_some_and(WatchedBranch::was_asked)
+    }
+
     /// This endpoint's own output still holds an initial request: its parts are on their way, or it waits for credit or
     /// for its connection. No server can show life before it has been written out. The driver says so as long as it is
     /// so, before each [`Self::handle_timeout`].

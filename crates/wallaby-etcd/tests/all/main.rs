@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 use wallaby::{Address, Client, Endpoint, Servers};
@@ -135,7 +136,7 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
     assert!(nobody.is_err(), "nobody serves that");
 
     let servers = Servers::watch(etcd.servers("name")).await.expect("one");
-    assert_eq!(addresses(&servers), [at_a.clone()]);
+    assert_eq!(addresses(&servers), from_ref(&at_a));
     let client = Endpoint::client().expect("there is a runtime");
     let client = name::within(Client::among(&client, &servers));
     assert_eq!(client.name().await, Ok("a".into()));
@@ -145,7 +146,7 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
     let b = etcd.register("name", &at_b, LIFE).await.expect("it runs");
     until("both are known", || addresses(&servers) == both).await;
     drop(a);
-    until("one is known", || addresses(&servers) == [at_b.clone()]).await;
+    until("one is known", || addresses(&servers) == from_ref(&at_b)).await;
     assert_eq!(client.name().await, Ok("b".into()));
 
     // An etcd that has forgotten all is told again who is there.
@@ -158,7 +159,7 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     };
-    assert_eq!(addresses(&found), [at_b.clone()]);
+    assert_eq!(addresses(&found), from_ref(&at_b));
     assert_eq!(
         client.name().await,
         Ok("b".into()),

@@ -55,9 +55,12 @@ async fn is_given_up_early(
     let Failure::Lost(loss) = &failed else {
         panic!("another failure: {failed}")
     };
-    let FailureKind::Silent { silence, .. } = loss.kind else {
+    let FailureKind::Silent { silence, absence } = loss.kind else {
         panic!("another kind: {failed}")
     };
+    // On a busy machine a ping may have reached it before it ended.
+    let was_reached = absence.is_some_and(|absence| absence.disconnected);
+    let least = if was_reached { PERIOD } else { least };
     assert!(silence >= least, "{failed}");
     assert_eq!(loss.server.address.as_ref(), Some(server));
     assert_eq!(loss.server.node, Some(node));

@@ -28,6 +28,9 @@ use crate::schema::{Schema, Shape};
 /// [`Code::InvalidArgument`](crate::Code::InvalidArgument), an answer is [`CallError::Decode`](crate::CallError::Decode). Messages
 /// are inside each other 100 levels deep at most.
 ///
+/// What is decoded may take many times the memory of its bytes: an empty message in a `repeated` field has two bytes, and takes as
+/// much memory as its struct. A server for strangers chooses [`Limits::message`](crate::Limits::message) by that.
+///
 /// ```
 /// use wallaby::codec::Protobuf;
 /// use wallaby::protobuf::prost;

@@ -3,7 +3,8 @@
 
 use std::io::{BufReader, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one wait for a change is. Then the list is read anew: so a change that was missed is not missed for long, and a wait that
 /// nobody is interested in any more ends.
 const WAIT: Duration = Duration::from_secs(30);
+
+/// The shortest wait without a change: a member that ends waits at once is not asked again and again.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// How long an answer may be, in bytes.
 const LONGEST: u64 = 4 << 20;
@@ -137,6 +141,15 @@ impl Api {
 
     /// Waits until something below this key is newer than that, or for [`WAIT`].
     pub(crate) fn wait(&self, prefix: &str, revision: i64) -> Result<(), EtcdError> {
+        let begun = Instant::now();
+        if !self.watch(prefix, revision)? {
+            thread::sleep(SHORTEST.saturating_sub(begun.elapsed()));
+        }
+        Ok(())
+    }
+
+    /// Whether something has changed; if not, the time is over, or the member does not want to tell.
+    fn watch(&self, prefix: &str, revision: i64) -> Result<bool, EtcdError> {
         let mut request = below(prefix);
         request["start_revision"] = json!(revision.saturating_add(1).to_string());
         let request = json!({ "create_request": request });
@@ -148,19 +161,21 @@ impl Api {
                 Ok(Watched {
                     result: Some(change),
                 }) if change.events.is_empty() && !change.canceled => {} // it has begun
-                Ok(Watched { result: Some(_) }) => return Ok(()),
+                Ok(Watched {
+                    result: Some(change),
+                }) => return Ok(!change.events.is_empty()),
                 Ok(Watched { result: None }) => {
                     let why = "it does not say why".into();
                     return Err(EtcdError::Refused { member, what, why });
                 }
-                Err(error) if error.is_io() => return Ok(()), // the time is over, or the member is gone
+                Err(error) if error.is_io() => return Ok(false), // the time is over, or the member is gone
                 Err(error) => {
                     let why = error.to_string();
                     return Err(EtcdError::Unreadable { member, what, why });
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// A lease for so many seconds: its name.
@@ -268,6 +283,8 @@ fn below(prefix: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
 
     #[test]
     fn keys_below_a_prefix_are_a_range() {
@@ -299,6 +316,23 @@ mod tests {
             serde_json::from_str(r#"{"error":"etcdserver: no leader","code":14}"#)
                 .expect("it is one");
         assert_eq!(refused.error, "etcdserver: no leader");
+    }
+
+    #[test]
+    fn a_member_that_ends_waits_at_once_is_not_asked_again_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let member = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let member_ends = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it is asked");
+            let _asked = stream.read(&mut [0; 4096]).expect("a request");
+            let end = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(end).expect("it is there");
+        });
+        let api = Api::new(vec![member]).expect("one member");
+        let begun = Instant::now();
+        assert_eq!(api.wait("a/", 1), Ok(()));
+        assert!(begun.elapsed() >= SHORTEST);
+        member_ends.join().expect("it has ended");
     }
 
     #[test]

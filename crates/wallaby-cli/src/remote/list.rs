@@ -62,13 +62,20 @@ async fn messages(
     let mut all: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     let with_messages = |method: &&MethodDescription| method.codec == "protobuf";
     let methods: Vec<_> = methods.iter().filter(with_messages).collect();
-    if !methods.is_empty()
-        && let Ok(files) = Files::ask(client, prefix, methods.len()).await
-    {
-        for method in methods {
-            let texts = all.entry(service(&method.name).0.to_owned()).or_default();
-            files.texts(method, texts);
+    if methods.is_empty() {
+        return all;
+    }
+    match Files::ask(client, prefix, methods.len()).await {
+        Ok(files) => {
+            for method in methods {
+                let texts = all.entry(service(&method.name).0.to_owned()).or_default();
+                files.texts(method, texts);
+            }
         }
+        Err(error) => eprintln!(
+            "note: messages are not shown: {}",
+            plain(&format!("{error:#}"))
+        ),
     }
     all
 }

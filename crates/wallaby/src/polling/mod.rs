@@ -558,7 +558,8 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// # Errors
     ///
-    /// How the call failed, or the status in place of its answer. [`Failure::Refused`] if the socket fails.
+    /// How the call failed, or the status in place of its answer. [`Failure::Closed`] if the socket fails, which is logged: then nothing
+    /// comes any more.
     pub fn ask<T: Send + 'static, C: Codec<T>>(
         &mut self,
         server: impl Into<Address>,
@@ -566,18 +567,14 @@ impl<D: Datagrams> Endpoint<D> {
         options: &CallOptions,
         wait: Wait,
     ) -> Result<T, CallError> {
-        let server = server.into();
-        let call = self.call(server.clone(), target, options)?;
+        let call = self.call(server, target, options)?;
         self.asked = Some(call.key());
         let ended = self.wait_for(call.key(), wait);
         self.asked = None;
         let answer = ended.map_err(|error| {
+            tracing::error!(%error, "nothing can be received any more");
             self.core.forget(call.key());
-            Failure::Refused {
-                request: RequestId::FIRST,
-                server,
-                reason: error.to_string(),
-            }
+            Failure::Closed
         })?;
         call.read(answer?.ok_or(Failure::NoAnswer)?)
     }

@@ -3,14 +3,17 @@
 
 use std::io::{BufReader, Read};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use ureq::http::{Response, StatusCode};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
 use crate::EtcdError;
@@ -28,14 +31,26 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// How long an answer may be, in bytes.
 const LONGEST: u64 = 4 << 20;
 
+/// How long a reason may be, in bytes; no more of it is read.
+const LONGEST_WHY: u64 = 4096;
+
 /// Asks the members of an etcd; blocks its thread.
-#[derive(Debug)]
 pub(crate) struct Api {
     members: Vec<String>,
     /// The one that has answered last.
     current: AtomicUsize,
     quick: Agent,
     patient: Agent,
+    password: Option<Password>,
+    /// What etcd has given for the password. It forgets it when that has not been used for some minutes.
+    token: Mutex<String>,
+}
+
+/// Of a user of etcd's.
+#[derive(Clone, Serialize)]
+pub(crate) struct Password {
+    pub(crate) name: String,
+    pub(crate) password: String,
 }
 
 /// All values below a key, and of when that is.
@@ -62,6 +77,11 @@ struct Ranged {
 struct Pair {
     #[serde(default)]
     value: String,
+}
+
+#[derive(Deserialize)]
+struct Known {
+    token: String,
 }
 
 #[derive(Deserialize)]
@@ -95,27 +115,43 @@ struct Change {
     canceled: bool,
 }
 
+/// Versions differ in what they call it; some say it twice.
 #[derive(Deserialize)]
 struct Refusal {
-    #[serde(alias = "message")]
-    error: Value,
+    error: Option<Value>,
+    message: Option<Value>,
+}
+
+impl Refusal {
+    fn why(self) -> Option<String> {
+        match self.message.or(self.error)? {
+            Value::String(why) => Some(why),
+            why => Some(why.to_string()),
+        }
+    }
 }
 
 impl Api {
-    pub(crate) fn new(members: Vec<String>) -> Result<Self, EtcdError> {
-        if members.is_empty() {
-            return Err(EtcdError::NoMember);
-        }
+    pub(crate) fn new(
+        members: Vec<String>,
+        tls: Option<TlsConfig>,
+        password: Option<Password>,
+    ) -> Self {
         let agent = |most| {
-            let config = Agent::config_builder().http_status_as_error(false);
+            let mut config = Agent::config_builder().http_status_as_error(false);
+            if let Some(tls) = &tls {
+                config = config.tls_config(tls.clone());
+            }
             config.timeout_global(Some(most)).build().into()
         };
-        Ok(Self {
-            members,
-            current: AtomicUsize::new(0),
+        Self {
             quick: agent(PATIENCE),
             patient: agent(WAIT),
-        })
+            members,
+            current: AtomicUsize::new(0),
+            password,
+            token: Mutex::default(),
+        }
     }
 
     /// All values whose keys begin with this.
@@ -214,15 +250,7 @@ impl Api {
         request: &impl Serialize,
     ) -> Result<(String, T), EtcdError> {
         let (member, body) = self.send(&self.quick, what, path, request)?;
-        let answer = serde_json::from_reader(BufReader::new(body.into_reader().take(LONGEST)));
-        match answer {
-            Ok(answer) => Ok((member, answer)),
-            Err(error) => Err(EtcdError::Unreadable {
-                member,
-                what,
-                why: error.to_string(),
-            }),
-        }
+        read(member, what, body)
     }
 
     /// Asks one member after the other, the one that has answered last first.
@@ -238,32 +266,119 @@ impl Api {
         let mut failed = EtcdError::NoMember;
         for place in first..first + self.members.len() {
             let member = &self.members[place % self.members.len()];
-            let url = format!("{}/v3/{path}", member.trim_end_matches('/'));
-            let sent = agent.post(url).content_type("application/json");
-            match sent.send(&request[..]) {
-                Ok(answer) if answer.status().is_success() => {
+            match self.send_as_user(agent, member, what, path, &request) {
+                Ok(body) => {
                     self.current.store(place, Ordering::Relaxed);
-                    return Ok((member.clone(), answer.into_body()));
+                    return Ok((member.clone(), body));
                 }
-                Ok(answer) => {
-                    let (status, body) = (answer.status(), answer.into_body());
-                    let refusal = serde_json::from_reader(body.into_reader().take(LONGEST));
-                    let why = match refusal {
-                        Ok(Refusal { error }) => error.to_string(),
-                        Err(_) => format!("HTTP status {status}"),
-                    };
-                    let member = member.clone();
-                    failed = EtcdError::Refused { member, what, why };
-                }
-                Err(error) => {
-                    failed = EtcdError::Unreachable {
-                        member: member.clone(),
-                        why: error.to_string(),
-                    };
-                }
+                Err(error) => failed = error,
             }
         }
         Err(failed)
+    }
+
+    /// With the token of the user, if there is one; with another if etcd does not know it any more.
+    fn send_as_user(
+        &self,
+        agent: &Agent,
+        member: &str,
+        what: &'static str,
+        path: &str,
+        request: &[u8],
+    ) -> Result<Body, EtcdError> {
+        let Some(password) = &self.password else {
+            return sent(member, what, self.post(agent, member, path, "", request)?);
+        };
+        let known = self
+            .token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if !known.is_empty() {
+            let answer = self.post(agent, member, path, &known, request)?;
+            if answer.status() != StatusCode::UNAUTHORIZED {
+                return sent(member, what, answer);
+            }
+        }
+        let asking = "for a token of its user";
+        let password = serde_json::to_vec(password).unwrap_or_default();
+        let answer = self.post(&self.quick, member, "auth/authenticate", "", &password)?;
+        let body = sent(member, asking, answer)?;
+        let (_, Known { token }) = read(member.to_owned(), asking, body)?;
+        self.token
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&token);
+        sent(
+            member,
+            what,
+            self.post(agent, member, path, &token, request)?,
+        )
+    }
+
+    fn post(
+        &self,
+        agent: &Agent,
+        member: &str,
+        path: &str,
+        token: &str,
+        request: &[u8],
+    ) -> Result<Response<Body>, EtcdError> {
+        let url = format!("{}/v3/{path}", member.trim_end_matches('/'));
+        let mut post = agent.post(url).content_type("application/json");
+        if !token.is_empty() {
+            post = post.header("Authorization", token);
+        }
+        post.send(request).map_err(|error| EtcdError::Unreachable {
+            member: member.to_owned(),
+            why: error.to_string(),
+        })
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Api {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = out.debug_struct("Api");
+        shown
+            .field("members", &self.members)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What etcd has answered, if it has not refused.
+fn sent(member: &str, what: &'static str, answer: Response<Body>) -> Result<Body, EtcdError> {
+    let (status, body) = (answer.status(), answer.into_body());
+    if status.is_success() {
+        return Ok(body);
+    }
+    let mut text = Vec::new();
+    let _as_far_as_it_comes = body.into_reader().take(LONGEST_WHY).read_to_end(&mut text);
+    let refusal: Option<Refusal> = serde_json::from_slice(&text).ok();
+    let why = refusal.and_then(Refusal::why).unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(&text);
+        format!("HTTP status {status}: {}", text.trim())
+    });
+    Err(EtcdError::Refused {
+        member: member.to_owned(),
+        what,
+        why,
+    })
+}
+
+fn read<T: DeserializeOwned>(
+    member: String,
+    what: &'static str,
+    body: Body,
+) -> Result<(String, T), EtcdError> {
+    let answer = serde_json::from_reader(BufReader::new(body.into_reader().take(LONGEST)));
+    match answer {
+        Ok(answer) => Ok((member, answer)),
+        Err(error) => Err(EtcdError::Unreadable {
+            member,
+            what,
+            why: error.to_string(),
+        }),
     }
 }
 
@@ -312,10 +427,15 @@ mod tests {
         let over = r#"{"result":{"header":{},"ID":"7587848390318000000"}}"#;
         let over: KeptAlive = serde_json::from_str(over).expect("it is one");
         assert!(over.result.is_some_and(|lease| lease.ttl.is_none()));
-        let refused: Refusal =
-            serde_json::from_str(r#"{"error":"etcdserver: no leader","code":14}"#)
-                .expect("it is one");
-        assert_eq!(refused.error, "etcdserver: no leader");
+        let why = "etcdserver: no leader";
+        for refusal in [
+            json!({ "error": why, "code": 14 }),
+            json!({ "message": why, "code": 14 }),
+            json!({ "error": why, "message": why, "code": 14 }),
+        ] {
+            let refusal: Refusal = serde_json::from_value(refusal).expect("it is one");
+            assert_eq!(refusal.why().as_deref(), Some(why));
+        }
     }
 
     #[test]
@@ -328,7 +448,7 @@ mod tests {
             let end = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             stream.write_all(end).expect("it is there");
         });
-        let api = Api::new(vec![member]).expect("one member");
+        let api = Api::new(vec![member], None, None);
         let begun = Instant::now();
         assert_eq!(api.wait("a/", 1), Ok(()));
         assert!(begun.elapsed() >= SHORTEST);
@@ -336,20 +456,10 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_has_a_member() {
-        assert_eq!(Api::new(Vec::new()).map(drop), Err(EtcdError::NoMember));
-    }
-
-    #[test]
     fn members_that_are_not_there_are_named() {
-        let api = Api::new(vec![
-            "http://127.0.0.1:1".into(),
-            "http://127.0.0.1:2/".into(),
-        ]);
-        let error = api
-            .expect("two members")
-            .list("a/")
-            .expect_err("nobody is there");
+        let members = ["http://127.0.0.1:1", "http://127.0.0.1:2/"];
+        let api = Api::new(members.map(String::from).into(), None, None);
+        let error = api.list("a/").expect_err("nobody is there");
         let EtcdError::Unreachable { member, .. } = error else {
             panic!("{error}")
         };

@@ -23,9 +23,22 @@
 //! The key of a server is `wallaby/SERVICE/ADDRESS` ([`Etcd::prefix`]), its value the address. Other programs may write such keys as
 //! well: `etcdctl put wallaby/shelf/1 tcp://10.0.0.2:4000`.
 //!
-//! It speaks etcd's JSON over HTTP, without TLS and passwords: for an etcd on the same machine or in a network of its own.
+//! It speaks etcd's JSON over HTTP, or over HTTPS with certificates and a password ([`Etcd::builder`]):
+//!
+//! ```no_run
+//! # use wallaby_etcd::Etcd;
+//! # fn example(password: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! let etcd = Etcd::builder(["https://10.0.0.1:2379", "https://10.0.0.2:2379"])
+//!     .trust(&std::fs::read("authority.pem")?)
+//!     .certificate(&std::fs::read("client.pem")?, &std::fs::read("client.key")?)
+//!     .password("wallaby", password)
+//!     .build()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod api;
+mod builder;
 mod lease;
 mod resolver;
 
@@ -36,6 +49,7 @@ use thiserror::Error;
 use wallaby::Address;
 
 use self::api::Api;
+pub use self::builder::Builder;
 pub use self::lease::Registration;
 pub use self::resolver::EtcdServers;
 
@@ -53,6 +67,9 @@ pub enum EtcdError {
     /// There is no URL of a member.
     #[error("no member of etcd is named: at least one URL such as http://127.0.0.1:2379")]
     NoMember,
+    /// What TLS needs is missing or makes no sense.
+    #[error("etcd over TLS: {0}")]
+    Tls(String),
     /// No member could be reached.
     #[error("etcd cannot be reached at {member}: {why}")]
     Unreachable {
@@ -88,12 +105,14 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// If there are none.
+    /// As [`Builder::build`]'s.
     pub fn new(members: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, EtcdError> {
-        Ok(Self {
-            api: Arc::new(Api::new(members.into_iter().map(Into::into).collect())?),
-            prefix: "wallaby".into(),
-        })
+        Self::builder(members).build()
+    }
+
+    /// An etcd that is reached over TLS, or wants a password.
+    pub fn builder(members: impl IntoIterator<Item = impl Into<String>>) -> Builder {
+        Builder::new(members.into_iter().map(Into::into).collect())
     }
 
     /// What keys begin with; `wallaby` if nothing is said.

@@ -6,8 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
+use ureq::Agent;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use wallaby::{Address, Client, Endpoint, Servers};
-use wallaby_etcd::{Etcd, EtcdError};
+use wallaby_etcd::{Etcd, EtcdError, Registration};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,24 +35,21 @@ struct Running(Child);
 
 impl Running {
     /// `None` if there is no such program here.
-    fn start(folder: &Path, client: u16, peer: u16) -> Option<Self> {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
+    fn start(folder: &Path, client: &str, peer: u16) -> Option<Self> {
+        Self::start_with(folder, client, peer, &[])
+    }
+
+    fn start_with(folder: &Path, client: &str, peer: u16, options: &[&str]) -> Option<Self> {
+        let peer = format!("http://127.0.0.1:{peer}");
         let started = Command::new("etcd")
             .arg("--data-dir")
             .arg(folder)
-            .args([
-                "--listen-client-urls",
-                &url(client),
-                "--advertise-client-urls",
-                &url(client),
-            ])
-            .args([
-                "--listen-peer-urls",
-                &url(peer),
-                "--initial-advertise-peer-urls",
-                &url(peer),
-            ])
-            .args(["--initial-cluster", &format!("default={}", url(peer))])
+            .args(["--listen-client-urls", client])
+            .args(["--advertise-client-urls", client])
+            .args(["--listen-peer-urls", &peer])
+            .args(["--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
@@ -94,6 +94,17 @@ async fn serve(name: &'static str) -> (Endpoint, Address) {
     (server, address)
 }
 
+/// It takes a moment until an etcd listens.
+async fn registered(etcd: &Etcd, server: &Address) -> Registration {
+    loop {
+        match etcd.register("name", server, LIFE).await {
+            Ok(registration) => return registration,
+            Err(EtcdError::Unreachable { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 fn addresses(servers: &Servers) -> Vec<Address> {
     let mut addresses: Vec<_> = servers
         .list()
@@ -107,25 +118,15 @@ fn addresses(servers: &Servers) -> Vec<Address> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_there_is_called_and_who_leaves_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (client_port, peer_port) = (free_port(), free_port());
-    let Some(running) = Running::start(&folder.path().join("one"), client_port, peer_port) else {
+    let peer_port = free_port();
+    let member = format!("http://127.0.0.1:{}", free_port());
+    let Some(running) = Running::start(&folder.path().join("one"), &member, peer_port) else {
         return;
     };
     // The first member is not there.
-    let members = [
-        "http://127.0.0.1:1".to_owned(),
-        format!("http://127.0.0.1:{client_port}"),
-    ];
-    let etcd = Etcd::new(members).expect("two members");
+    let etcd = Etcd::new(["http://127.0.0.1:1", &member]).expect("two members");
     let ((_a, at_a), (_b, at_b)) = (serve("a").await, serve("b").await);
-    let a = loop {
-        // It takes a moment until it listens.
-        match etcd.register("name", &at_a, LIFE).await {
-            Ok(a) => break a,
-            Err(EtcdError::Unreachable { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let a = registered(&etcd, &at_a).await;
     assert_eq!(a.key(), format!("wallaby/name/{at_a}"));
     let other = etcd
         .clone()
@@ -151,7 +152,7 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
 
     // An etcd that has forgotten all is told again who is there.
     drop(running);
-    let again = Running::start(&folder.path().join("two"), client_port, peer_port);
+    let again = Running::start(&folder.path().join("two"), &member, peer_port);
     let _again = again.expect("it has run before");
     let found = loop {
         match Servers::watch(etcd.servers("name")).await {
@@ -166,4 +167,153 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
         "the last list has held"
     );
     drop((b, other));
+}
+
+/// Certificates by one authority, as PEM: of the authority, and for a name with its key.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let issuer = Issuer::new(params, key);
+        Self { issuer, pem }
+    }
+
+    fn names(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        params.distinguished_name = DistinguishedName::new(); // etcd takes no common name beside a password
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_with_tls_and_passwords_knows_who_asks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::new();
+    let (chain, key) = authority.names("127.0.0.1");
+    let trusted = &authority.pem;
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("it is written");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let (at_chain, at_key) = (file("chain.pem", &chain), file("key.pem", &key));
+    let at_authority = file("authority.pem", trusted);
+    let member = format!("https://127.0.0.1:{}", free_port());
+    let options = [
+        "--cert-file",
+        &at_chain,
+        "--key-file",
+        &at_key,
+        "--client-cert-auth",
+        "--trusted-ca-file",
+        &at_authority,
+    ];
+    let data = folder.path().join("data");
+    let peer_port = free_port();
+    let Some(running) = Running::start_with(&data, &member, peer_port, &options) else {
+        return;
+    };
+    let (_server, at) = serve("a").await;
+
+    let with_certificate = || {
+        Etcd::builder([&member])
+            .trust(trusted.as_bytes())
+            .certificate(chain.as_bytes(), key.as_bytes())
+    };
+    let etcd = with_certificate().build().expect("all is there");
+    drop(registered(&etcd, &at).await);
+    let nobody = Etcd::builder([&member]).trust(trusted.as_bytes()).build();
+    let refused = nobody.expect("it is one").register("name", &at, LIFE).await;
+    assert!(
+        matches!(refused, Err(EtcdError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    let other = Authority::new().pem;
+    let strange = Etcd::builder([&member]).trust(other.as_bytes()).build();
+    let refused = strange
+        .expect("it is one")
+        .register("name", &at, LIFE)
+        .await;
+    assert!(
+        matches!(refused, Err(EtcdError::Unreachable { .. })),
+        "{refused:?}"
+    );
+
+    // From now on it wants to know users.
+    let etcdctl = |path: &str, request: &str| {
+        let url = format!("{member}/v3/auth/{path}");
+        let client = ClientCert::new_with_certs(
+            &[Certificate::from_pem(chain.as_bytes()).expect("a certificate")],
+            PrivateKey::from_pem(key.as_bytes()).expect("a key"),
+        );
+        let authority = Certificate::from_pem(trusted.as_bytes()).expect("a certificate");
+        let tls = TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(rustls::crypto::ring::default_provider().into())
+            .root_certs(RootCerts::new_with_certs(&[authority]))
+            .client_cert(Some(client));
+        let agent: Agent = Agent::config_builder()
+            .tls_config(tls.build())
+            .build()
+            .into();
+        let _answer = agent.post(url).send(request).expect("etcd has done it");
+    };
+    etcdctl("role/add", r#"{"name":"root"}"#);
+    etcdctl("user/add", r#"{"name":"root","password":"open sesame"}"#);
+    etcdctl("user/grant", r#"{"user":"root","role":"root"}"#);
+    etcdctl("enable", "{}");
+    let nobody = etcd.register("name", &at, LIFE).await;
+    assert!(
+        matches!(nobody, Err(EtcdError::Refused { .. })),
+        "{nobody:?}"
+    );
+    let wrong = with_certificate().password("root", "sesame").build();
+    let wrong = wrong.expect("it is one").register("name", &at, LIFE).await;
+    let Err(EtcdError::Refused { what, .. }) = wrong else {
+        panic!("{wrong:?}")
+    };
+    assert_eq!(what, "for a token of its user");
+    let root = with_certificate().password("root", "open sesame").build();
+    let root = root.expect("it is one");
+    drop(registered(&root, &at).await);
+
+    // One that was started again does not know the tokens that it has given.
+    drop(running);
+    let again = Running::start_with(&data, &member, peer_port, &options);
+    let _again = again.expect("it has run before");
+    let _registration = registered(&root, &at).await;
+    let servers = Servers::watch(root.servers("name")).await.expect("one");
+    assert_eq!(addresses(&servers), from_ref(&at));
+}
+
+#[test]
+fn what_tls_lacks_is_told_before_anything_is_sent() {
+    let nothing: [&str; 0] = [];
+    assert_eq!(Etcd::new(nothing).map(drop), Err(EtcdError::NoMember));
+    let told = |etcd: Result<Etcd, EtcdError>| match etcd {
+        Err(EtcdError::Tls(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let why = told(Etcd::new(["https://127.0.0.1:1"]));
+    assert!(
+        why.contains("no authority is trusted to name https://127.0.0.1:1"),
+        "{why}"
+    );
+    let authority = Authority::new();
+    let ((chain, _), (_, key)) = (authority.names("a"), authority.names("b"));
+    let etcd = || Etcd::builder(["https://127.0.0.1:1"]).trust(authority.pem.as_bytes());
+    let why = told(etcd().certificate(chain.as_bytes(), key.as_bytes()).build());
+    assert!(why.starts_with("the certificate with this key"), "{why}");
+    let why = told(etcd().certificate(chain.as_bytes(), b"no key").build());
+    assert!(why.starts_with("the key cannot be used"), "{why}");
+    let shown = format!("{:?}", etcd().password("root", "open sesame"));
+    assert!(!shown.contains("sesame"), "{shown}");
 }

@@ -24,9 +24,9 @@ const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 ///
 /// Each call goes to one of two that are drawn by chance: to the one at which fewer calls of this process are under way. So load
 /// is even, and a slow server gets less, without anybody counting for all. A server that cannot be connected to is left out for a
-/// while, a second at first and half a minute at most, unless there is no other. The call that has found that out is made at
-/// another server, as is one that a server refuses because it shuts down: each that has not been tried is tried once
-/// ([`Retry::unexecuted`](crate::Retry::unexecuted)). What may have been executed is made again only if
+/// while, a second at first and half a minute at most, unless there is no other; then one call shows whether it is back. The call
+/// that has found it away is made at another server, as is one that a server refuses because it shuts down: each that has not been
+/// tried is tried once ([`Retry::unexecuted`](crate::Retry::unexecuted)). What may have been executed is made again only if
 /// [`Client::retry`](crate::Client::retry) says so.
 ///
 /// Clones are the same servers. What watches their resolver ends with the last of them.
@@ -89,7 +89,11 @@ impl Servers {
     /// What the resolver says if it has no list at first.
     pub async fn watch(mut resolver: impl Resolver) -> Result<Self, ResolveError> {
         let servers = Self::new(resolver.next().await?)?;
-        let task = tokio::spawn(follow(resolver, Arc::downgrade(&servers.0)));
+        let state = Arc::downgrade(&servers.0);
+        let task = tokio::spawn(async move {
+            let _ends = Ends;
+            follow(resolver, state).await;
+        });
         let _first = servers.0.follower.set(task.abort_handle());
         Ok(servers)
     }
@@ -159,6 +163,17 @@ fn places(servers: Vec<Address>, before: &[Arc<Place>]) -> Option<Arc<[Arc<Place
     (!places.is_empty()).then_some(places)
 }
 
+/// Says so if a resolver panics: nobody waits for the task that follows it.
+struct Ends;
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("a resolver of servers has panicked: the last list holds from now on");
+        }
+    }
+}
+
 /// Keeps the list as the resolver tells it, as long as anybody wants it.
 async fn follow(mut resolver: impl Resolver, state: Weak<State>) {
     let mut pause = AGAIN.0;
@@ -208,7 +223,9 @@ impl State {
             several => (first + 1 + self.draw(several - 1)) % several,
         };
         let less = choice[second].under_way() < choice[first].under_way();
-        Arc::clone(choice[if less { second } else { first }])
+        let chosen = choice[if less { second } else { first }];
+        chosen.choose(now);
+        Arc::clone(chosen)
     }
 
     /// A number below this one (SplitMix64).

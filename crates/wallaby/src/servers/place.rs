@@ -25,6 +25,8 @@ struct Absent {
     until: Instant,
     /// How long it is left out if it cannot be reached again.
     next: Duration,
+    /// A call has gone there since the time was over.
+    tried: bool,
 }
 
 impl Place {
@@ -52,25 +54,43 @@ impl Place {
     /// Many calls find that out at the same time: they count once.
     pub(super) fn leave_out(&self, now: Instant) {
         let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
-        if absent.as_ref().is_some_and(|absent| now < absent.until) {
+        if absent
+            .as_ref()
+            .is_some_and(|absent| !absent.tried && now < absent.until)
+        {
             return;
         }
         let time = absent.as_ref().map_or(LEFT_OUT.0, |absent| absent.next);
         *absent = Some(Absent {
             until: now + time,
             next: LEFT_OUT.1.min(time * 2),
+            tried: false,
         });
+    }
+
+    /// A call goes there. The first after it was left out is to show whether it is back: the others wait for that for a while, or
+    /// all would go at once to the one that has nothing to do.
+    pub(super) fn choose(&self, now: Instant) {
+        let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(absent) = absent.as_mut().filter(|absent| now >= absent.until) {
+            absent.tried = true;
+            absent.until = now + LEFT_OUT.0;
+        }
     }
 
     fn note_end(&self, end: &CallEnd) {
         if let Outcome::Failed(Failure::NotSent { .. }) = &end.outcome {
             return self.leave_out(Instant::now());
         }
-        let is_there = end.status.is_some() || matches!(end.outcome, Outcome::Complete { .. });
-        if is_there {
-            let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
-            absent.take_if(|absent| Instant::now() >= absent.until);
+        if end.status.is_some() || matches!(end.outcome, Outcome::Complete { .. }) {
+            self.note_answer(Instant::now());
         }
+    }
+
+    /// It has answered. While it is left out that may be the answer to a call of before.
+    fn note_answer(&self, now: Instant) {
+        let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        absent.take_if(|absent| absent.tried || now >= absent.until);
     }
 }
 
@@ -120,5 +140,31 @@ mod tests {
             now += Duration::from_secs(seconds);
         }
         assert_eq!(times, [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn one_call_a_second_shows_whether_a_server_is_back() {
+        let place = Place::new("mem://place".parse().expect("an address"));
+        let second = Duration::from_secs(1);
+        let mut now = Instant::now();
+        place.leave_out(now);
+        place.note_answer(now); // of a call of before
+        assert!(place.is_left_out(now));
+        now += second;
+        assert!(!place.is_left_out(now));
+        place.choose(now);
+        assert!(place.is_left_out(now), "the others wait");
+        assert!(!place.is_left_out(now + second), "but for a while only");
+        place.leave_out(now); // it is not
+        assert!(place.is_left_out(now + second));
+        now += 2 * second;
+        place.choose(now);
+        place.note_answer(now);
+        assert!(!place.is_left_out(now), "it is back");
+        place.leave_out(now);
+        assert!(
+            !place.is_left_out(now + second),
+            "and was away for the first time"
+        );
     }
 }

@@ -3,11 +3,6 @@
 CARGO ?= cargo
 # With most of release's speed and all assertions, as the simulator.
 CHAOS = $(CARGO) run -q -p wallaby-chaos --locked --profile sim --
-# Clippy looks at what it compiles: for `cargo clippy` everything would be checked once more. What it denies is handed over as cargo
-# itself does it.
-LINTED = CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ $(CARGO) --config 'build.rustc-workspace-wrapper="clippy-driver"'
-# Tests that compute for longer than it takes to optimise them.
-COMPUTED = -p wallaby-sim -p wallaby-model
 # What users read; wallaby-chain-wasm and wallaby-build are not among it, as all of wasmtime, and of protox and prost-build, would be
 # checked for that alone.
 DOCUMENTED = -p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls \
@@ -51,17 +46,7 @@ verify: ## Check format, lints, docs and run all tests; writes nothing but build
 	@scripts/platforms.sh
 	@echo "== docs: of the published crates, warnings denied"
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked $(DOCUMENTED)
-	@echo "== lints and tests: clippy compiles, warnings denied; doc tests included"
-	@# Many tests wait for what comes with time: on few processors more than one each of them run at once.
-	@# Functions beside a client become WebAssembly, where the toolchain has that target.
-	@if [ -d "$$(rustc --print target-libdir --target wasm32-unknown-unknown)" ]; then glue="--features wallaby-chain-wasm/glue"; \
-	else echo "verify: chaining functions beside clients are NOT tested: rustup target add wasm32-unknown-unknown" >&2; fi; \
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} \
-		$(LINTED) test --workspace $(COMPUTED:-p=--exclude) --locked --no-fail-fast $${glue:-}
-	@echo "== lints and tests: what computes for long, optimised; whole endpoints in 300 random worlds"
-	@$(LINTED) test $(COMPUTED) --locked --profile sim --no-fail-fast
-	@echo "== simulator: the protocol in 10,000 random worlds"
-	@"$${CARGO_TARGET_DIR:-target}/sim/wallaby-sim" --seeds 10000
+	@scripts/tests.sh
 	@echo "== instructions: calls take no more than recorded"
 	@scripts/instructions.sh check
 

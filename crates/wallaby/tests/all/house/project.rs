@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -32,8 +33,9 @@ fn list(folder: &str) -> Vec<String> {
 }
 
 /// Every Rust source of the project as (path from the root, text).
-pub(crate) fn sources() -> Vec<(String, String)> {
-    files(".rs")
+pub(crate) fn sources() -> &'static [(String, String)] {
+    static SOURCES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| files(".rs"));
+    &SOURCES
 }
 
 /// The programs among these sources that cargo makes of a crate's tests.
@@ -54,8 +56,9 @@ pub(crate) fn test_programs<'a>(
 }
 
 /// Every page of the project, in the same way.
-pub(crate) fn pages() -> Vec<(String, String)> {
-    files(".md")
+pub(crate) fn pages() -> &'static [(String, String)] {
+    static PAGES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| files(".md"));
+    &PAGES
 }
 
 fn files(ending: &str) -> Vec<(String, String)> {

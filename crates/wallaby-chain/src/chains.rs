@@ -336,10 +336,12 @@ impl Turn {
         let stack = match self {
             Self::Link(stack) => stack,
             Self::Merge(stack, merging, results) => {
-                return replay(engine.merge(stack, *merging, results, place).await);
+                let departures = engine.merge(stack, *merging, results, place).await;
+                return replay(engine.depart(departures, place));
             }
             Self::Catch(stack, exception) => {
-                return replay(engine.catch(stack, exception, place).await);
+                let departures = engine.catch(stack, exception, place).await;
+                return replay(engine.depart(departures, place));
             }
         };
         match engine.check(&stack, place).await {
@@ -351,7 +353,7 @@ impl Turn {
             }),
             Err(status) => {
                 let exception = place.exception(&stack, &status);
-                replay(engine.raise(stack, &exception))
+                replay(engine.depart(engine.raise(stack, &exception), place))
             }
         }
     }
@@ -435,18 +437,19 @@ impl Link {
                 request: &exit,
                 may_bring,
             };
-            match by {
-                None => Vec::new(),
+            let departures = match by {
+                None => return Vec::new(),
                 Some(Ok(Intent::Answer { payload, .. })) => {
                     engine.go_on(stack, Ok(Step::End(payload)), place).await
                 }
                 Some(Ok(Intent::Delegation { to, .. })) => engine.hand_on(stack, to, place),
-                Some(Ok(other)) => vec![other],
+                Some(Ok(other)) => return vec![other],
                 Some(Err(status)) => {
                     let exception = place.exception(&stack, &status);
                     engine.raise(stack, &exception)
                 }
-            }
+            };
+            engine.depart(departures, place)
         }
     }
 }

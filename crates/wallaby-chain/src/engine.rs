@@ -1,4 +1,4 @@
-//! How a chain goes on after an answer, an exception or a merge: what is to be sent, without sending it.
+//! How a chain goes on after an answer, an exception or a merge: what leaves because of that, without sending it.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby::codec::{Codec, Postcard, Raw};
-use wallaby::intercept::{DelegatedRequest, Intent};
-use wallaby::{Address, Code, Continuation, Many, Method, MethodDefinition, RequestInfo, Status};
+use wallaby::intercept::DelegatedRequest;
+use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, RequestInfo, Status};
 
 use crate::chains::Limits;
 use crate::code::Hash;
+use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
 use crate::guest;
 use crate::runtime::{Codes, Module};
-use crate::stack::{Level, MARK, Merging, Runs, Stack};
+use crate::stack::{Level, Merging, Runs, Stack};
 use crate::state::{Answer, State};
 use crate::step::{Hop, Merge, Step};
 
@@ -60,6 +61,11 @@ pub(crate) struct Place<'a> {
 impl Place<'_> {
     pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
         stack.exception(self.request.call_id().sequence, status)
+    }
+
+    /// From which the names of what leaves follow.
+    pub(crate) fn durable_id(&self) -> Option<DurableId> {
+        self.request.durable_id()
     }
 }
 
@@ -133,11 +139,11 @@ impl Engine {
         mut stack: Stack,
         mut step: Result<Step, Status>,
         place: Place<'_>,
-    ) -> Vec<Intent> {
+    ) -> Departures {
         loop {
-            let sent = match step {
+            let each = match step {
                 Ok(Step::End(answer)) => match stack.levels.pop() {
-                    None => return vec![last_answer(&stack, answer)],
+                    None => Ok(vec![Departure::End(answer)]),
                     Some(Level::Catch { .. }) => {
                         step = Ok(Step::End(answer));
                         continue;
@@ -148,34 +154,29 @@ impl Engine {
                         continue;
                     }
                     Some(Level::Merge(merging)) => {
-                        let sent = self.to_merge(&stack, *merging, answer);
-                        sent.map(|intent| vec![intent])
+                        Ok(vec![to_merge(stack.clone(), *merging, answer)])
                     }
                 },
-                Ok(Step::Next(hop)) => self.next(stack.clone(), *hop).map(|intent| vec![intent]),
+                Ok(Step::Next(hop)) => next(stack.clone(), *hop).map(|hop| vec![hop]),
                 Ok(Step::Split(branches, merge)) => self.split(&stack, branches, &merge, place),
                 Err(status) => Err(status),
             };
-            return self.sent(stack, sent, place);
+            return self.leaving(stack, each, place);
         }
     }
 
-    /// What is sent, or what becomes of it that it cannot be.
-    fn sent(
+    /// All that leaves, or the exception that it is.
+    fn leaving(
         &self,
-        stack: Stack,
-        sent: Result<Vec<Intent>, Status>,
+        from: Stack,
+        each: Result<Vec<Departure>, Status>,
         place: Place<'_>,
-    ) -> Vec<Intent> {
-        match sent {
-            Ok(mut intents) => {
-                let last = intents.pop().map(Intent::last);
-                intents.extend(last);
-                intents
-            }
+    ) -> Departures {
+        match each {
+            Ok(each) => Departures::new(from, each),
             Err(status) => {
-                let exception = place.exception(&stack, &status);
-                self.raise(stack, &exception)
+                let exception = place.exception(&from, &status);
+                self.raise(from, &exception)
             }
         }
     }
@@ -220,22 +221,13 @@ impl Engine {
         }
     }
 
-    fn next(&self, mut stack: Stack, hop: Hop) -> Result<Intent, Status> {
-        let payload = hop
-            .payload
-            .map_err(|error| Status::internal(error.to_string()))?;
-        stack.bring(hop.code);
-        stack.push(hop.function, hop.state);
-        self.onward(stack, hop.server, &hop.method, payload)
-    }
-
     fn split(
         &self,
         stack: &Stack,
         branches: Vec<Hop>,
         merge: &Merge,
         place: Place<'_>,
-    ) -> Result<Vec<Intent>, Status> {
+    ) -> Result<Vec<Departure>, Status> {
         let (count, most) = (branches.len(), self.limits.branches);
         if !(1..=most).contains(&count) {
             let message =
@@ -256,15 +248,9 @@ impl Engine {
                 of,
                 raised: false,
             })));
-            self.next(stack, hop)
+            next(stack, hop)
         });
         branches.collect()
-    }
-
-    fn to_merge(&self, stack: &Stack, merging: Merging, payload: Bytes) -> Result<Intent, Status> {
-        let (mut stack, at) = (stack.clone(), merging.at.clone());
-        stack.levels.push(Level::Merge(Box::new(merging)));
-        self.onward(stack, at, MERGE.definition(), payload)
     }
 
     /// All branches have ended, each with an answer or an exception, in their order.
@@ -274,7 +260,7 @@ impl Engine {
         merging: Merging,
         results: Vec<Result<Answer, Exception>>,
         place: Place<'_>,
-    ) -> Vec<Intent> {
+    ) -> Departures {
         match results.into_iter().collect() {
             Ok(answers) => {
                 let (function, given) = (merging.function, Given::Results(answers));
@@ -292,7 +278,7 @@ impl Engine {
         mut stack: Stack,
         exception: Exception,
         place: Place<'_>,
-    ) -> Vec<Intent> {
+    ) -> Departures {
         let Some(Level::Catch {
             function, state, ..
         }) = stack.levels.pop()
@@ -318,39 +304,38 @@ impl Engine {
     }
 
     /// An exception goes to who has started the innermost chain and catches it; at last to the initiator.
-    pub(crate) fn raise(&self, mut stack: Stack, exception: &Exception) -> Vec<Intent> {
+    pub(crate) fn raise(&self, mut stack: Stack, exception: &Exception) -> Departures {
         let is_caught = |level: &Level| matches!(level, Level::Catch { .. });
         // If nobody catches it, nor need who merges know: the initiator's call ends.
-        while stack.levels.iter().any(is_caught) {
-            let raised = Postcard::encode(exception)
-                .map_err(|error| Status::internal(error.to_string()))
-                .and_then(|payload| match stack.levels.last().cloned() {
-                    Some(Level::Catch { at, .. }) => self
-                        .onward(stack.clone(), at, RAISE.definition(), payload)
-                        .map(Some),
-                    Some(Level::Merge(mut merging)) => {
-                        merging.raised = true;
-                        stack.levels.pop();
-                        self.to_merge(&stack, *merging, payload).map(Some)
-                    }
-                    _ => Ok(None),
-                });
-            match raised {
-                Ok(Some(intent)) => return vec![intent.last()],
-                Ok(None) => drop(stack.levels.pop()),
-                Err(_) => break,
-            }
+        while stack.levels.iter().any(is_caught)
+            && let Ok(payload) = Postcard::encode(exception)
+        {
+            let from = stack.clone();
+            let departure = match stack.levels.last().cloned() {
+                Some(Level::Catch { at, .. }) => onward(stack, at, RAISE.definition(), payload),
+                Some(Level::Merge(mut merging)) => {
+                    merging.raised = true;
+                    stack.levels.pop();
+                    to_merge(stack, *merging, payload)
+                }
+                _ => {
+                    stack.levels.pop();
+                    continue;
+                }
+            };
+            return Departures::of(exception, from, departure);
         }
-        vec![exception.to_status().into()]
+        let failed = Departure::Failed(Box::new(exception.clone()));
+        Departures::new(stack, vec![failed])
     }
 
     /// A handler hands its request on: who answers that is the link, then. What it brings along is a chain inside this one.
     pub(crate) fn hand_on(
         &self,
-        mut stack: Stack,
-        mut to: DelegatedRequest,
+        outer: Stack,
+        to: DelegatedRequest,
         place: Place<'_>,
-    ) -> Vec<Intent> {
+    ) -> Departures {
         let own = to
             .options()
             .and_then(|options| options.continuation.as_ref());
@@ -360,59 +345,43 @@ impl Engine {
                 "a link of a chain has handed on a continuation that is no chain",
             )),
         });
-        let outer = stack.clone();
-        let sent = own.and_then(|own| {
+        let mut stack = outer.clone();
+        let each = own.map(|own| {
             if let Some(own) = own {
                 stack.levels.extend(own.levels);
                 own.codes
                     .into_iter()
                     .for_each(|code| stack.bring(Some(code)));
             }
-            self.put(stack, &to.server.clone(), &mut to)?;
-            Ok(vec![Intent::from(to)])
+            vec![Departure::Hop(Box::new((to, stack)))]
         });
-        self.sent(outer, sent, place)
-    }
-
-    fn onward(
-        &self,
-        stack: Stack,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-    ) -> Result<Intent, Status> {
-        let mut to = DelegatedRequest::new(server.clone(), Arc::clone(method), payload);
-        self.put(stack, &server, &mut to)?;
-        Ok(to.into())
-    }
-
-    /// Gives a request the stack of its chain.
-    fn put(
-        &self,
-        mut stack: Stack,
-        server: &Address,
-        to: &mut DelegatedRequest,
-    ) -> Result<(), Status> {
-        stack.hops = stack.hops.saturating_add(1);
-        stack.path.push(server);
-        stack.drop_used_code();
-        let bytes = stack
-            .to_bytes()
-            .map_err(|error| Status::internal(error.to_string()))?;
-        self.limits.check_size(bytes.len())?;
-        self.limits.check_levels(stack.levels.len())?;
-        let continuation = Continuation::new(bytes);
-        let continuation =
-            continuation.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-        to.options_mut().continuation = Some(continuation);
-        Ok(())
+        self.leaving(outer, each, place)
     }
 }
 
-fn last_answer(stack: &Stack, answer: Bytes) -> Intent {
-    let marked = || Bytes::from([&MARK[..], &answer].concat());
-    let answer = if stack.marked { marked() } else { answer };
-    Intent::answer(answer).last()
+fn next(mut stack: Stack, hop: Hop) -> Result<Departure, Status> {
+    let payload = hop
+        .payload
+        .map_err(|error| Status::internal(error.to_string()))?;
+    stack.bring(hop.code);
+    stack.push(hop.function, hop.state);
+    Ok(onward(stack, hop.server, &hop.method, payload))
+}
+
+fn to_merge(mut stack: Stack, merging: Merging, payload: Bytes) -> Departure {
+    let at = merging.at.clone();
+    stack.levels.push(Level::Merge(Box::new(merging)));
+    onward(stack, at, MERGE.definition(), payload)
+}
+
+fn onward(
+    stack: Stack,
+    server: Address,
+    method: &Arc<MethodDefinition>,
+    payload: Bytes,
+) -> Departure {
+    let to = DelegatedRequest::new(server, Arc::clone(method), payload);
+    Departure::Hop(Box::new((to, stack)))
 }
 
 fn find<'a, Input>(

@@ -70,6 +70,7 @@
 mod chain;
 mod chains;
 mod code;
+mod departure;
 mod engine;
 mod exception;
 mod gather;

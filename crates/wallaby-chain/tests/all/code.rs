@@ -6,7 +6,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wallaby::{Code as StatusCode, Endpoint, Status};
+use wallaby::intercept::{Admission, Incoming};
+use wallaby::{Code as StatusCode, DurableId, Endpoint, Status};
 use wallaby_chain::{
     Chains, Code, CodeLimits, Effort, Fault, Functions, Hash, Hop, Limits, Link, Merge, Module,
     Repository, Runtime, State, Step, functions, pipe, start,
@@ -14,7 +15,7 @@ use wallaby_chain::{
 use wallaby_chain_guest as guest;
 
 use crate::composition::{Primary, copying, store};
-use crate::world::{Net, at, hosts, patience, status, texts, words};
+use crate::world::{Net, at, hosts, library, patience, status, texts, words};
 
 /// Runs the functions of this file, whatever the code is; what it counts shows how servers treat code.
 #[derive(Default)]
@@ -369,6 +370,41 @@ async fn servers_fetch_large_code_from_the_client_once() {
         matches!(error, wallaby_chain::ChainError::TooLarge(_)),
         "{error}"
     );
+}
+
+/// Who asks for a chain again under its durable name finds each hop under the same name, whatever its servers had to fetch.
+#[tokio::test]
+async fn a_hop_has_the_same_name_whether_its_code_was_there_or_not() {
+    let ((a, loads), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);
+    let repository = Repository::new();
+    client
+        .serve(repository.service())
+        .expect("nothing is served there");
+    let glue = repository.keep(b"glue".to_vec()).expect("there is room");
+    let glue = glue.at(at(&client));
+    let (heard, names) = mpsc::channel();
+    let hears = move |request: &Incoming| {
+        heard.send(request.durable_id()).expect("the test waits");
+        Admission::Run
+    };
+    let b = Endpoint::builder().serve(library()).interceptor(hears);
+    let b = Net::Tcp.bind(open(CodeLimits::default()).0.add_to(b)).await;
+    let ask = || {
+        let state = State::new()
+            .with("left", &0u32)
+            .and_then(|state| state.with("next", &Link::to(at(&b), &words::SHOUT)));
+        let first = Hop::to(at(&a), &words::SHOUT, ("a".into(),));
+        let first = first.then(glue.function("count"), state.expect("small"));
+        let caller = client.caller().durable(DurableId::new(1, 7));
+        start::<String>(first).call(caller).expect("it is small")
+    };
+    for _ in 0..2 {
+        assert_eq!(ask().await, Ok("a!!?".into()));
+    }
+    assert_eq!(loads.loads.load(Ordering::SeqCst), 1, "once it was there");
+    let names: Vec<_> = names.try_iter().map(|name| name.expect("one")).collect();
+    assert_eq!(names.len(), 2);
+    assert_eq!(names[0].key(), names[1].key());
 }
 
 /// A repository that is not one.

@@ -1,0 +1,113 @@
+//! What leaves because a chain has gone on, before it is encoded.
+
+use bytes::Bytes;
+use wallaby::intercept::{DelegatedRequest, Intent};
+use wallaby::{Continuation, Status};
+
+use crate::engine::{Engine, Place};
+use crate::exception::Exception;
+use crate::stack::{MARK, Stack};
+
+/// From this number, as of an interceptor that nobody registers, the durable names of hops follow. So they depend on nothing but
+/// the request and what its step is.
+const NAMES: u32 = u32::MAX;
+
+/// Something that leaves.
+pub(crate) enum Departure {
+    /// To another server, with this stack.
+    Hop(Box<(DelegatedRequest, Stack)>),
+    /// To the initiator: the chain has come to this.
+    End(Bytes),
+    /// To the initiator: the chain has ended before its time.
+    Failed(Box<Exception>),
+}
+
+/// All that leaves because of one step, the last of it last.
+pub(crate) struct Departures {
+    /// Where the chain was. What cannot leave is an exception there,
+    from: Stack,
+    /// unless it was one already: this.
+    raised: Option<Box<Exception>>,
+    each: Vec<Departure>,
+}
+
+impl Departures {
+    pub(crate) fn new(from: Stack, each: Vec<Departure>) -> Self {
+        let raised = None;
+        Self { from, raised, each }
+    }
+
+    /// An exception that leaves by this.
+    pub(crate) fn of(exception: &Exception, from: Stack, departure: Departure) -> Self {
+        Self {
+            from,
+            raised: Some(Box::new(exception.clone())),
+            each: vec![departure],
+        }
+    }
+}
+
+impl Engine {
+    /// What is sent, in its order. What cannot be is an exception.
+    pub(crate) fn depart(&self, departures: Departures, place: Place<'_>) -> Vec<Intent> {
+        let Departures { from, raised, each } = departures;
+        let marked = from.marked;
+        let status = match self.encode(each, marked, place) {
+            Ok(intents) => return intents,
+            Err(status) => status,
+        };
+        if let Some(exception) = raised {
+            return vec![exception.to_status().into()];
+        }
+        let exception = place.exception(&from, &status);
+        let raised = self.raise(from, &exception);
+        let encoded = self.encode(raised.each, marked, place);
+        encoded.unwrap_or_else(|_| vec![exception.to_status().into()])
+    }
+
+    fn encode(
+        &self,
+        departures: Vec<Departure>,
+        marked: bool,
+        place: Place<'_>,
+    ) -> Result<Vec<Intent>, Status> {
+        let names = place.durable_id().map(|id| id.interceptor(NAMES));
+        let mut number = 0..;
+        let encode = |departure| match departure {
+            Departure::Hop(hop) => {
+                let (mut to, stack) = *hop;
+                self.put(stack, &mut to)?;
+                let options = to.options_mut();
+                if let (None, Some(names), Some(number)) = (options.durable, names, number.next()) {
+                    options.durable = Some(names.child(number));
+                }
+                Ok(to.into())
+            }
+            Departure::End(answer) if marked => Ok(Intent::answer([&MARK[..], &answer].concat())),
+            Departure::End(answer) => Ok(Intent::answer(answer)),
+            Departure::Failed(exception) => Ok(exception.to_status().into()),
+        };
+        let encoded = departures.into_iter().map(encode);
+        let mut intents: Vec<Intent> = encoded.collect::<Result<_, Status>>()?;
+        let last = intents.pop().map(Intent::last);
+        intents.extend(last);
+        Ok(intents)
+    }
+
+    /// Gives a request the stack of its chain.
+    fn put(&self, mut stack: Stack, to: &mut DelegatedRequest) -> Result<(), Status> {
+        stack.hops = stack.hops.saturating_add(1);
+        stack.path.push(&to.server);
+        stack.drop_used_code();
+        let bytes = stack
+            .to_bytes()
+            .map_err(|error| Status::internal(error.to_string()))?;
+        self.limits.check_size(bytes.len())?;
+        self.limits.check_levels(stack.levels.len())?;
+        let continuation = Continuation::new(bytes);
+        let continuation =
+            continuation.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        to.options_mut().continuation = Some(continuation);
+        Ok(())
+    }
+}

@@ -4,26 +4,21 @@ use std::io::Read;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::Bytes;
 use clap::Args;
 use serde_json::{Value, json};
-use wallaby::reflection::{Follows, MethodDescription, Signature};
-use wallaby::schema::{Schema, Shape};
-use wallaby::{CallError, Client, Outcome, RawCall};
+use wallaby::codec::Raw;
+use wallaby::reflection::{Follows, MethodDescription};
+use wallaby::{Body, CallError, Many, Outcome, Target};
 use wallaby_program::output;
 
 use super::list::signature;
-#[cfg(feature = "proto")]
-use super::messages::Messages;
-use super::{Asking, block_on, decode, encode};
+use super::types::Types;
+use super::{Asking, block_on, following};
 use crate::output::{Exit, plain};
 
-/// The codecs whose payloads it can make and read.
-#[cfg(feature = "proto")]
-const KNOWN: &str = "'postcard' with types, 'protobuf', and 'raw'";
-#[cfg(not(feature = "proto"))]
-const KNOWN: &str = "'postcard' with types, and 'raw' ('protobuf' with its feature 'proto')";
+/// A call whose answers are bytes.
+type Answers = wallaby::Call<Many<Bytes>, Raw>;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -31,6 +26,7 @@ Examples:
   wallaby call tcp://127.0.0.1:4000 example.Index/find '[\"hop\", 10]'
   wallaby call tcp://127.0.0.1:4000 example.Index/put '{\"path\": \"a.md\", \"size\": 7}'     its one argument is a struct
   wallaby call tcp://127.0.0.1:4000 example.Index/find @arguments.json --deadline 2s --traced
+  wallaby call tcp://127.0.0.1:4000 example.Index/load --following items.json       items: JSON values, one behind the other
 
 Values in JSON: structs are objects (a field that is an Option may be missing), tuples and lists arrays, maps objects or
 arrays of pairs, None is null, variants \"Name\" or {\"Name\": ..}, u128 and i128 strings of digits, bytes base64 or an array of
@@ -48,6 +44,9 @@ pub(crate) struct Call {
     method: String,
     /// The arguments, a JSON array; or one argument alone that is no array. '-' is standard input, @FILE a file
     arguments: Option<String>,
+    /// What follows the request, if anything does: bytes, or items as JSON values, one behind the other. '-' is standard input
+    #[arg(long, value_name = "FILE")]
+    following: Option<String>,
     /// Say all in JSON on standard output: a line for each answer and status, and one for the end
     #[arg(long)]
     json: bool,
@@ -58,6 +57,10 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        let is_input = |name: &Option<String>| name.as_deref() == Some("-");
+        if is_input(&self.arguments) && is_input(&self.following) {
+            bail!("the arguments and what follows them cannot both be standard input");
+        }
         block_on(async {
             let client = self.asking.client().await?;
             let method = self.asking.method(&client, &self.method).await?;
@@ -68,9 +71,12 @@ impl Call {
             let payload = types.payload(self.arguments()?).with_context(|| {
                 format!("the arguments do not fit {}", plain(&signature(&method)))
             })?;
+            let mut target = Target::<Many<Bytes>, Raw>::raw(Arc::new(definition), payload);
+            if let Some(body) = self.body(&method, &types)? {
+                target = target.with_body(body);
+            }
             let client = if self.traced { client.traced() } else { client };
-            let call = client.call_raw(&Arc::new(definition), payload);
-            self.follow(call, &types).await
+            self.follow(client.call_target(target), &types).await
         })
     }
 
@@ -90,11 +96,35 @@ impl Call {
         }
     }
 
+    /// What follows the request, as its method says.
+    fn body(&self, method: &MethodDescription, types: &Types) -> anyhow::Result<Option<Body>> {
+        let signature = method.signature.as_ref();
+        let follows = signature.map_or(&Follows::Nothing, |signature| &signature.follows);
+        let what = match (follows, &self.following) {
+            (Follows::Nothing, None) => return Ok(None),
+            (Follows::Nothing, Some(_)) => bail!("nothing follows the requests of {}", method.name),
+            (Follows::Bytes, _) => "bytes",
+            (Follows::ItemsOf(_), _) => "items",
+        };
+        let name = self.following.as_deref();
+        let name = name.with_context(|| {
+            format!(
+                "{what} follow the requests of {}: say --following FILE",
+                method.name
+            )
+        })?;
+        let reader = following::open(name)?;
+        Ok(Some(match follows {
+            Follows::ItemsOf(_) => following::items(reader, types.items()?),
+            Follows::Bytes | Follows::Nothing => following::bytes(reader),
+        }))
+    }
+
     /// Says what comes, and how it ends.
-    async fn follow(&self, mut call: RawCall, types: &Types<'_>) -> anyhow::Result<()> {
+    async fn follow(&self, mut call: Answers, types: &Types) -> anyhow::Result<()> {
         let mut unreadable = false;
         while let Some(answer) = call.next().await {
-            let shown = answer.map(|answer| types.answer(&answer.payload));
+            let shown = answer.map(|answer| types.answer(&answer));
             match shown {
                 Ok(Ok(answer)) if self.json && types.are_raw() => {
                     output::line(format_args!("{{\"answer\":{}}}", json!(answer)))?;
@@ -159,84 +189,4 @@ fn in_json(error: &CallError) -> Value {
         "method": error.status().and_then(|status| status.method()),
         "request": error.request().map(|request| request.to_string()),
     })
-}
-
-/// The types of a method's arguments and of its answer, by its codec.
-enum Types<'a> {
-    Raw,
-    Postcard {
-        arguments: &'a Schema,
-        answer: &'a Schema,
-    },
-    #[cfg(feature = "proto")]
-    Protobuf(Messages),
-}
-
-impl<'a> Types<'a> {
-    #[cfg_attr(
-        not(feature = "proto"),
-        expect(
-            unused_variables,
-            clippy::unused_async,
-            reason = "only messages are asked for"
-        )
-    )]
-    async fn of(client: &Client, method: &'a MethodDescription) -> anyhow::Result<Self> {
-        let name = &method.name;
-        let signature = method.signature.as_ref();
-        if let Some(Signature { follows, .. }) = signature
-            && *follows != Follows::Nothing
-        {
-            bail!("bytes or items follow the requests of {name}, which this program cannot send");
-        }
-        let arguments = signature.and_then(|signature| signature.arguments.as_ref());
-        let answer = signature.and_then(|signature| signature.answer.as_ref());
-        match (&*method.codec, arguments, answer) {
-            ("raw", ..) => Ok(Self::Raw),
-            ("postcard", Some(arguments), Some(answer)) => Ok(Self::Postcard { arguments, answer }),
-            #[cfg(feature = "proto")]
-            ("protobuf", ..) => Ok(Self::Protobuf(Messages::ask(client, method).await?)),
-            (codec, ..) => {
-                let codec = plain(codec);
-                bail!("{name} has the codec {codec:?} or no types: this program knows {KNOWN}")
-            }
-        }
-    }
-
-    fn are_raw(&self) -> bool {
-        matches!(self, Self::Raw)
-    }
-
-    fn payload(&self, text: Vec<u8>) -> anyhow::Result<Bytes> {
-        let schema = match self {
-            Self::Raw => return Ok(text.into()),
-            #[cfg(feature = "proto")]
-            Self::Protobuf(messages) => return messages.payload(&text),
-            Self::Postcard { arguments, .. } => arguments,
-        };
-        let given = match text.iter().all(u8::is_ascii_whitespace) {
-            true => json!([]),
-            false => serde_json::from_slice(&text).context("this is no JSON")?,
-        };
-        let arguments = match (&schema.root, given) {
-            // One argument need not be in an array.
-            (Shape::Tuple(parts), given) if parts.len() == 1 && !given.is_array() => json!([given]),
-            (Shape::Unit, Value::Array(none)) if none.is_empty() => Value::Null,
-            (_, given) => given,
-        };
-        let payload = encode::encode(schema, &arguments, "arguments");
-        Ok(payload.map_err(anyhow::Error::msg)?.into())
-    }
-
-    fn answer(&self, payload: &Bytes) -> Result<String, String> {
-        match self {
-            Self::Postcard { answer, .. } => decode::decode(answer, payload),
-            #[cfg(feature = "proto")]
-            Self::Protobuf(messages) => messages.answer(payload),
-            Self::Raw => Ok(match std::str::from_utf8(payload) {
-                Ok(text) => text.to_owned(),
-                Err(_) => format!("base64:{}", BASE64_STANDARD.encode(payload)),
-            }),
-        }
-    }
 }

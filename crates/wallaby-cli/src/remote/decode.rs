@@ -5,13 +5,14 @@ use std::fmt::{self, Display};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Serialize;
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess,
-    VariantAccess, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess,
+    SeqAccess, VariantAccess, Visitor,
 };
 use serde_json::json;
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
 use super::DEPTH;
+use super::types::Format;
 
 /// A payload may hold so many values that take none of its bytes.
 const FREE: usize = 1 << 20;
@@ -20,7 +21,7 @@ const FREE: usize = 1 << 20;
 const LONGEST: usize = 256 << 20;
 
 /// The value in a payload as JSON, fields in their order; else why it cannot be read.
-pub(super) fn decode(schema: &Schema, payload: &[u8]) -> Result<String, String> {
+pub(super) fn decode(format: Format, schema: &Schema, payload: &[u8]) -> Result<String, String> {
     let mut out = Out {
         text: String::new(),
         wrong: None,
@@ -32,15 +33,26 @@ pub(super) fn decode(schema: &Schema, payload: &[u8]) -> Result<String, String> 
         depth: 0,
         shape: &schema.root,
     };
-    let mut format = postcard::Deserializer::from_bytes(payload);
-    let read = wanted
-        .deserialize(&mut format)
-        .and_then(|()| format.finalize());
+    let read = match format {
+        Format::Postcard => {
+            let mut format = postcard::Deserializer::from_bytes(payload);
+            let read = wanted.deserialize(&mut format);
+            read.and_then(|()| format.finalize())
+                .map_err(|error| error.to_string())
+        }
+        Format::MessagePack => {
+            let mut rest = payload;
+            let mut format = rmp_serde::Deserializer::new(&mut rest);
+            format.set_max_depth(DEPTH);
+            let read = wanted.deserialize(&mut format);
+            read.map(|()| rest).map_err(|error| error.to_string())
+        }
+    };
     match read {
         Ok([]) => Ok(out.text),
         Ok(rest) => Err(format!("an answer with {} bytes too many", rest.len())),
         Err(error) => {
-            let why = out.wrong.unwrap_or_else(|| error.to_string());
+            let why = out.wrong.unwrap_or(error);
             Err(format!("an answer that is no {}: {why}", schema.root))
         }
     }
@@ -211,6 +223,69 @@ struct Reading<'a> {
     what: What<'a>,
 }
 
+impl Reading<'_> {
+    /// Fields with their names, in the order in which they come.
+    fn named<'de, A: MapAccess<'de>>(
+        mut self,
+        fields: &[Field],
+        mut map: A,
+    ) -> Result<(), A::Error> {
+        self.wanted.out.push('{');
+        let (mut next, mut comma) = (0, "");
+        while let Some(name) = map.next_key::<String>()? {
+            // Nearly always they come in their order.
+            let (before, behind) = fields.split_at(next);
+            let mut rest = behind.iter().chain(before);
+            let Some(passed) = rest.position(|field| field.name == name) else {
+                let _of_a_newer_version: IgnoredAny = map.next_value()?;
+                continue;
+            };
+            let place = (next + passed) % fields.len();
+            let name = json!(name);
+            self.wanted.out.push(format_args!("{comma}{name}:"));
+            map.next_value_seed(self.wanted.inner(&fields[place].shape))?;
+            next = place + 1;
+            comma = ",";
+        }
+        self.wanted.out.push('}');
+        Ok(())
+    }
+}
+
+/// Which of these variants it is, by its number or its name.
+struct Which<'a>(&'a [Variant], &'a mut Out);
+
+impl<'de> DeserializeSeed<'de> for Which<'_> {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, format: D) -> Result<usize, D::Error> {
+        format.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Which<'_> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "one of {} variants", self.0.len())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<usize, E> {
+        let place = usize::try_from(number).ok();
+        let place = place.filter(|place| *place < self.0.len());
+        place.ok_or_else(|| {
+            let count = self.0.len();
+            self.1
+                .wrong(format_args!("no variant {number} among {count}"))
+        })
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<usize, E> {
+        let place = self.0.iter().position(|variant| variant.name == name);
+        place.ok_or_else(|| self.1.wrong(format_args!("no variant {name:?}")))
+    }
+}
+
 impl<'de> Visitor<'de> for Reading<'_> {
     type Value = ();
 
@@ -282,8 +357,10 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        let What::Map(key, value) = self.what else {
-            return Err(Error::custom("a map where none was expected"));
+        let (key, value) = match self.what {
+            What::Map(key, value) => (key, value),
+            What::Parts(Parts::Fields(fields)) => return self.named(fields, map),
+            _ => return Err(Error::custom("a map where none was expected")),
         };
         let mut pairs = Vec::new();
         // Each key and each value is written by itself first.
@@ -313,11 +390,8 @@ impl<'de> Visitor<'de> for Reading<'_> {
         let What::Enum(variants) = self.what else {
             return Err(Error::custom("a variant where none was expected"));
         };
-        let (number, inside): (u32, _) = access.variant()?;
-        let Some(Variant { name, content }) = variants.get(number as usize) else {
-            let what = format!("no variant {number} among {}", variants.len());
-            return Err(self.wanted.out.wrong(what));
-        };
+        let (place, inside) = access.variant_seed(Which(variants, self.wanted.out))?;
+        let Variant { name, content } = &variants[place];
         let name = json!(name);
         if *content == Content::Unit {
             self.wanted.out.push(name);
@@ -362,7 +436,7 @@ mod tests {
     }
 
     fn refused(schema: &Schema, payload: &[u8], why: &str) {
-        let error = decode(schema, payload).expect_err("it cannot be read");
+        let error = decode(Format::Postcard, schema, payload).expect_err("it cannot be read");
         assert!(error.contains(why), "{error}");
     }
 
@@ -393,11 +467,53 @@ mod tests {
             content: Content::Newtype(Shape::U8),
         };
         let found = schema(named("Found"), [("Found", Definition::Enum(vec![one]))]);
-        assert_eq!(decode(&found, &[0, 7]), Ok(r#"{"One":7}"#.into()));
+        assert_eq!(
+            decode(Format::Postcard, &found, &[0, 7]),
+            Ok(r#"{"One":7}"#.into())
+        );
         refused(&found, &[1, 7], "no variant 1");
         refused(&found, &[0], "no Found");
         refused(&found, &[0, 7, 7], "1 bytes too many");
         let short = schema(Shape::Tuple(vec![Shape::Str, Shape::Str]), []);
         refused(&short, &[1, b'a'], "no (String, String)");
+    }
+
+    #[test]
+    fn fields_of_other_versions_are_shown_or_left_out() {
+        let field = |name: &str, shape| Field {
+            name: name.into(),
+            shape,
+        };
+        let fields = vec![
+            field("name", Shape::Str),
+            field("size", Shape::U8),
+            field("price", Shape::Option(Box::new(Shape::U8))),
+        ];
+        let kinds = vec![Variant {
+            name: "Plain".into(),
+            content: Content::Unit,
+        }];
+        let schema = schema(
+            Shape::Tuple(vec![named("Item"), named("Kind")]),
+            [
+                ("Item", Definition::Struct(Content::Fields(fields))),
+                ("Kind", Definition::Enum(kinds)),
+            ],
+        );
+        let read = |value: serde_json::Value| {
+            let payload = rmp_serde::to_vec(&value).expect("it can be written");
+            decode(Format::MessagePack, &schema, &payload)
+        };
+        let newer = json!([{ "colour": [1, { "deep": 2 }], "price": 3, "name": "x" }, "Plain"]);
+        let shown = read(newer).expect("it can be read");
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+        assert_eq!(shown, json!([{ "price": 3, "name": "x" }, "Plain"]));
+        let by_place = json!([["x", 1, null], "Plain"]);
+        let shown = read(by_place).expect("it can be read");
+        assert_eq!(shown, r#"[{"name":"x","size":1,"price":null},"Plain"]"#);
+        let error = read(json!([{}, "Round"])).expect_err("no such variant");
+        assert!(error.contains("no variant \"Round\""), "{error}");
+        let error = read(json!([{ "size": 256 }, "Plain"])).expect_err("too large");
+        assert!(error.contains("expected u8"), "{error}");
     }
 }

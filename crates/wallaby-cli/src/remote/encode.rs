@@ -1,4 +1,6 @@
 //! From JSON to a payload, by a schema.
+//!
+//! In postcard structs are their fields in order and variants numbers, in MessagePack both have names.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,20 +13,30 @@ use serde_json::Value;
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
 use super::DEPTH;
+use super::types::Format;
 
 /// A payload of this value; else where it does not fit and why. `name` is what the value is called.
-pub(super) fn encode(schema: &Schema, value: &Value, name: &str) -> Result<Vec<u8>, String> {
+pub(super) fn encode(
+    format: Format,
+    schema: &Schema,
+    value: &Value,
+    name: &str,
+) -> Result<Vec<u8>, String> {
     let wrong = RefCell::new(None);
     let given = Given {
         schema,
+        named: format == Format::MessagePack,
         wrong: &wrong,
         place: &Place(None, Step::Field(name)),
         depth: 0,
         shape: &schema.root,
         value,
     };
-    let payload = postcard::to_allocvec(&given);
-    payload.map_err(|error| wrong.take().unwrap_or_else(|| error.to_string()))
+    let payload = match format {
+        Format::Postcard => postcard::to_allocvec(&given).map_err(|error| error.to_string()),
+        Format::MessagePack => rmp_serde::to_vec(&given).map_err(|error| error.to_string()),
+    };
+    payload.map_err(|error| wrong.take().unwrap_or(error))
 }
 
 /// Where a value is, in the way that it is written in Rust.
@@ -56,6 +68,8 @@ impl fmt::Display for Place<'_> {
 #[derive(Clone, Copy)]
 struct Given<'a> {
     schema: &'a Schema,
+    /// Fields and variants have names.
+    named: bool,
     /// The error, kept here since formats may drop the words of errors.
     wrong: &'a RefCell<Option<String>>,
     place: &'a Place<'a>,
@@ -192,12 +206,11 @@ impl<'a> Given<'a> {
         act: impl FnOnce(&Given<'_>) -> T,
     ) -> T {
         act(&Given {
-            schema: self.schema,
-            wrong: self.wrong,
             place: &Place(Some(self.place), step),
             depth: self.depth + 1,
             shape,
             value,
+            ..*self
         })
     }
 
@@ -242,6 +255,16 @@ impl<'a> Given<'a> {
             Content::Unit => Err(self.expected("null")),
             Content::Newtype(shape) => format.serialize_newtype_struct("", &self.inner(shape)),
             Content::Tuple(shapes) => self.tuple(shapes, format),
+            Content::Fields(fields) if self.named => {
+                let values = self.fields(fields)?;
+                let mut map = format.serialize_map(Some(fields.len()))?;
+                for (field, value) in fields.iter().zip(values) {
+                    map.serialize_key(&field.name)?;
+                    let step = Step::Field(&field.name);
+                    self.part(step, &field.shape, value, |part| map.serialize_value(part))?;
+                }
+                map.end()
+            }
             // By their places: names would have to be known when this program is compiled.
             Content::Fields(fields) => {
                 let values = self.fields(fields)?;
@@ -283,7 +306,16 @@ impl<'a> Given<'a> {
             place: &place,
             ..*self
         };
-        inner.of_variant(number as u32, &variants[number].content, format)
+        let content = &variants[number].content;
+        if !self.named {
+            return inner.of_variant(number as u32, content, format);
+        }
+        if *content == Content::Unit && value.is_null() {
+            return format.serialize_str(name);
+        }
+        let mut map = format.serialize_map(Some(1))?;
+        map.serialize_entry(name, &Inside(inner, content))?;
+        map.end()
     }
 
     fn of_variant<S: Serializer>(
@@ -293,7 +325,7 @@ impl<'a> Given<'a> {
         format: S,
     ) -> Result<S::Ok, S::Error> {
         match content {
-            Content::Unknown => Err(self.wrong("what is in this variant is not known")),
+            Content::Unknown => Err(self.wrong("its type is not known")),
             Content::Unit if self.value.is_null() => format.serialize_unit_variant("", number, ""),
             Content::Unit => Err(self.expected("no value")),
             Content::Newtype(shape) => {
@@ -326,6 +358,15 @@ impl<'a> Given<'a> {
                 tuple.end()
             }
         }
+    }
+}
+
+/// What is in a variant.
+struct Inside<'a>(Given<'a>, &'a Content);
+
+impl Serialize for Inside<'_> {
+    fn serialize<S: Serializer>(&self, format: S) -> Result<S::Ok, S::Error> {
+        self.0.content(self.1, format)
     }
 }
 
@@ -402,9 +443,11 @@ mod tests {
             root: shape,
             types: [("A".into(), itself)].into(),
         };
-        let error = encode(&schema, &json!(1), "arguments").expect_err("it never ends");
+        let error =
+            encode(Format::Postcard, &schema, &json!(1), "arguments").expect_err("it never ends");
         assert_eq!(error, "arguments: nested more than 256 deep");
-        let error = encode(&Schema::default(), &json!(1), "arguments").expect_err("not known");
+        let error = encode(Format::Postcard, &Schema::default(), &json!(1), "arguments")
+            .expect_err("not known");
         assert_eq!(error, "arguments: its type is not known");
     }
 
@@ -414,7 +457,8 @@ mod tests {
             root: Shape::U8,
             ..Schema::default()
         };
-        let error = encode(&schema, &json!("ß".repeat(100)), "it").expect_err("no number");
+        let error = encode(Format::Postcard, &schema, &json!("ß".repeat(100)), "it")
+            .expect_err("no number");
         assert!(
             error.starts_with("it: expected u8, got \"ß") && error.len() < 90,
             "{error}"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use prost_reflect::prost::Message;
+use prost_reflect::prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor,
     ReflectMessage,
@@ -20,11 +20,16 @@ const MOST_SETS: usize = 3;
 /// Files that a server has told.
 pub(super) struct Files(Vec<DescriptorPool>);
 
-/// The messages that a method takes and gives.
+/// The messages that a method takes and gives, and those that follow its requests.
 pub(super) struct Messages {
-    argument: MessageDescriptor,
-    answer: MessageDescriptor,
+    argument: Message,
+    items: Option<Message>,
+    answer: Message,
 }
+
+/// A message that can be made.
+#[derive(Clone)]
+pub(super) struct Message(MessageDescriptor);
 
 impl Files {
     /// Asks the server what the messages of so many methods look like, whose names begin with the prefix.
@@ -56,10 +61,11 @@ impl Files {
     }
 
     /// The message that a schema names.
-    fn find(&self, schema: Option<&Schema>) -> anyhow::Result<MessageDescriptor> {
+    fn find(&self, schema: Option<&Schema>) -> anyhow::Result<Message> {
         let name = schema.and_then(name_of);
         let name = name.context("the server does not name its messages")?;
         let message = self.message(name);
+        let message = message.map(Message);
         message.with_context(|| format!("the server does not tell what a {name} looks like"))
     }
 
@@ -210,12 +216,14 @@ impl Messages {
             bail!("the server does not tell the messages of {}", method.name);
         };
         let files = Files::ask(client, &method.name, 1).await?;
-        let Signature {
-            arguments, answer, ..
-        } = signature;
+        let items = match &signature.follows {
+            Follows::ItemsOf(items) => Some(files.find(items.as_ref())?),
+            Follows::Nothing | Follows::Bytes => None,
+        };
         Ok(Self {
-            argument: files.find(arguments.as_ref())?,
-            answer: files.find(answer.as_ref())?,
+            argument: files.find(signature.arguments.as_ref())?,
+            items,
+            answer: files.find(signature.answer.as_ref())?,
         })
     }
 
@@ -226,26 +234,43 @@ impl Messages {
             false => serde_json::from_slice(text).context("this is no JSON")?,
         };
         let message = match given {
-            Value::Array(mut all) if all.len() < 2 => all.pop().unwrap_or_else(|| self.none()),
+            Value::Array(mut all) if all.len() < 2 => {
+                all.pop().unwrap_or_else(|| self.argument.none())
+            }
             given => given,
         };
-        let message = DynamicMessage::deserialize(self.argument.clone(), message);
+        self.argument.payload(message)
+    }
+
+    /// What the items are that follow.
+    pub(super) fn items(&self) -> anyhow::Result<Message> {
+        let items = self.items.clone();
+        items.context("the server does not tell the type of the items")
+    }
+
+    /// An answer as JSON.
+    pub(super) fn answer(&self, payload: &Bytes) -> Result<String, String> {
+        let Message(answer) = &self.answer;
+        let name = answer.full_name();
+        let answer = DynamicMessage::decode(answer.clone(), payload.clone());
+        let answer = answer.map_err(|error| format!("{name}: {error}"))?;
+        check_any(&answer, MOST_ANY)?;
+        serde_json::to_string(&answer).map_err(|error| error.to_string())
+    }
+}
+
+impl Message {
+    /// The payload of a message in JSON.
+    pub(super) fn payload(&self, message: Value) -> anyhow::Result<Bytes> {
+        let message = DynamicMessage::deserialize(self.0.clone(), message);
         let message =
-            message.map_err(|error| anyhow::anyhow!("{}: {error}", self.argument.full_name()))?;
+            message.map_err(|error| anyhow::anyhow!("{}: {error}", self.0.full_name()))?;
         Ok(message.encode_to_vec().into())
     }
 
     /// What stands for a message of which nothing is said.
     fn none(&self) -> Value {
-        let none = DynamicMessage::new(self.argument.clone());
+        let none = DynamicMessage::new(self.0.clone());
         serde_json::to_value(none).unwrap_or(Value::Null)
-    }
-
-    /// An answer as JSON.
-    pub(super) fn answer(&self, payload: &Bytes) -> Result<String, String> {
-        let answer = DynamicMessage::decode(self.answer.clone(), payload.clone());
-        let answer = answer.map_err(|error| format!("{}: {error}", self.answer.full_name()))?;
-        check_any(&answer, MOST_ANY)?;
-        serde_json::to_string(&answer).map_err(|error| error.to_string())
     }
 }

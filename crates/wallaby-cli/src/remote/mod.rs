@@ -3,11 +3,13 @@
 mod call;
 mod decode;
 mod encode;
+mod following;
 mod health;
 mod list;
 #[cfg(feature = "proto")]
 mod messages;
 mod top;
+mod types;
 
 use std::path::PathBuf;
 use std::time::Duration;

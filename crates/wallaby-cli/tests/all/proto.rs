@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use wallaby::codec::Protobuf;
 use wallaby::protobuf::prost;
-use wallaby::{Endpoint, Many, Request, Status, Streaming};
+use wallaby::{Endpoint, Many, One, Request, Status, Streaming};
 
 const LIBRARY: &str = "\
 syntax = \"proto3\";
@@ -249,8 +249,16 @@ impl Shelf for Server {
 
     async fn store(&self, _: Secret) {}
 
-    async fn count(&self, _: Streaming<Book, Protobuf>) -> u64 {
-        0
+    async fn count(
+        &self,
+        request: Request<One<u64>, Protobuf>,
+        mut books: Streaming<Book, Protobuf>,
+    ) -> Result<(), Status> {
+        let mut formats = 0;
+        while let Some(book) = books.next().await {
+            formats += book?.format as u64;
+        }
+        Ok(request.respond(formats).await?)
     }
 
     async fn size(&self) -> u64 {
@@ -322,12 +330,36 @@ fn methods_with_messages_are_called_with_json() {
             "{}",
             "the server does not tell what a test.library.Secret looks like",
         ),
-        ("count", "", "bytes or items follow the requests"),
+        ("count", "", "items follow the requests"),
     ] {
         let output = call(method, arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(stderr(&output).contains(expected), "{expected}: {output:?}");
     }
+
+    let folder = folder(&[
+        (
+            "books",
+            "{\"title\": \"a\"} {\"format\": \"FORMAT_AUDIO\"} {\"format\": 6}",
+        ),
+        ("wrong", "{\"titel\": \"a\"}"),
+    ]);
+    let count = |file: &str| {
+        let file = folder.path().join(file);
+        let method = "test.library.Shelf/count";
+        run(&[
+            "call",
+            &address,
+            method,
+            "--following",
+            file.to_str().unwrap(),
+        ])
+    };
+    assert_eq!(stdout(&count("books")), "\"7\"\n");
+    let output = count("wrong");
+    let said = "following: item 0: test.library.Book: unrecognized field name 'titel'";
+    assert!(stderr(&output).contains(said), "{output:?}");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
 
     let output = run(&["call", &address, "test.broken.Odd/store", "{}"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use wallaby::codec::Raw;
+use wallaby::codec::{Codec, MessagePack, Raw};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
     Address, Body, Builder, Endpoint, Health, Many, Method, One, Request, Service, Status,
@@ -56,7 +56,15 @@ trait Shop {
     async fn onward(to: Address, word: String) -> Many<Item>;
     async fn nothing();
     async fn upload(name: String, body: Body) -> u64;
-    async fn load(items: Streaming<Item>);
+    async fn load(items: Streaming<Item>) -> Vec<Item>;
+}
+
+/// The same types, with names.
+#[wallaby::service(package = "test.shop", codec = MessagePack)]
+trait Evolving {
+    async fn put(item: Item) -> Item;
+    async fn odd(odd: Odd) -> Odd;
+    async fn load(items: Streaming<Item>) -> Vec<Item>;
 }
 
 #[wallaby::service(package = "test.shop", codec = Raw)]
@@ -117,11 +125,53 @@ impl Shop for Server {
 
     async fn nothing(&self) {}
 
-    async fn upload(&self, _: String, _: Body) -> u64 {
-        0
+    async fn upload(
+        &self,
+        request: Request<One<u64>>,
+        _: String,
+        mut body: Body,
+    ) -> Result<(), Status> {
+        let mut length = 0;
+        while let Some(chunk) = body.next().await {
+            length += chunk?.len() as u64;
+        }
+        Ok(request.respond(length).await?)
     }
 
-    async fn load(&self, _: Streaming<Item>) {}
+    async fn load(
+        &self,
+        request: Request<One<Vec<Item>>>,
+        items: Streaming<Item>,
+    ) -> Result<(), Status> {
+        Ok(request.respond(all(items).await?).await?)
+    }
+}
+
+#[wallaby::serve]
+impl Evolving for Server {
+    async fn put(&self, item: Item) -> Item {
+        item
+    }
+
+    async fn odd(&self, odd: Odd) -> Odd {
+        odd
+    }
+
+    async fn load(
+        &self,
+        request: Request<One<Vec<Item>>, MessagePack>,
+        items: Streaming<Item, MessagePack>,
+    ) -> Result<(), Status> {
+        Ok(request.respond(all(items).await?).await?)
+    }
+}
+
+async fn all<C: Codec<Item>>(mut items: Streaming<Item, C>) -> Result<Vec<Item>, Status> {
+    let mut all = Vec::new();
+    while let Some(item) = items.next().await {
+        all.push(item?);
+    }
+    Ok(all)
 }
 
 #[wallaby::serve]
@@ -148,6 +198,7 @@ impl Served {
         let builder = Endpoint::builder()
             .serve(shop::service(Server))
             .serve(echo::service(Server))
+            .serve(evolving::service(Server))
             .listen("tcp://127.0.0.1:0");
         let endpoint = runtime.block_on(change(builder).bind()).unwrap();
         Self { runtime, endpoint }
@@ -209,8 +260,17 @@ fn a_list_reads_like_rust() {
 test.shop.Echo
   echo(bytes) -> bytes  (codec raw)
 
+test.shop.Evolving
+  load(Streaming<Item>) -> Vec<Item>  (codec msgpack)
+  odd(Odd) -> Odd  (codec msgpack)
+  put(Item) -> Item  (codec msgpack)
+  struct Item { name: String, price: Option<f64>, kind: Kind, stock: Map<String, u32>, inside: Vec<Item> }
+  enum Kind { Plain, Sized { width: u32, height: u32 }, Tagged(String), Pair(i64, u64) }
+  struct Odd { large: u64, small: i64, huge: u128, letter: char, bytes: Bytes, by_number: Map<u8, bool>, \
+by_pair: Map<(u8, u8), ()>, float: f32, array: [u8; 4] }
+
 test.shop.Shop
-  load(Streaming<Item>)
+  load(Streaming<Item>) -> Vec<Item>
   nothing()
   odd(Odd) -> Odd
   onward(String, String) -> Many<Item>
@@ -236,16 +296,20 @@ by_pair: Map<(u8, u8), ()>, float: f32, array: [u8; 4] }
 fn values_of_all_kinds_go_there_and_back() {
     let served = Served::start();
     let item = r#"{"name":"box","price":2.5,"kind":{"Sized":{"width":1,"height":2}},"stock":{"here":3,"there":0},"inside":[{"name":"pen","price":null,"kind":"Plain","stock":{},"inside":[]},{"name":"a\"b","price":null,"kind":{"Pair":[-9223372036854775808,18446744073709551615]},"stock":{},"inside":[]}]}"#;
-    assert_eq!(served.call("Shop/put", item), format!("{item}\n"));
-    assert_eq!(
-        served.call("Shop/put", &format!("[{item}]")),
-        format!("{item}\n")
-    );
+    for method in ["Shop/put", "Evolving/put"] {
+        assert_eq!(served.call(method, item), format!("{item}\n"));
+        assert_eq!(
+            served.call(method, &format!("[{item}]")),
+            format!("{item}\n")
+        );
+    }
     let short = r#"[{"name":"x","kind":{"Tagged":"t"},"stock":[["k",1]],"inside":[]}]"#;
     let whole = r#"{"name":"x","price":null,"kind":{"Tagged":"t"},"stock":{"k":1},"inside":[]}"#;
     assert_eq!(served.call("Shop/put", short), format!("{whole}\n"));
+    assert_eq!(served.call("Evolving/put", short), format!("{whole}\n"));
     let odd = r#"{"large":9007199254740993,"small":-9007199254740993,"huge":"340282366920938463463374607431768211455","letter":"ß","bytes":"Af8=","by_number":{"7":true},"by_pair":[[[1,2],null]],"float":"-inf","array":[1,2,3,4]}"#;
     assert_eq!(served.call("Shop/odd", odd), format!("{odd}\n"));
+    assert_eq!(served.call("Evolving/odd", odd), format!("{odd}\n"));
     let other = odd
         .replace("\"Af8=\"", "[1,255]")
         .replace("\"-inf\"", "0.1");
@@ -335,8 +399,69 @@ fn what_does_not_fit_is_said_with_its_place() {
     let said = served.refuses("Shop/missing", "");
     assert!(said.contains("no method test.shop.Shop/missing"), "{said}");
     assert!(said.contains("test.shop.Shop/put"), "{said}");
+}
+
+#[test]
+fn bytes_and_items_follow_requests() {
+    let served = Served::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let call = |method: &str, arguments: &str, following: &str| {
+        let method = format!("test.shop.{method}");
+        served.run("call", &[&method, arguments, "--following", following])
+    };
+    let large = file("large", &vec![7; 3_000_000]);
+    let output = call("Shop/upload", "[\"x\"]", &large);
+    assert_eq!(stdout(&output), "3000000\n", "{output:?}");
+
+    let item = |name: &str| {
+        format!(
+            r#"{{"name":"{name}","price":null,"kind":{{"Pair":[1,2]}},"stock":{{}},"inside":[]}}"#
+        )
+    };
+    let items = file(
+        "items",
+        format!("{} {}\n\n{}", item("a"), item("b"), item("c")).as_bytes(),
+    );
+    for method in ["Shop/load", "Evolving/load"] {
+        let output = call(method, "", &items);
+        let all = format!("[{},{},{}]\n", item("a"), item("b"), item("c"));
+        assert_eq!(stdout(&output), all, "{output:?}");
+        assert_eq!(output.status.code(), Some(0));
+    }
+    let mut command = served.command("call", &["test.shop.Shop/load", "--following", "-"]);
+    let mut program = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = program.stdin.take().unwrap();
+    input.write_all(item("typed").as_bytes()).unwrap();
+    drop(input);
+    let output = program.wait_with_output().unwrap();
+    assert_eq!(stdout(&output), format!("[{}]\n", item("typed")));
+
+    let wrong = file("wrong", format!("{} {{\"name\": 7}}", item("a")).as_bytes());
+    let output = call("Evolving/load", "", &wrong);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let why = "following: item 1: the field \"kind\" is missing";
+    assert!(stderr(&output).contains(why), "{output:?}");
+    let refused = |output: Output| {
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        stderr(&output)
+    };
+    let said = refused(call("Shop/nothing", "", &items));
+    assert!(
+        said.contains("nothing follows the requests of test.shop.Shop/nothing"),
+        "{said}"
+    );
+    let said = refused(call("Shop/load", "", "/not/there"));
+    assert!(said.contains("cannot read /not/there"), "{said}");
     let said = served.refuses("Shop/upload", "[\"x\"]");
-    assert!(said.contains("follow"), "{said}");
+    let why = "bytes follow the requests of test.shop.Shop/upload: say --following FILE";
+    assert!(said.contains(why), "{said}");
+    let said = refused(call("Shop/upload", "-", "-"));
+    assert!(said.contains("cannot both be standard input"), "{said}");
 }
 
 #[test]

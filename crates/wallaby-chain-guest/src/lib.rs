@@ -44,4 +44,4 @@ pub use module::{Bump, Takes, run};
 #[doc(hidden)]
 pub use module::{answered, room};
 pub use state::{Answer, Error, Exception, State, Value};
-pub use step::{Function, Hop, Link, Merge, Step};
+pub use step::{Function, Hop, Link, Merge, Saying, Step, Written};

@@ -121,7 +121,28 @@ pub enum Step {
     Split(Vec<Hop>, Box<Merge>),
     /// It has come to this.
     End(#[serde(serialize_with = "abi::write", deserialize_with = "abi::read")] Vec<u8>),
+    /// Something is said besides: [`log`](Step::log) and [`tell`](Step::tell) make this. Servers of a release before that cannot read
+    /// it.
+    Saying(Box<Saying>),
 }
+
+/// A step, and what is said besides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saying {
+    /// Lines, for people.
+    pub lines: Vec<String>,
+    /// Values, for who has started the chain.
+    pub told: Vec<Written>,
+    /// How it goes on: one of the other steps, written. So nobody can have a server read steps in steps without end.
+    #[serde(serialize_with = "abi::write", deserialize_with = "abi::read")]
+    pub then: Vec<u8>,
+}
+
+/// A value that is written already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written(
+    #[serde(serialize_with = "abi::write", deserialize_with = "abi::read")] pub Vec<u8>,
+);
 
 impl Step {
     /// By all of these at once, and then by what `merge` makes of their results.
@@ -139,6 +160,38 @@ impl Step {
         bytes
             .map(Self::End)
             .map_err(|_| Error::unwritable("the end"))
+    }
+
+    /// The same, and this line is for who wants to know what the chain does: who has started it, if that asks for lines.
+    ///
+    /// # Errors
+    ///
+    /// If postcard cannot hold the step.
+    pub fn log(self, line: &str) -> Result<Self, Error> {
+        self.say(|said| said.lines.push(line.into()))
+    }
+
+    /// The same, and this value is for who has started the chain, before its end, if that asks for such values.
+    ///
+    /// # Errors
+    ///
+    /// If postcard cannot hold the value or the step.
+    pub fn tell<T: Serialize>(self, value: &T) -> Result<Self, Error> {
+        let value = postcard::to_allocvec(value).map_err(|_| Error::unwritable("a value"))?;
+        self.say(|said| said.told.push(Written(value)))
+    }
+
+    fn say(self, say: impl FnOnce(&mut Saying)) -> Result<Self, Error> {
+        let mut said = match self {
+            Self::Saying(said) => said,
+            step => Box::new(Saying {
+                lines: Vec::new(),
+                told: Vec::new(),
+                then: postcard::to_allocvec(&step).map_err(|_| Error::unwritable("a step"))?,
+            }),
+        };
+        say(&mut said);
+        Ok(Self::Saying(said))
     }
 }
 

@@ -12,7 +12,8 @@ use wallaby::{
 };
 
 use crate::code::{Code as Brought, Function};
-use crate::stack::{Level, Link, MARK, Runs, Stack};
+use crate::running::{Run, Running};
+use crate::stack::{Level, Link, MARK, Runs, Stack, Tail};
 use crate::state::State;
 use crate::step::Hop;
 
@@ -165,9 +166,40 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// If the chain is too large to travel, or the first arguments cannot be encoded.
     pub fn call(self, caller: Caller) -> Result<Call<One<T>, Chained<C>>, ChainError> {
-        let (payload, continuation) = self.encoded(true)?;
+        let (payload, continuation) = self.encoded(true, Tail::default())?;
         let client = caller.at(self.server).continuation(continuation);
         Ok(client.call_target(Target::raw(self.method, payload)))
+    }
+
+    /// Makes the call, and hears more of it than its end: what `how` asks for.
+    ///
+    /// ```
+    /// # use wallaby::{Address, CallError, Endpoint};
+    /// # use wallaby_chain::{Event, Hop, Run, State, start};
+    /// # #[wallaby::service(package = "example")]
+    /// # trait Mail { async fn fetch(id: u32) -> String; }
+    /// # async fn example(endpoint: Endpoint, mail: Address) -> Result<(), Box<dyn std::error::Error>> {
+    /// let first = Hop::to(&mail, &mail::FETCH, (7,)).then("advertise", State::new());
+    /// let mut running = start::<String>(first).run(endpoint.caller(), Run::new().lines())?;
+    /// while let Some(event) = running.next().await {
+    ///     match event? {
+    ///         Event::Line(line) => println!("{} at hop {}: {}", line.chain, line.hop, line.text),
+    ///         Event::End(page) => println!("{page}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn run(self, caller: Caller, how: Run) -> Result<Running<T, C>, ChainError> {
+        let (payload, continuation) = self.encoded(true, Tail { asked: how.asked })?;
+        let client = caller.at(self.server).continuation(continuation);
+        Ok(Running::new(client.call_raw(&self.method, payload)))
     }
 
     /// Answers a request with what the chain comes to. If the request is itself a link of a chain, that one goes on then, at the
@@ -180,7 +212,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         self,
         request: Request<A, C>,
     ) -> Result<Delegation<RawRequest>, ChainError> {
-        match self.encoded(false) {
+        match self.encoded(false, Tail::default()) {
             Ok((payload, continuation)) => {
                 let onward = request
                     .into_raw()
@@ -194,12 +226,13 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         }
     }
 
-    fn encoded(&self, marked: bool) -> Result<(Bytes, Bytes), ChainError> {
+    fn encoded(&self, marked: bool, tail: Tail) -> Result<(Bytes, Bytes), ChainError> {
         let payload = self.payload.clone()?;
         let mut stack = Stack {
             marked,
             hops: 1,
             levels: self.levels.clone(),
+            tail,
             ..Stack::default()
         };
         for code in &self.codes {

@@ -40,6 +40,8 @@ pub struct Limits {
     pub merge_bytes: usize,
     /// How long a branch that has arrived waits for the others. Default one minute.
     pub merge_wait: Duration,
+    /// Bytes of what functions log and tell in one step, each line and value with 16 more. Default 64 KiB.
+    pub said: usize,
     /// Code that clients bring.
     pub code: CodeLimits,
 }
@@ -54,6 +56,7 @@ impl Default for Limits {
             merges: 1024,
             merge_bytes: 64 << 20,
             merge_wait: Duration::from_secs(60),
+            said: 64 << 10,
             code: CodeLimits::default(),
         }
     }
@@ -463,6 +466,9 @@ impl Exchange for Link {
         let exit = exit.clone();
         Box::pin(async move {
             for intent in intents.await {
+                if let Intent::Status(_) = intent {
+                    exit.flush().await; // it would take the place of what was said before
+                }
                 exit.send(intent).await?;
             }
             Ok(())
@@ -476,7 +482,10 @@ impl Exchange for Link {
         Box::pin(async move {
             for intent in intents?.await {
                 match intent {
-                    Intent::Status(status) => return Err(*status),
+                    Intent::Status(status) => {
+                        exit.flush().await;
+                        return Err(*status);
+                    }
                     intent => exit.send(intent).await?,
                 }
             }

@@ -6,6 +6,7 @@ use wallaby::{Continuation, Status};
 
 use crate::engine::{Engine, Place};
 use crate::exception::Exception;
+use crate::said::Said;
 use crate::stack::{MARK, Stack};
 
 /// From this number, as of an interceptor that nobody registers, the durable names of hops follow. So they depend on nothing but
@@ -28,13 +29,20 @@ pub(crate) struct Departures {
     from: Stack,
     /// unless it was one already: this.
     raised: Option<Box<Exception>>,
+    /// What functions have said, which leaves first.
+    said: Said,
     each: Vec<Departure>,
 }
 
 impl Departures {
     pub(crate) fn new(from: Stack, each: Vec<Departure>) -> Self {
-        let raised = None;
-        Self { from, raised, each }
+        let (raised, said) = (None, Said::default());
+        Self {
+            from,
+            raised,
+            said,
+            each,
+        }
     }
 
     /// An exception that leaves by this.
@@ -42,15 +50,38 @@ impl Departures {
         Self {
             from,
             raised: Some(Box::new(exception.clone())),
+            said: Said::default(),
             each: vec![departure],
         }
+    }
+
+    /// The same, and functions have said this.
+    pub(crate) fn saying(self, said: Said) -> Self {
+        Self { said, ..self }
     }
 }
 
 impl Engine {
     /// What is sent, in its order. What cannot be is an exception.
     pub(crate) fn depart(&self, departures: Departures, place: Place<'_>) -> Vec<Intent> {
-        let Departures { from, raised, each } = departures;
+        let Departures {
+            from,
+            raised,
+            said,
+            each,
+        } = departures;
+        let said = said.for_starter(&from, place.call()).map(Intent::answer);
+        let left = self.leave(from, raised, each, place);
+        said.into_iter().chain(left).collect()
+    }
+
+    fn leave(
+        &self,
+        from: Stack,
+        raised: Option<Box<Exception>>,
+        each: Vec<Departure>,
+        place: Place<'_>,
+    ) -> Vec<Intent> {
         let marked = from.marked;
         let status = match self.encode(each, marked, place) {
             Ok(intents) => return intents,

@@ -16,6 +16,7 @@ use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
 use crate::guest;
 use crate::runtime::{Codes, Module};
+use crate::said::Said;
 use crate::stack::{Level, Merging, Runs, Stack};
 use crate::state::{Answer, State};
 use crate::step::{Hop, Merge, Step};
@@ -59,8 +60,13 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// The number of the call.
+    pub(crate) fn call(&self) -> u64 {
+        self.request.call_id().sequence
+    }
+
     pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
-        stack.exception(self.request.call_id().sequence, status)
+        stack.exception(self.call(), status)
     }
 
     /// From which the names of what leaves follow.
@@ -140,8 +146,14 @@ impl Engine {
         mut step: Result<Step, Status>,
         place: Place<'_>,
     ) -> Departures {
+        let mut said = Said::default();
         loop {
             let each = match step {
+                Ok(Step::Saying { lines, told, then }) => {
+                    let added = said.add(lines, told, self.limits.said);
+                    step = added.map(|()| *then);
+                    continue;
+                }
                 Ok(Step::End(answer)) => match stack.levels.pop() {
                     None => Ok(vec![Departure::End(answer)]),
                     Some(Level::Catch { .. }) => {
@@ -161,7 +173,7 @@ impl Engine {
                 Ok(Step::Split(branches, merge)) => self.split(&stack, branches, &merge, place),
                 Err(status) => Err(status),
             };
-            return self.leaving(stack, each, place);
+            return self.leaving(stack, each, place).saying(said);
         }
     }
 

@@ -49,11 +49,29 @@ fn told(exception: &Exception) -> guest::Exception {
 
 /// What a function of this code has said.
 pub(crate) fn step(output: &[u8], code: Hash) -> Result<Step, Status> {
-    let unreadable = || Status::invalid_argument(format!("what code {code} says cannot be read"));
     let Ok((said, [])) = postcard::take_from_bytes::<Output>(output) else {
-        return Err(unreadable());
+        return Err(unreadable(code));
     };
     match said.map_err(|error| Status::new(Code::from_number(error.code), error.message))? {
+        guest::Step::Saying(saying) => {
+            let Ok((then, [])) = postcard::take_from_bytes::<guest::Step>(&saying.then) else {
+                return Err(unreadable(code));
+            };
+            let (lines, then) = (saying.lines, Box::new(plain(then, code)?));
+            let told = saying
+                .told
+                .into_iter()
+                .map(|value| value.0.into())
+                .collect();
+            Ok(Step::Saying { lines, told, then })
+        }
+        step => plain(step, code),
+    }
+}
+
+/// A step that says nothing besides.
+fn plain(step: guest::Step, code: Hash) -> Result<Step, Status> {
+    match step {
         guest::Step::Next(next) => Ok(hop(*next, code)?.into()),
         guest::Step::Split(branches, merge) => {
             let branches = branches.into_iter().map(|branch| hop(branch, code));
@@ -71,8 +89,12 @@ pub(crate) fn step(output: &[u8], code: Hash) -> Result<Step, Status> {
             Ok(Step::split(branches.collect::<Result<Vec<_>, _>>()?, merge))
         }
         guest::Step::End(value) => Ok(Step::End(value.into())),
-        _ => Err(unreadable()),
+        _ => Err(unreadable(code)),
     }
+}
+
+fn unreadable(code: Hash) -> Status {
+    Status::invalid_argument(format!("what code {code} says cannot be read"))
 }
 
 fn hop(said: guest::Hop, code: Hash) -> Result<Hop, Status> {

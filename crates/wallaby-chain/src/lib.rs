@@ -7,6 +7,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`pipe`], [`start`], [`Chain`] | a chain, by a client or by a handler that answers with one |
+//! | [`Run`], [`Running`], [`Event`] | a chain of which its starter hears before its end: [`Line`], [`Told`] |
 //! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`] | what they are given |
@@ -76,7 +77,9 @@ mod exception;
 mod gather;
 mod guest;
 mod repository;
+mod running;
 mod runtime;
+mod said;
 mod stack;
 mod state;
 mod step;
@@ -86,7 +89,9 @@ pub use chains::{Chains, Limits};
 pub use code::{Code, Function, Hash, HashError};
 pub use exception::{Exception, HostPath, hosts};
 pub use repository::{Functions, Repository, RepositoryLimits, functions};
+pub use running::{Event, Run, Running};
 pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};
+pub use said::{Line, Told};
 pub use stack::Link;
 pub use state::{Answer, State};
 pub use step::{Hop, Merge, Step};

@@ -18,6 +18,9 @@ const MAGIC: &[u8] = b"wchn";
 /// The version of what follows. Servers refuse newer ones.
 const VERSION: u8 = 3;
 
+/// The same with a [`Tail`] behind it.
+const WITH_TAIL: u8 = 4;
+
 /// What stands before the last answer of a chain, so that nobody takes the answer of a link for it.
 pub(crate) const MARK: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x01, 0x9e];
 
@@ -35,6 +38,54 @@ pub(crate) struct Stack {
     pub(crate) levels: Vec<Level>,
     /// The code of functions, or where it is.
     pub(crate) codes: Vec<Code>,
+    #[serde(skip)]
+    pub(crate) tail: Tail,
+}
+
+/// What holds for all hops, if anything is said. Servers that do not know it refuse the chain, and those of an older release get one
+/// without it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tail {
+    pub(crate) asked: Asked,
+}
+
+/// What who has started the chain wants of all servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u8", into = "u8")]
+pub(crate) struct Asked {
+    /// The values that functions tell.
+    pub(crate) told: bool,
+    /// The lines that they log.
+    pub(crate) lines: bool,
+    /// What other releases may ask for: a server that does not know it cannot do it.
+    other: u8,
+}
+
+impl Tail {
+    fn check(&self) -> Result<(), Status> {
+        match self.asked.other {
+            0 => Ok(()),
+            other => Err(Status::unimplemented(format!(
+                "a chain that asks for what this server does not know ({other:#x})"
+            ))),
+        }
+    }
+}
+
+impl From<u8> for Asked {
+    fn from(bits: u8) -> Self {
+        Self {
+            told: bits & 1 != 0,
+            lines: bits & 2 != 0,
+            other: bits & !3,
+        }
+    }
+}
+
+impl From<Asked> for u8 {
+    fn from(asked: Asked) -> Self {
+        Self::from(asked.told) | Self::from(asked.lines) << 1 | asked.other
+    }
 }
 
 /// One level of a stack.
@@ -192,10 +243,15 @@ impl Stack {
 
     /// Its bytes.
     pub(crate) fn to_bytes(&self) -> Result<Bytes, postcard::Error> {
-        let mut start = BytesMut::with_capacity(256);
-        start.put_slice(MAGIC);
-        start.put_u8(VERSION);
-        Ok(postcard::to_extend(self, Extend(start))?.0.freeze())
+        let has_tail = self.tail != Tail::default();
+        let mut bytes = BytesMut::with_capacity(256);
+        bytes.put_slice(MAGIC);
+        bytes.put_u8(if has_tail { WITH_TAIL } else { VERSION });
+        let mut bytes = postcard::to_extend(self, Extend(bytes))?;
+        if has_tail {
+            bytes = postcard::to_extend(&self.tail, bytes)?;
+        }
+        Ok(bytes.0.freeze())
     }
 
     /// Reads the bytes of a continuation; `None` if it is of something else than a chain.
@@ -213,16 +269,23 @@ impl Stack {
         let Some((version, rest)) = rest.split_first() else {
             return Err(malformed(&"it ends before its version"));
         };
-        if *version != VERSION {
-            let message =
-                format!("a chain of version {version}: this server knows version {VERSION}");
+        if ![VERSION, WITH_TAIL].contains(version) {
+            let message = format!(
+                "a chain of version {version}: this server knows versions {VERSION} and {WITH_TAIL}"
+            );
             return Err(Status::unimplemented(message));
         }
-        match postcard::take_from_bytes::<Self>(rest) {
-            Ok((stack, [])) if stack.path.is_legal() => Ok(Some(stack)),
-            Ok((_, [])) => Err(malformed(&"its path is too long")),
-            Ok((_, more)) => Err(malformed(&format!("{} bytes behind it", more.len()))),
-            Err(error) => Err(malformed(&error)),
+        let (mut stack, mut rest) =
+            postcard::take_from_bytes::<Self>(rest).map_err(|error| malformed(&error))?;
+        if *version == WITH_TAIL {
+            (stack.tail, rest) =
+                postcard::take_from_bytes(rest).map_err(|error| malformed(&error))?;
+            stack.tail.check()?;
+        }
+        match rest {
+            [] if stack.path.is_legal() => Ok(Some(stack)),
+            [] => Err(malformed(&"its path is too long")),
+            more => Err(malformed(&format!("{} bytes behind it", more.len()))),
         }
     }
 }
@@ -272,6 +335,7 @@ mod tests {
                 Code::new(&b"code"[..]),
                 Code::new(&b"more"[..]).at("mem://b".parse::<Address>().expect("an address")),
             ],
+            tail: Tail::default(),
         }
     }
 
@@ -295,6 +359,24 @@ mod tests {
         assert_eq!(Stack::read(&bytes), Ok(Some(stack())));
     }
 
+    /// Servers of releases before take what has no tail.
+    #[test]
+    fn a_tail_makes_it_version_4() {
+        let mut with_tail = stack();
+        with_tail.tail.asked.lines = true;
+        let before = stack().to_bytes().expect("it can be written");
+        let expected = [b"wchn\x04", &before[5..], b"\x02"].concat();
+        let bytes = with_tail.to_bytes().expect("it can be written");
+        assert_eq!(
+            bytes.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        assert_eq!(Stack::read(&bytes), Ok(Some(with_tail)));
+        let unknown = [b"wchn\x04", &before[5..], b"\x82"].concat();
+        let error = Stack::read(&unknown).expect_err("it asks for more");
+        assert_eq!(error.code(), wallaby::Code::Unimplemented);
+    }
+
     #[test]
     fn code_travels_as_far_as_it_is_needed() {
         let mut stack = stack();
@@ -309,7 +391,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_says_so() {
-        let bytes = stack().to_bytes().expect("it can be written");
+        let mut stack = stack();
+        stack.tail.asked.told = true;
+        let bytes = stack.to_bytes().expect("it can be written");
         for length in 0..MAGIC.len() {
             assert_eq!(Stack::read(&bytes[..length]), Ok(None));
         }
@@ -319,7 +403,7 @@ mod tests {
         }
         let error = Stack::read(&[&bytes[..], b"x"].concat()).expect_err("too long");
         assert!(error.message().ends_with("1 bytes behind it"), "{error}");
-        let error = Stack::read(b"wchn\x04").expect_err("newer");
+        let error = Stack::read(b"wchn\x05").expect_err("newer");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);
     }
 }

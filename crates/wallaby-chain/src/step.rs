@@ -105,6 +105,15 @@ pub enum Step {
     Split(Vec<Hop>, Box<Merge>),
     /// It has come to this. If it is part of another chain, that one goes on.
     End(Bytes),
+    /// Something is said besides: [`log`](Step::log) and [`tell`](Step::tell) make this.
+    Saying {
+        /// Lines, for people.
+        lines: Vec<String>,
+        /// Values, for who has started the chain.
+        told: Vec<Bytes>,
+        /// How it goes on.
+        then: Box<Self>,
+    },
 }
 
 impl Step {
@@ -130,6 +139,52 @@ impl Step {
     pub fn end_by<T, C: Codec<T>>(value: &T) -> Result<Self, Status> {
         let bytes = C::encode(value).map_err(|error| Status::internal(error.to_string()))?;
         Ok(Self::End(bytes))
+    }
+
+    /// The same, and this line is for who wants to know what the chain does: who has started it, if that asks for lines
+    /// ([`Run::lines`](crate::Run::lines)), else the log of the server, for debugging.
+    ///
+    /// ```
+    /// # use wallaby_chain::{Answer, State, Step};
+    /// # use wallaby::Status;
+    /// fn join(state: State, ad: Answer) -> Result<Step, Status> {
+    ///     let (mail, ad): (String, String) = (state.get("mail")?, ad.read()?);
+    ///     let end = Step::end(&format!("{mail}; {ad}"))?;
+    ///     Ok(end.log(format!("an advertisement of {} bytes", ad.len())))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn log(mut self, line: impl Into<String>) -> Self {
+        self.said().0.push(line.into());
+        self
+    }
+
+    /// The same, and this value is for who has started the chain, before its end, if that asks for such values
+    /// ([`Run::told`](crate::Run::told)). It is written by [`Postcard`].
+    ///
+    /// # Errors
+    ///
+    /// A status if the value cannot be written.
+    pub fn tell<T>(mut self, value: &T) -> Result<Self, Status>
+    where
+        T: Serialize + DeserializeOwned + 'static,
+    {
+        let bytes = Postcard::encode(value).map_err(|error| Status::internal(error.to_string()))?;
+        self.said().1.push(bytes);
+        Ok(self)
+    }
+
+    /// What is said besides.
+    fn said(&mut self) -> (&mut Vec<String>, &mut Vec<Bytes>) {
+        if !matches!(self, Self::Saying { .. }) {
+            let then = Box::new(std::mem::replace(self, Self::End(Bytes::new())));
+            let (lines, told) = (Vec::new(), Vec::new());
+            *self = Self::Saying { lines, told, then };
+        }
+        match self {
+            Self::Saying { lines, told, .. } => (lines, told),
+            _ => unreachable!("it was made so"),
+        }
     }
 }
 

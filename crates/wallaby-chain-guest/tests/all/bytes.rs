@@ -85,7 +85,9 @@ fn what_functions_say() {
     let (own, native) = (Function::Own("f".into()), Function::Native("g".into()));
     let merge = Merge::at("mem://b", "f", State::new());
     let error = Error::new(3, "no".into());
-    let said: [(Output, Vec<u8>); 5] = [
+    let end = || Step::End(b"hop".to_vec());
+    let saying = end().log("at").and_then(|step| step.tell(&7u8));
+    let said: [(Output, Vec<u8>); 6] = [
         (
             Ok(hop(Function::None).into()),
             [b"\0\0", &hop_bytes(b"\0")[..]].concat(),
@@ -103,7 +105,11 @@ fn what_functions_say() {
             ]
             .concat(),
         ),
-        (Ok(Step::End(b"hop".to_vec())), b"\0\x02\x03hop".to_vec()),
+        (Ok(end()), b"\0\x02\x03hop".to_vec()),
+        (
+            saying,
+            b"\0\x03\x01\x02at\x01\x01\x07\x05\x02\x03hop".to_vec(),
+        ),
         (Err(error), b"\x01\x03\x02no".to_vec()),
     ];
     for (output, bytes) in said {

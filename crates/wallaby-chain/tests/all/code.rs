@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{Code as StatusCode, DurableId, Endpoint, Status};
 use wallaby_chain::{
-    Chains, Code, CodeLimits, Effort, Fault, Functions, Hash, Hop, Limits, Link, Merge, Module,
-    Repository, Runtime, State, Step, functions, pipe, start,
+    Chains, Code, CodeLimits, Effort, Event, Fault, Functions, Hash, Hop, Limits, Link, Merge,
+    Module, Repository, Run, Runtime, State, Step, functions, pipe, start,
 };
 use wallaby_chain_guest as guest;
 
@@ -79,6 +79,8 @@ impl Module for Loaded {
                     .push(thread::current().id());
                 guest::run(end, input)
             }
+            "logs" => guest::run(logs, input),
+            "nests" => guest::run(nests, input),
             "garbage" => b"\xff\xff".to_vec(),
             "panic" => panic!("as it was told"),
             _ => guest::run(end, input),
@@ -94,6 +96,22 @@ type Says = Result<guest::Step, guest::Error>;
 
 fn end(_: guest::State, answer: guest::Answer<'_>) -> Says {
     Ok(guest::Step::End(answer.bytes().to_vec()))
+}
+
+fn logs(state: guest::State, answer: guest::Answer<'_>) -> Says {
+    let text: &str = answer.read()?;
+    let hop = guest::Hop::to(&state.get("shout")?, &(text,))?;
+    guest::Step::from(hop).log("goes on")?.tell(&text)
+}
+
+/// A step in a step in a step, which no function of ours makes.
+fn nests(_: guest::State, answer: guest::Answer<'_>) -> Says {
+    let step = guest::Step::End(answer.bytes().to_vec()).log("inner")?;
+    Ok(guest::Step::Saying(Box::new(guest::Saying {
+        lines: vec!["outer".into()],
+        told: Vec::new(),
+        then: postcard::to_allocvec(&step).expect("it can be written"),
+    })))
 }
 
 /// Goes on so many times, and then to a function of the server.
@@ -249,6 +267,7 @@ async fn what_is_wrong_with_code_is_an_exception() {
             StatusCode::InvalidArgument,
             "cannot be read",
         ),
+        ("a", "nests", StatusCode::InvalidArgument, "cannot be read"),
         (
             "a",
             "panic",
@@ -601,6 +620,26 @@ async fn loads_are_limited_and_shared() {
         assert_eq!(ask(&client, &a, &code(8), "end").await, Ok("a!".into()));
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_code_logs_and_tells_comes_to_who_has_started_the_chain() {
+    let ((a, _), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);
+    let state = State::new().with("shout", &Link::to(at(&a), &words::SHOUT));
+    let first = Hop::to(at(&a), &words::SHOUT, ("a".into(),));
+    let first = first.then(code(1).function("logs"), state.expect("a link"));
+    let running = start::<String>(first).run(client.caller(), Run::new().lines().told());
+    let mut running = running.expect("it is small");
+    let (mut said, mut end) = (Vec::new(), None);
+    while let Some(event) = running.next().await {
+        match event.expect("no exception") {
+            Event::Line(line) => said.push(line.text),
+            Event::Told(told) => said.push(told.value.read().expect("text")),
+            event => end = Some(event),
+        }
+    }
+    assert_eq!(said, ["goes on", "a!"]);
+    assert!(matches!(end, Some(Event::End(end)) if end == "a!!"));
 }
 
 #[tokio::test]

@@ -164,9 +164,9 @@ async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
             "code abababababababababababababababababababababababababababababababab is WebAssembly: this server runs pipes",
         ),
         (
-            b"wchn\x04".to_vec(),
+            b"wchn\x05".to_vec(),
             Code::Unimplemented,
-            "a chain of version 4: this server knows version 3",
+            "a chain of version 5: this server knows versions 3 and 4",
         ),
         (
             b"wchn\x03\x01".to_vec(),

@@ -14,4 +14,5 @@ mod lost;
 mod pipes;
 mod policy;
 mod repository;
+mod said;
 mod splits;

@@ -157,6 +157,12 @@ impl Caller {
         }
     }
 
+    /// How much time its next call has.
+    pub fn time(&self) -> Duration {
+        let default = self.endpoint.settings.config.default_deadline;
+        self.options.deadline.unwrap_or(default)
+    }
+
     /// Calls to one of these servers, each to another one: see [`Servers`].
     pub fn among(self, servers: &Servers) -> Client {
         let mut client = self.at(servers.pick());
@@ -636,8 +642,7 @@ impl Client {
 
     /// How much time a call has.
     pub(crate) fn time(&self) -> Duration {
-        let default = self.endpoint().settings.config.default_deadline;
-        self.caller.options.deadline.unwrap_or(default)
+        self.caller.time()
     }
 
     pub(crate) fn endpoint(&self) -> &Arc<Inner> {

@@ -115,6 +115,7 @@ pub use wallaby_proto::wire::PingSettings;
 #[doc(hidden)]
 pub mod extension {
     pub use crate::service::Reserved;
+    pub use crate::timer::sleep;
 }
 
 /// What generated code uses; not for others.

@@ -151,6 +151,12 @@ pub(crate) fn sleep_until(at: Instant) -> Sleep {
     Sleep { at, alarm: None }
 }
 
+/// Waits for so long, also where the runtime has no timers.
+#[doc(hidden)]
+pub async fn sleep(time: Duration) {
+    sleep_until(Instant::now() + bounded(time)).await;
+}
+
 /// The output of `future`, or `None` if it is not there by this time.
 pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);

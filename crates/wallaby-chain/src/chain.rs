@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thiserror::Error;
 use wallaby::codec::{Codec, CodecError, Format, Postcard, Raw};
+use wallaby::intercept::DelegatedRequest;
 use wallaby::{
     Address, Answer, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
     RawRequest, Request, Status, Target,
@@ -16,6 +17,7 @@ use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack, Tail};
 use crate::state::State;
 use crate::step::Hop;
+use crate::walk::{Home, Walk};
 
 /// A chain that has not begun: its first link, and what is done with answers. It comes to a `T`.
 #[derive(Debug, Clone)]
@@ -200,6 +202,50 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         let (payload, continuation) = self.encoded(true, Tail { asked: how.asked })?;
         let client = caller.at(self.server).continuation(continuation);
         Ok(Running::new(client.call_raw(&self.method, payload)))
+    }
+
+    /// Walks the chain from here, in place of having it run at its servers: each link is a call of its own by `caller`, and the
+    /// functions run here, so `home` must have them. For who looks for what is wrong, and for chains whose servers know no chains.
+    ///
+    /// The options of `caller` hold for each link. It is to have no durable id, which all links would have.
+    ///
+    /// ```
+    /// # use wallaby::{Address, Endpoint};
+    /// # use wallaby_chain::{Chains, Hop, State, Step, Stop, start};
+    /// # #[wallaby::service(package = "example")]
+    /// # trait Mail { async fn fetch(id: u32) -> String; }
+    /// # async fn example(endpoint: Endpoint, mail: Address) -> Result<(), Box<dyn std::error::Error>> {
+    /// let home = Chains::new().function("advertise", |_, mail| Step::end(&mail.read::<String>()?));
+    /// let first = Hop::to(&mail, &mail::FETCH, (7,)).then("advertise", State::new());
+    /// let mut walk = start::<String>(first).walk(endpoint.caller(), &home.at_home())?;
+    /// while let Some(stop) = walk.stop() {
+    ///     match stop {
+    ///         Stop::Link { server, method, .. } => println!("{} at {server}", method.name()),
+    ///         Stop::Function { name, answer, .. } => println!("{name} gets {} bytes", answer.len()),
+    ///         _ => {}
+    ///     }
+    ///     if let Some(events) = walk.step().await {
+    ///         println!("{:?}", events?);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the first arguments cannot be encoded.
+    pub fn walk(self, caller: Caller, home: &Home) -> Result<Walk<T, C>, ChainError> {
+        let to = DelegatedRequest::new(self.server, self.method, self.payload?);
+        let mut stack = Stack {
+            levels: self.levels,
+            ..Stack::default()
+        };
+        for code in self.codes {
+            stack.bring(Some(code));
+        }
+        Ok(Walk::new(home.clone(), caller, to, stack))
     }
 
     /// Answers a request with what the chain comes to. If the request is itself a link of a chain, that one goes on then, at the

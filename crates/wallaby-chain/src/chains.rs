@@ -11,13 +11,15 @@ use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
 use wallaby::{Builder, HandlerFuture, RawRequest, SendError, Service, Status};
 
-use crate::engine::{Engine, MERGE, Place, RAISE};
+use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathers};
+use crate::place::{At, Place};
 use crate::runtime::{CodeLimits, Codes, Runtime};
 use crate::stack::{Level, Merging, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
+use crate::walk::Home;
 
 /// What only servers that take part in chains serve, and nobody [catches](Service::catch_all).
 const NAME: &str = "wallaby.Chains";
@@ -175,20 +177,33 @@ impl Chains {
 
     /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
     /// before.
-    pub fn add_to(mut self, builder: Builder) -> Builder {
-        let limits = &self.engine.limits.code;
-        let codes = |(runtime, policy)| Codes::new(runtime, policy, limits.clone());
-        self.engine.codes = self.code.map(codes);
+    pub fn add_to(self, builder: Builder) -> Builder {
+        let (engine, policy) = self.engine();
         let never = |_: RawRequest| ready(Err(Status::invalid_argument("it is for chains")));
         let own = Service::new(NAME)
             .reserved(Reserved::new(NAME))
             .raw(Arc::clone(MERGE.definition()), never)
             .raw(Arc::clone(RAISE.definition()), never);
         builder.serve(own).interceptor(Admitting {
-            engine: Arc::new(self.engine),
-            policy: self.policy,
+            engine,
+            policy,
             gathers: Arc::default(),
         })
+    }
+
+    /// The same functions for who walks chains itself, in place of having servers run them: see [`Chain::walk`](crate::Chain::walk).
+    /// Code that comes along with a chain runs there if there is a runtime ([`code`](Self::code)): it is the caller's own, so
+    /// nobody's leave is asked.
+    pub fn at_home(self) -> Home {
+        Home::new(self.engine().0)
+    }
+
+    fn engine(self) -> (Arc<Engine>, Option<Box<Policy>>) {
+        let mut engine = self.engine;
+        let limits = engine.limits.code.clone();
+        let codes = |(runtime, policy)| Codes::new(runtime, policy, limits);
+        engine.codes = self.code.map(codes);
+        (Arc::new(engine), self.policy)
     }
 }
 
@@ -234,7 +249,10 @@ impl Admitting {
     fn admit_chain(&self, request: &Incoming, stack: Stack) -> Admission {
         let codes = self.engine.codes.as_ref();
         let may_bring = stack.has_code() && codes.is_some_and(|codes| codes.allows(request));
-        let place = Place { request, may_bring };
+        let place = Place {
+            at: At::Server(request),
+            may_bring,
+        };
         if let Some(allows) = &self.policy
             && !allows(request)
         {
@@ -259,7 +277,7 @@ impl Admitting {
         let (engine, request) = (Arc::clone(&self.engine), request.clone());
         let mut admission = Box::pin(async move {
             let place = Place {
-                request: &request,
+                at: At::Server(&request),
                 may_bring,
             };
             turn.take(&engine, place).await
@@ -283,13 +301,7 @@ impl Admitting {
             let status = Status::invalid_argument("a branch that does not end here");
             return refuse(&stack, &status);
         };
-        let payload = request.payload();
-        let what = match merging.raised {
-            false => Ok(Ok(Answer(payload))),
-            true => Postcard::decode(payload).map(Err),
-        };
-        let what = what.map_err(|error| Status::invalid_argument(error.to_string()));
-        let arrival = what.and_then(|what| {
+        let arrival = merging.what(request.payload()).and_then(|what| {
             let limits = &self.engine.limits;
             let (call, what) = (request.call_id(), (what, stack.hops));
             self.gathers.arrive(call, &merging, what, limits)
@@ -410,15 +422,8 @@ impl Link {
             (Phase::Over, Some(_)) => {
                 return Err(SendError::Refused("its chain has gone on".into()));
             }
-            (Phase::Holds(_), Some(_)) => {
-                let message =
-                    format!("a link of a chain answers once, {method} has answered again");
-                Some(Err(Status::failed_precondition(message)))
-            }
-            (Phase::Waits, None) => {
-                let message = format!("{method} has ended without an answer");
-                Some(Err(Status::new(wallaby::Code::Unanswered, message)))
-            }
+            (Phase::Holds(_), Some(_)) => Some(Err(answered_again(method))),
+            (Phase::Waits, None) => Some(Err(unanswered(method))),
             (Phase::Waits, Some(intent)) if !intent.is_last() => {
                 *phase = Phase::Holds(intent);
                 None
@@ -437,7 +442,7 @@ impl Link {
         let (exit, may_bring) = (exit.clone(), self.may_bring);
         async move {
             let place = Place {
-                request: &exit,
+                at: At::Server(&exit),
                 may_bring,
             };
             let departures = match by {

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use wallaby::intercept::{DelegatedRequest, Intent};
-use wallaby::{Continuation, Status};
+use wallaby::{Continuation, DurableId, Status};
 
-use crate::engine::{Engine, Place};
+use crate::engine::Engine;
 use crate::exception::Exception;
+use crate::place::Place;
 use crate::said::Said;
 use crate::stack::{MARK, Stack};
 
@@ -26,12 +27,12 @@ pub(crate) enum Departure {
 /// All that leaves because of one step, the last of it last.
 pub(crate) struct Departures {
     /// Where the chain was. What cannot leave is an exception there,
-    from: Stack,
+    pub(crate) from: Stack,
     /// unless it was one already: this.
     raised: Option<Box<Exception>>,
     /// What functions have said, which leaves first.
-    said: Said,
-    each: Vec<Departure>,
+    pub(crate) said: Said,
+    pub(crate) each: Vec<Departure>,
 }
 
 impl Departures {
@@ -59,6 +60,12 @@ impl Departures {
     pub(crate) fn saying(self, said: Said) -> Self {
         Self { said, ..self }
     }
+}
+
+/// The durable names of what leaves because of a request with this one, in its order.
+pub(crate) fn names(request: Option<DurableId>) -> impl Iterator<Item = Option<DurableId>> {
+    let names = request.map(|id| id.interceptor(NAMES));
+    (0..).map(move |number| names.map(|names| names.child(number)))
 }
 
 impl Engine {
@@ -102,23 +109,20 @@ impl Engine {
         marked: bool,
         place: Place<'_>,
     ) -> Result<Vec<Intent>, Status> {
-        let names = place.durable_id().map(|id| id.interceptor(NAMES));
-        let mut number = 0..;
-        let encode = |departure| match departure {
+        let encode = |(departure, name)| match departure {
             Departure::Hop(hop) => {
                 let (mut to, stack) = *hop;
                 self.put(stack, &mut to)?;
                 let options = to.options_mut();
-                if let (None, Some(names), Some(number)) = (options.durable, names, number.next()) {
-                    options.durable = Some(names.child(number));
-                }
+                options.durable = options.durable.or(name);
                 Ok(to.into())
             }
             Departure::End(answer) if marked => Ok(Intent::answer([&MARK[..], &answer].concat())),
             Departure::End(answer) => Ok(Intent::answer(answer)),
             Departure::Failed(exception) => Ok(exception.to_status().into()),
         };
-        let encoded = departures.into_iter().map(encode);
+        let departures = departures.into_iter().zip(names(place.durable_id()));
+        let encoded = departures.map(encode);
         let mut intents: Vec<Intent> = encoded.collect::<Result<_, Status>>()?;
         let last = intents.pop().map(Intent::last);
         intents.extend(last);
@@ -127,9 +131,7 @@ impl Engine {
 
     /// Gives a request the stack of its chain.
     fn put(&self, mut stack: Stack, to: &mut DelegatedRequest) -> Result<(), Status> {
-        stack.hops = stack.hops.saturating_add(1);
-        stack.path.push(&to.server);
-        stack.drop_used_code();
+        stack.advance(&to.server);
         let bytes = stack
             .to_bytes()
             .map_err(|error| Status::internal(error.to_string()))?;

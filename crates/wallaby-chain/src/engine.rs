@@ -8,13 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wallaby::codec::{Codec, Postcard, Raw};
 use wallaby::intercept::DelegatedRequest;
-use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, RequestInfo, Status};
+use wallaby::{Address, Code, Many, Method, MethodDefinition, Status};
 
 use crate::chains::Limits;
 use crate::code::Hash;
 use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
 use crate::guest;
+use crate::place::Place;
 use crate::runtime::{Codes, Module};
 use crate::said::Said;
 use crate::stack::{Level, Merging, Runs, Stack};
@@ -51,30 +52,6 @@ pub(crate) enum Given {
     Exception(Exception),
 }
 
-/// The request for which something is to be sent.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) request: &'a RequestInfo,
-    /// Who has sent it may bring code.
-    pub(crate) may_bring: bool,
-}
-
-impl Place<'_> {
-    /// The number of the call.
-    pub(crate) fn call(&self) -> u64 {
-        self.request.call_id().sequence
-    }
-
-    pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
-        stack.exception(self.call(), status)
-    }
-
-    /// From which the names of what leaves follow.
-    pub(crate) fn durable_id(&self) -> Option<DurableId> {
-        self.request.durable_id()
-    }
-}
-
 impl Engine {
     /// Whether the function that is to run on the answer can run here. This is asked first, so that no service function runs in
     /// vain.
@@ -93,7 +70,7 @@ impl Engine {
             Some(Level::Run {
                 function: Runs::Native(name),
                 ..
-            }) => find(&self.functions, "chaining", name).map(drop),
+            }) => find(&self.functions, "chaining", name, place).map(drop),
             Some(Level::Run {
                 function: Runs::WebAssembly { code, function },
                 ..
@@ -132,10 +109,10 @@ impl Engine {
             )));
         };
         if !place.may_bring {
-            let message = format!("{} may not bring code here", place.request.identity());
+            let message = format!("{} may not bring code here", place.sender());
             return Err(Status::permission_denied(message));
         }
-        let module = codes.find(hash, stack.code(hash), place.request).await?;
+        let module = codes.find(hash, stack.code(hash), place).await?;
         Ok((codes, module))
     }
 
@@ -213,15 +190,15 @@ impl Engine {
             }
             (Runs::Pipe(_), _) => Err(Status::invalid_argument("a pipe that merges or catches")),
             (Runs::Native(name), Given::Answer(answer)) => {
-                let function = find(&self.functions, "chaining", &name)?;
+                let function = find(&self.functions, "chaining", &name, place)?;
                 call(function, &name, state, Answer(answer))
             }
             (Runs::Native(name), Given::Results(results)) => {
-                let function = find(&self.merging, "merging", &name)?;
+                let function = find(&self.merging, "merging", &name, place)?;
                 call(function, &name, state, results)
             }
             (Runs::Native(name), Given::Exception(exception)) => {
-                let function = find(&self.catching, "catching", &name)?;
+                let function = find(&self.catching, "catching", &name, place)?;
                 call(function, &name, state, exception)
             }
             (Runs::WebAssembly { code, function }, given) => {
@@ -255,7 +232,7 @@ impl Engine {
                 at: merge.at.clone(),
                 function: merge.function.clone(),
                 state: merge.state.clone(),
-                split: place.request.id().to_string(),
+                split: place.split(),
                 number,
                 of,
                 raised: false,
@@ -400,11 +377,11 @@ fn find<'a, Input>(
     natives: &'a Natives<Input>,
     kind: &str,
     name: &str,
+    place: Place<'_>,
 ) -> Result<&'a Native<Input>, Status> {
     natives.get(name).ok_or_else(|| {
-        Status::not_found(format!(
-            "there is no {kind} function {name:?} at this server"
-        ))
+        let here = place.here();
+        Status::not_found(format!("there is no {kind} function {name:?} {here}"))
     })
 }
 
@@ -422,6 +399,18 @@ fn call<Input>(
             format!("function {name:?} has panicked: {why}"),
         ))
     })
+}
+
+/// A link has given two answers.
+pub(crate) fn answered_again(method: &str) -> Status {
+    let message = format!("a link of a chain answers once, {method} has answered again");
+    Status::failed_precondition(message)
+}
+
+/// A link has given none.
+pub(crate) fn unanswered(method: &str) -> Status {
+    let message = format!("{method} has ended without an answer");
+    Status::new(Code::Unanswered, message)
 }
 
 /// Why somebody has panicked.

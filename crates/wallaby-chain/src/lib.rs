@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`pipe`], [`start`], [`Chain`] | a chain, by a client or by a handler that answers with one |
 //! | [`Run`], [`Running`], [`Event`] | a chain of which its starter hears before its end: [`Line`], [`Told`] |
+//! | [`Walk`], [`Stop`], [`Home`] | a chain whose links are called one by one from where it was started |
 //! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`] | what they are given |
@@ -76,6 +77,7 @@ mod engine;
 mod exception;
 mod gather;
 mod guest;
+mod place;
 mod repository;
 mod running;
 mod runtime;
@@ -83,6 +85,7 @@ mod said;
 mod stack;
 mod state;
 mod step;
+mod walk;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
@@ -95,4 +98,5 @@ pub use said::{Line, Told};
 pub use stack::Link;
 pub use state::{Answer, State};
 pub use step::{Hop, Merge, Step};
+pub use walk::{Home, Stop, Walk};
 pub use wallaby_chain_macros::glue;

@@ -131,7 +131,7 @@ where
     }
 }
 
-fn events<T>(message: Message) -> impl Iterator<Item = Event<T>> {
+pub(crate) fn events<T>(message: Message) -> impl Iterator<Item = Event<T>> {
     let Message {
         chain,
         hop,

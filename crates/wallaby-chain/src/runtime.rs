@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, Semaphore};
 use wallaby::intercept::Incoming;
-use wallaby::{Client, Code as StatusCode, RequestInfo, Status};
+use wallaby::{Client, Code as StatusCode, Status};
 
 use crate::chains::Policy;
 use crate::code::{Code, Hash, Source, unpack};
 use crate::engine::text_of;
+use crate::place::Place;
 use crate::repository::functions;
 
 /// What runs modules: an engine for WebAssembly, as `wallaby-chain-wasm` has one. Whoever implements it sees to it that code which
@@ -169,13 +170,13 @@ impl Codes {
         &self,
         hash: Hash,
         code: Option<&Code>,
-        request: &RequestInfo,
+        place: Place<'_>,
     ) -> Result<Arc<dyn Module>, Status> {
         if let Some(module) = self.loaded(hash) {
             return Ok(module);
         }
         let loading = self.wait_for(hash)?;
-        let load = || self.load(hash, code, request);
+        let load = || self.load(hash, code, place);
         let module = loading.slot.get_or_try_init(load).await.cloned()?;
         self.lock().keep(&loading, module.size(), &self.limits);
         Ok(module)
@@ -209,12 +210,12 @@ impl Codes {
         &self,
         hash: Hash,
         code: Option<&Code>,
-        request: &RequestInfo,
+        place: Place<'_>,
     ) -> Result<Arc<dyn Module>, Status> {
         let (bytes, is_packed) = match code.map(Code::source) {
             Some(Source::Packed(module)) => (module.clone(), true),
             Some(Source::At(server)) => {
-                let client = request.call().at(server).deadline(self.limits.fetch);
+                let client = place.caller().at(server).deadline(self.limits.fetch);
                 (fetch(hash, client).await?.into(), false)
             }
             None => {

@@ -63,16 +63,20 @@ impl Said {
         if self == Self::default() {
             return None;
         }
-        let message = Message {
+        let written = postcard::to_extend(&self.message(from, call), SAID.to_vec());
+        debug_assert!(written.is_ok(), "it can be written");
+        written.ok().map(Bytes::from)
+    }
+
+    /// The same as who has started the chain gets it.
+    pub(crate) fn message(self, from: &Stack, call: u64) -> Message {
+        Message {
             chain: from.name(call),
             hop: from.hops,
             host: from.path.hosts().last().cloned(),
             lines: self.lines,
             told: self.told.iter().map(|value| value.to_vec()).collect(),
-        };
-        let written = postcard::to_extend(&message, SAID.to_vec());
-        debug_assert!(written.is_ok(), "it can be written");
-        written.ok().map(Bytes::from)
+        }
     }
 }
 
@@ -103,7 +107,7 @@ impl Message {
 pub struct Line {
     /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`.
     pub chain: String,
-    /// The host where it ran, as the one before knows it.
+    /// The host of the link whose answer it was given: it ran there, unless the chain is walked.
     pub host: Option<Address>,
     /// How many hops led there; the first link is the first hop.
     pub hop: u32,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use wallaby::codec::Codec;
-use wallaby::{Address, Answer, Method, MethodDefinition, Status};
+use wallaby::codec::{Codec, Postcard};
+use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
 use crate::code::{Code, Hash};
 use crate::exception::{Exception, HostPath};
-use crate::state::State;
+use crate::state::{Answer, State};
 
 /// The first bytes of a chain's continuation; others are not ours.
 const MAGIC: &[u8] = b"wchn";
@@ -123,6 +123,17 @@ impl Merging {
     pub(crate) fn is_code(&self) -> bool {
         matches!(self.function, Runs::WebAssembly { .. })
     }
+
+    /// What the branch has come to, as its last request says.
+    pub(crate) fn what(&self, payload: Bytes) -> Result<Result<Answer, Exception>, Status> {
+        match self.raised {
+            false => Ok(Ok(Answer(payload))),
+            true => match Postcard::decode(payload) {
+                Ok(exception) => Ok(Err(exception)),
+                Err(error) => Err(Status::invalid_argument(error.to_string())),
+            },
+        }
+    }
 }
 
 impl Level {
@@ -172,7 +183,7 @@ impl Link {
     /// This method of this server.
     pub fn to<Args, A, C>(server: impl Into<Address>, method: &'static Method<Args, A, C>) -> Self
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
     {
         Self::new(server.into(), method.definition())
@@ -239,6 +250,13 @@ impl Stack {
             let needs = |level: &Level| matches!(level.function(), Runs::WebAssembly { code, .. } if *code == known.hash());
             levels.iter().any(needs)
         });
+    }
+
+    /// It goes on to this server.
+    pub(crate) fn advance(&mut self, server: &Address) {
+        self.hops = self.hops.saturating_add(1);
+        self.path.push(server);
+        self.drop_used_code();
     }
 
     /// Its bytes.

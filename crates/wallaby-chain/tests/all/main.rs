@@ -16,3 +16,4 @@ mod policy;
 mod repository;
 mod said;
 mod splits;
+mod walk;

@@ -1,0 +1,83 @@
+//! Where functions run: at a server that handles a request of the chain, or at who walks the chain itself.
+
+use wallaby::{Caller, DurableId, RequestInfo, Status};
+
+use crate::exception::Exception;
+use crate::stack::Stack;
+
+/// Where a step of a chain is taken.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) at: At<'a>,
+    /// Who has sent the chain here may bring code.
+    pub(crate) may_bring: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum At<'a> {
+    /// This request is handled.
+    Server(&'a RequestInfo),
+    /// Nobody has sent it: this is who makes the calls.
+    Home {
+        caller: &'a Caller,
+        /// The number of the latest call.
+        call: u64,
+        /// How many steps were taken before.
+        step: u64,
+        durable: Option<DurableId>,
+    },
+}
+
+impl Place<'_> {
+    /// The number of the call.
+    pub(crate) fn call(&self) -> u64 {
+        match self.at {
+            At::Server(request) => request.call_id().sequence,
+            At::Home { call, .. } => call,
+        }
+    }
+
+    pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
+        stack.exception(self.call(), status)
+    }
+
+    /// From which the names of what leaves follow.
+    pub(crate) fn durable_id(&self) -> Option<DurableId> {
+        match self.at {
+            At::Server(request) => request.durable_id(),
+            At::Home { durable, .. } => durable,
+        }
+    }
+
+    /// What tells a split here from others of the same call.
+    pub(crate) fn split(&self) -> String {
+        match self.at {
+            At::Server(request) => request.id().to_string(),
+            At::Home { step, .. } => step.to_string(),
+        }
+    }
+
+    /// For calls that are needed to take the step.
+    pub(crate) fn caller(&self) -> Caller {
+        match self.at {
+            At::Server(request) => request.call(),
+            At::Home { caller, .. } => caller.clone(),
+        }
+    }
+
+    /// Who has sent the chain here, for people.
+    pub(crate) fn sender(&self) -> String {
+        match self.at {
+            At::Server(request) => request.identity().to_string(),
+            At::Home { .. } => "who has started it".to_owned(),
+        }
+    }
+
+    /// Where functions are registered, for people.
+    pub(crate) fn here(&self) -> &'static str {
+        match self.at {
+            At::Server(_) => "at this server",
+            At::Home { .. } => "at home (`Chains::at_home`), where the chain is walked",
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! A chain that is walked from where it was started, one link at a time: each answer comes back, and functions run there.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wallaby::codec::{Codec, Postcard};
+use wallaby::intercept::DelegatedRequest;
+use wallaby::{
+    Address, CallError, CallId, Caller, Code, DurableId, Failure, MethodDefinition, RequestId,
+    Status,
+};
+
+use crate::departure::{Departure, Departures, names};
+use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
+use crate::exception::Exception;
+use crate::gather::{Arrival, Gathers, Waiting as Early};
+use crate::place::{At, Place};
+use crate::running::{self, Event};
+use crate::stack::{Level, Runs, Stack};
+use crate::state::State;
+use crate::step::Step;
+
+/// What runs functions of chains that are [walked](crate::Chain::walk): made by [`Chains::at_home`](crate::Chains::at_home). Clones
+/// are the same.
+#[derive(Clone)]
+pub struct Home(Arc<Engine>);
+
+impl Home {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self(engine)
+    }
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Home")
+            .field("functions", &self.0.functions.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A chain that is walked from where it was started: each link is a call of its own, whose answer comes back, and all functions run
+/// here. It takes longer than a chain, and shows each link and each function before it runs, and lets them be changed.
+///
+/// Branches are walked one after the other, in their order. A function that merges or catches runs with what leads to it.
+#[must_use = "a walk goes no further than it is told to"]
+pub struct Walk<T, C = Postcard> {
+    home: Home,
+    caller: Caller,
+    /// The next one is the last.
+    waiting: Vec<Waiting>,
+    gathers: Arc<Gathers>,
+    /// Branches that have come to their merge.
+    early: Vec<Early>,
+    /// The latest call.
+    call: Option<CallId>,
+    steps: u64,
+    types: PhantomData<fn() -> (T, C)>,
+}
+
+/// Something that comes.
+struct Waiting {
+    what: What,
+    /// The name of the request that it is, or is the answer of.
+    durable: Option<DurableId>,
+}
+
+enum What {
+    Leaves(Departure),
+    /// A link has answered.
+    Answered(Box<Stack>, Bytes),
+}
+
+/// What comes next in a [`Walk`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Stop<'a> {
+    /// This link is called.
+    #[non_exhaustive]
+    Link {
+        /// Which chain: behind the number of the latest call are those of the branches where it was split, as in `74.2`.
+        chain: String,
+        /// Its server.
+        server: &'a mut Address,
+        /// Its method.
+        method: &'a mut Arc<MethodDefinition>,
+        /// Its arguments, as the method's codec writes them.
+        arguments: &'a mut Bytes,
+    },
+    /// This function runs.
+    #[non_exhaustive]
+    Function {
+        /// Which chain.
+        chain: String,
+        /// Its name.
+        name: &'a str,
+        /// Its state.
+        state: &'a mut State,
+        /// The answer of the link before.
+        answer: &'a mut Bytes,
+    },
+    /// The chain ends by this exception, which nobody has caught.
+    Exception(&'a Exception),
+}
+
+impl<T, C: Codec<T>> Walk<T, C> {
+    pub(crate) fn new(home: Home, caller: Caller, first: DelegatedRequest, stack: Stack) -> Self {
+        let hop = Departure::Hop(Box::new((first, stack)));
+        Self {
+            home,
+            caller,
+            waiting: vec![Waiting {
+                what: What::Leaves(hop),
+                durable: None,
+            }],
+            gathers: Arc::default(),
+            early: Vec::new(),
+            call: None,
+            steps: 0,
+            types: PhantomData,
+        }
+    }
+
+    /// What comes next, to be looked at and changed; `None` if the chain is over.
+    pub fn stop(&mut self) -> Option<Stop<'_>> {
+        let call = self.number();
+        Some(match &mut self.waiting.last_mut()?.what {
+            What::Leaves(Departure::Hop(hop)) => {
+                let (to, stack) = &mut **hop;
+                Stop::Link {
+                    chain: stack.name(call),
+                    server: &mut to.server,
+                    method: &mut to.method,
+                    arguments: &mut to.payload,
+                }
+            }
+            What::Answered(stack, answer) => {
+                let chain = stack.name(call);
+                let Some(Level::Run { function, state }) = stack.levels.last_mut() else {
+                    return None;
+                };
+                Stop::Function {
+                    chain,
+                    name: match function {
+                        Runs::Native(name) | Runs::WebAssembly { function: name, .. } => name,
+                        Runs::Pipe(_) => return None,
+                    },
+                    state,
+                    answer,
+                }
+            }
+            What::Leaves(Departure::Failed(exception)) => Stop::Exception(exception),
+            What::Leaves(Departure::End(_)) => return None,
+        })
+    }
+
+    /// Calls the link, or runs the function, that comes next, and all that is neither until the next one does. It yields what
+    /// functions have said, and at last what the chain has come to. `None` if it is over.
+    ///
+    /// # Errors
+    ///
+    /// The exception that nobody has caught, as a status; the chain is over then. Or why a link could not be called, or is lost: it
+    /// comes next still, and may be tried again.
+    pub async fn step(&mut self) -> Option<Result<Vec<Event<T>>, CallError>> {
+        let next = self.waiting.pop()?;
+        let mut said = Vec::new();
+        if let Err(error) = self.take(next, &mut said).await {
+            return Some(Err(error));
+        }
+        while let Some(next) = self.waiting.pop_if(|next| !next.is_stop()) {
+            if let Err(error) = self.take(next, &mut said).await {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(said))
+    }
+
+    /// Walks to the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub async fn answer(&mut self) -> Result<T, CallError> {
+        while let Some(events) = self.step().await {
+            for event in events? {
+                if let Event::End(end) = event {
+                    return Ok(end);
+                }
+            }
+        }
+        Err(Failure::NoAnswer.into())
+    }
+
+    async fn take(&mut self, next: Waiting, said: &mut Vec<Event<T>>) -> Result<(), CallError> {
+        self.steps += 1;
+        let Waiting { what, mut durable } = next;
+        let departures = match what {
+            What::Leaves(Departure::End(answer)) => {
+                self.waiting.clear();
+                let request = RequestId::FIRST;
+                let end = C::decode(answer);
+                let end = end.map_err(|error| CallError::Decode { request, error })?;
+                said.push(Event::End(end));
+                return Ok(());
+            }
+            What::Leaves(Departure::Failed(exception)) => {
+                self.waiting.clear();
+                return Err(exception.to_status().into());
+            }
+            What::Leaves(Departure::Hop(hop)) => {
+                let (to, stack) = *hop;
+                match &**to.method.name() {
+                    name if name == MERGE.name() => {
+                        self.merge(stack, to.payload, &mut durable).await
+                    }
+                    name if name == RAISE.name() => self.catch(stack, to.payload, durable).await,
+                    _ => self.link(to, stack, durable).await?,
+                }
+            }
+            What::Answered(stack, answer) => {
+                let (step, place) = (Ok(Step::End(answer)), self.place(durable));
+                Some(self.home.0.go_on(*stack, step, place).await)
+            }
+        };
+        if let Some(departures) = departures {
+            self.leave(departures, durable, said);
+        }
+        Ok(())
+    }
+
+    /// What leaves waits for its turn.
+    fn leave(
+        &mut self,
+        departures: Departures,
+        durable: Option<DurableId>,
+        events: &mut Vec<Event<T>>,
+    ) {
+        let Departures {
+            from, said, each, ..
+        } = departures;
+        events.extend(running::events(said.message(&from, self.number())));
+        let waiting = each.into_iter().zip(names(durable));
+        let waiting = waiting.map(|(departure, durable)| Waiting {
+            what: What::Leaves(departure),
+            durable,
+        });
+        let at = self.waiting.len();
+        self.waiting.extend(waiting);
+        self.waiting[at..].reverse();
+    }
+
+    /// Calls a link, as a server would let it run.
+    async fn link(
+        &mut self,
+        to: DelegatedRequest,
+        before: Stack,
+        durable: Option<DurableId>,
+    ) -> Result<Option<Departures>, CallError> {
+        let engine = Arc::clone(&self.home.0);
+        let mut stack = before.clone();
+        stack.advance(&to.server);
+        let may_run = match engine.limits.check_levels(stack.levels.len()) {
+            Ok(()) => engine.check(&stack, self.place(durable)).await,
+            Err(status) => Err(status),
+        };
+        let answer = match may_run {
+            Ok(()) => self.call(&to, durable).await,
+            Err(status) => Ok(Err(status)),
+        };
+        match answer {
+            Ok(Ok(answer)) => {
+                let what = What::Answered(Box::new(stack), answer);
+                self.waiting.push(Waiting { what, durable });
+                Ok(None)
+            }
+            Ok(Err(status)) => {
+                let exception = self.place(durable).exception(&stack, &status);
+                Ok(Some(engine.raise(stack, &exception)))
+            }
+            Err(error) => {
+                let what = What::Leaves(Departure::Hop(Box::new((to, before))));
+                self.waiting.push(Waiting { what, durable });
+                Err(error)
+            }
+        }
+    }
+
+    /// What a link answers, or the status with which it ends.
+    async fn call(
+        &mut self,
+        to: &DelegatedRequest,
+        durable: Option<DurableId>,
+    ) -> Result<Result<Bytes, Status>, CallError> {
+        let mut client = self.caller.clone().at(to.server.clone());
+        if let Some(durable) = durable {
+            client = client.durable(durable);
+        }
+        let mut call = client.call_raw(&to.method, to.payload.clone());
+        self.call = Some(call.id());
+        let mut answer = None;
+        while let Some(next) = call.next().await {
+            match next {
+                Ok(next) if answer.is_none() => answer = Some(next.payload),
+                Ok(_) => return Ok(Err(answered_again(to.method.name()))),
+                Err(CallError::Status(status)) if !is_broken(&status) => return Ok(Err(status)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(answer.ok_or_else(|| unanswered(to.method.name())))
+    }
+
+    /// A branch has come to its end.
+    async fn merge(
+        &mut self,
+        mut stack: Stack,
+        payload: Bytes,
+        durable: &mut Option<DurableId>,
+    ) -> Option<Departures> {
+        let engine = Arc::clone(&self.home.0);
+        let merged = match (stack.levels.pop(), self.call) {
+            (Some(Level::Merge(merging)), Some(call)) => merging.what(payload).and_then(|what| {
+                // All of its calls are one here.
+                let call = CallId {
+                    sequence: 0,
+                    ..call
+                };
+                let what = (what, stack.hops);
+                let arrival = self.gathers.arrive(call, &merging, what, &engine.limits)?;
+                Ok((merging, arrival))
+            }),
+            _ => Err(Status::invalid_argument("a branch that does not end here")),
+        };
+        match merged {
+            Ok((_, Arrival::Early(early))) => {
+                self.early.push(early);
+                None
+            }
+            Ok((merging, Arrival::Last(results, hops))) => {
+                stack.branch.pop();
+                stack.hops = hops;
+                let place = self.place(*durable);
+                Some(engine.merge(stack, *merging, results, place).await)
+            }
+            Err(status) => {
+                let exception = self.place(*durable).exception(&stack, &status);
+                Some(engine.raise(stack, &exception))
+            }
+        }
+    }
+
+    /// Somebody is to catch an exception.
+    async fn catch(
+        &mut self,
+        stack: Stack,
+        payload: Bytes,
+        durable: Option<DurableId>,
+    ) -> Option<Departures> {
+        let (engine, place) = (&self.home.0, self.place(durable));
+        Some(match Postcard::decode(payload) {
+            Ok(exception) => engine.catch(stack, exception, place).await,
+            Err(error) => {
+                let status = Status::invalid_argument(error.to_string());
+                engine.raise(stack.clone(), &place.exception(&stack, &status))
+            }
+        })
+    }
+
+    fn place(&self, durable: Option<DurableId>) -> Place<'_> {
+        let at = At::Home {
+            caller: &self.caller,
+            call: self.number(),
+            step: self.steps,
+            durable,
+        };
+        Place {
+            at,
+            may_bring: true,
+        }
+    }
+
+    /// The number of the latest call.
+    fn number(&self) -> u64 {
+        self.call.map_or(0, |call| call.sequence)
+    }
+}
+
+impl Waiting {
+    /// Whether it is shown before it comes.
+    fn is_stop(&self) -> bool {
+        match &self.what {
+            What::Leaves(Departure::Hop(hop)) => {
+                let method = hop.0.method.name();
+                ![MERGE.name(), RAISE.name()].contains(&&**method)
+            }
+            What::Leaves(Departure::Failed(_)) => true,
+            What::Leaves(Departure::End(_)) => false,
+            What::Answered(stack, _) => matches!(
+                stack.levels.last(),
+                Some(Level::Run {
+                    function: Runs::Native(_) | Runs::WebAssembly { .. },
+                    ..
+                })
+            ),
+        }
+    }
+}
+
+/// Whether it is the protocol's, of a link that was not executed, or not to its end.
+fn is_broken(status: &Status) -> bool {
+    status.is_not_executed() || status.loss().is_some() || status.code() == Code::Unfinished
+}
+
+impl<T, C> fmt::Debug for Walk<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walk")
+            .field("home", &self.home)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
+}

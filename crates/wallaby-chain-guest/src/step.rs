@@ -121,8 +121,8 @@ pub enum Step {
     Split(Vec<Hop>, Box<Merge>),
     /// It has come to this.
     End(#[serde(serialize_with = "abi::write", deserialize_with = "abi::read")] Vec<u8>),
-    /// Something is said besides: [`log`](Step::log) and [`tell`](Step::tell) make this. Servers of a release before that cannot read
-    /// it.
+    /// Something is said besides: [`log`](Step::log) and [`tell`](Step::tell) make this. Servers of a release before that cannot
+    /// read it.
     Saying(Box<Saying>),
 }
 

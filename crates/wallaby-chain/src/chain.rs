@@ -14,7 +14,7 @@ use wallaby::{
 
 use crate::code::{Code as Brought, Function};
 use crate::running::{Run, Running};
-use crate::stack::{Level, Link, MARK, Runs, Stack, Tail};
+use crate::stack::{Level, Link, MARK, Runs, Stack};
 use crate::state::State;
 use crate::step::Hop;
 use crate::walk::{Home, Walk};
@@ -168,9 +168,10 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// If the chain is too large to travel, or the first arguments cannot be encoded.
     pub fn call(self, caller: Caller) -> Result<Call<One<T>, Chained<C>>, ChainError> {
-        let (payload, continuation) = self.encoded(true, Tail::default())?;
-        let client = caller.at(self.server).continuation(continuation);
-        Ok(client.call_target(Target::raw(self.method, payload)))
+        let first = self.first(true)?;
+        let client = caller.at(first.server.clone());
+        let client = client.continuation(first.continuation()?);
+        Ok(client.call_target(Target::raw(first.method, first.payload)))
     }
 
     /// Makes the call, and hears more of it than its end: what `how` asks for.
@@ -199,9 +200,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// As [`call`](Self::call).
     pub fn run(self, caller: Caller, how: Run) -> Result<Running<T, C>, ChainError> {
-        let (payload, continuation) = self.encoded(true, Tail { asked: how.asked })?;
-        let client = caller.at(self.server).continuation(continuation);
-        Ok(Running::new(client.call_raw(&self.method, payload)))
+        Running::begin(self.first(true)?, caller, how)
     }
 
     /// Walks the chain from here, in place of having it run at its servers: each link is a call of its own by `caller`, and the
@@ -237,15 +236,14 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// If the first arguments cannot be encoded.
     pub fn walk(self, caller: Caller, home: &Home) -> Result<Walk<T, C>, ChainError> {
-        let to = DelegatedRequest::new(self.server, self.method, self.payload?);
-        let mut stack = Stack {
-            levels: self.levels,
-            ..Stack::default()
-        };
-        for code in self.codes {
-            stack.bring(Some(code));
-        }
-        Ok(Walk::new(home.clone(), caller, to, stack))
+        let First {
+            server,
+            method,
+            payload,
+            stack,
+        } = self.first(false)?;
+        let first = (DelegatedRequest::new(server, method, payload), stack);
+        Ok(Walk::new(home.clone(), caller, first, None))
     }
 
     /// Answers a request with what the chain comes to. If the request is itself a link of a chain, that one goes on then, at the
@@ -258,11 +256,12 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         self,
         request: Request<A, C>,
     ) -> Result<Delegation<RawRequest>, ChainError> {
-        match self.encoded(false, Tail::default()) {
-            Ok((payload, continuation)) => {
-                let onward = request
-                    .into_raw()
-                    .forward(self.server, &self.method, payload);
+        let first = self.first(false);
+        let first = first.and_then(|first| Ok((first.continuation()?, first)));
+        match first {
+            Ok((continuation, first)) => {
+                let request = request.into_raw();
+                let onward = request.forward(first.server, &first.method, first.payload);
                 Ok(onward.continuation(continuation))
             }
             Err(error) => {
@@ -272,23 +271,43 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         }
     }
 
-    fn encoded(&self, marked: bool, tail: Tail) -> Result<(Bytes, Bytes), ChainError> {
-        let payload = self.payload.clone()?;
+    fn first(self, marked: bool) -> Result<First, ChainError> {
         let mut stack = Stack {
             marked,
-            hops: 1,
-            levels: self.levels.clone(),
-            tail,
+            levels: self.levels,
             ..Stack::default()
         };
-        for code in &self.codes {
-            stack.bring(Some(code.clone()));
+        for code in self.codes {
+            stack.bring(Some(code));
         }
-        stack.path.push(&self.server);
+        Ok(First {
+            server: self.server,
+            method: self.method,
+            payload: self.payload?,
+            stack,
+        })
+    }
+}
+
+/// The first request of a chain.
+#[derive(Debug, Clone)]
+pub(crate) struct First {
+    pub(crate) server: Address,
+    pub(crate) method: Arc<MethodDefinition>,
+    pub(crate) payload: Bytes,
+    /// Where the chain is before it leaves.
+    pub(crate) stack: Stack,
+}
+
+impl First {
+    /// What goes along with it.
+    pub(crate) fn continuation(&self) -> Result<Bytes, ChainError> {
+        let mut stack = self.stack.clone();
+        stack.advance(&self.server);
         let bytes = stack.to_bytes();
         let bytes = bytes.map_err(|error| CodecError::new("chain", error.to_string()))?;
         match Continuation::new(bytes.clone()) {
-            Ok(_) => Ok((payload, bytes)),
+            Ok(_) => Ok(bytes),
             Err(error) => Err(ChainError::TooLarge(error.to_string())),
         }
     }
@@ -304,6 +323,9 @@ pub enum ChainError {
     /// Its functions and states are too much to travel with a request.
     #[error("the chain's functions and states are {0}")]
     TooLarge(String),
+    /// Its first link is at a server that has a name, and nobody knows whom that stands for ([`Run::home`]).
+    #[error("{0}")]
+    NoServers(String),
 }
 
 impl From<ChainError> for Status {
@@ -311,6 +333,7 @@ impl From<ChainError> for Status {
         let code = match error {
             ChainError::Codec(_) => Code::Internal,
             ChainError::TooLarge(_) => Code::ResourceExhausted,
+            ChainError::NoServers(_) => Code::NotFound,
         };
         Self::new(code, error.to_string())
     }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use wallaby::codec::{Codec, Postcard};
 use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
-use wallaby::{Builder, HandlerFuture, RawRequest, SendError, Service, Status};
+use wallaby::{Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status};
 
 use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
 use crate::exception::Exception;
-use crate::gather::{Arrival, Gathers};
+use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
+use crate::records::{Claim, Look, Outcome, Records};
 use crate::runtime::{CodeLimits, Codes, Runtime};
 use crate::stack::{Level, Merging, Stack};
 use crate::state::{Answer, State};
@@ -42,6 +43,13 @@ pub struct Limits {
     pub merge_bytes: usize,
     /// How long a branch that has arrived waits for the others. Default one minute.
     pub merge_wait: Duration,
+    /// Links of which it is known for a while what they have come to, for chains that may be made again
+    /// ([`Run::retries`](crate::Run::retries)): of more, the oldest are forgotten. So many again may run. Default 4,096.
+    pub records: usize,
+    /// Bytes that these have come to, all together. Default 64 MiB.
+    pub record_bytes: usize,
+    /// For how long it is known. Default one minute.
+    pub record_life: Duration,
     /// Bytes of what functions log and tell in one step, each line and value with 16 more. Default 64 KiB.
     pub said: usize,
     /// Code that clients bring.
@@ -58,6 +66,9 @@ impl Default for Limits {
             merges: 1024,
             merge_bytes: 64 << 20,
             merge_wait: Duration::from_secs(60),
+            records: 4096,
+            record_bytes: 64 << 20,
+            record_life: Duration::from_secs(60),
             said: 64 << 10,
             code: CodeLimits::default(),
         }
@@ -140,6 +151,31 @@ impl Chains {
         self
     }
 
+    /// The name that these servers have for chains which come through here: what goes on to `service://NAME` goes to one of them,
+    /// and a branch's merge to one for all branches. Where a chain is made again ([`Run::retries`](crate::Run::retries)), it is
+    /// one that the chain was not lost at, if there is another. What that one had begun, the other one does from the beginning,
+    /// so name servers whose methods may run twice, or that have one memory of what was done (`docs/extending.md`).
+    ///
+    /// ```
+    /// use wallaby::{Address, Servers};
+    /// use wallaby_chain::{Chains, Hop, State, Step};
+    /// # #[wallaby::service(package = "example")]
+    /// # trait Ads { async fn pick(topic: String) -> String; }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let agencies = Servers::new(["tcp://10.0.0.2:4000", "tcp://10.0.0.3:4000"].map(|at| at.parse::<Address>().unwrap()))?;
+    /// let ads: Address = "service://ads".parse()?;
+    /// let chains = Chains::new().servers("ads", agencies).function("advertise", move |_, mail| {
+    ///     Ok(Hop::to(&ads, &ads::PICK, (mail.read::<String>()?,)).into())
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn servers(mut self, name: &str, servers: Servers) -> Self {
+        self.engine.names.insert(name.to_owned(), servers);
+        self
+    }
+
     /// What chains may use up here.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.engine.limits = limits;
@@ -188,12 +224,13 @@ impl Chains {
             engine,
             policy,
             gathers: Arc::default(),
+            records: Arc::default(),
         })
     }
 
-    /// The same functions for who walks chains itself, in place of having servers run them: see [`Chain::walk`](crate::Chain::walk).
-    /// Code that comes along with a chain runs there if there is a runtime ([`code`](Self::code)): it is the caller's own, so
-    /// nobody's leave is asked.
+    /// The same functions for who walks chains itself, in place of having servers run them: see
+    /// [`Chain::walk`](crate::Chain::walk). Code that comes along with a chain runs there if there is a runtime
+    /// ([`code`](Self::code)): it is the caller's own, so nobody's leave is asked.
     pub fn at_home(self) -> Home {
         Home::new(self.engine().0)
     }
@@ -224,6 +261,7 @@ struct Admitting {
     engine: Arc<Engine>,
     policy: Option<Box<Policy>>,
     gathers: Arc<Gathers>,
+    records: Arc<Records>,
 }
 
 impl Interceptor for Admitting {
@@ -252,6 +290,7 @@ impl Admitting {
         let place = Place {
             at: At::Server(request),
             may_bring,
+            durable: None,
         };
         if let Some(allows) = &self.policy
             && !allows(request)
@@ -275,12 +314,14 @@ impl Admitting {
         };
         let may_wait = turn.may_wait(&self.engine);
         let (engine, request) = (Arc::clone(&self.engine), request.clone());
+        let records = Arc::clone(&self.records);
         let mut admission = Box::pin(async move {
             let place = Place {
                 at: At::Server(&request),
                 may_bring,
+                durable: None,
             };
-            turn.take(&engine, place).await
+            turn.take(&engine, &records, (&request, place)).await
         });
         let mut cx = Context::from_waker(Waker::noop());
         match may_wait {
@@ -303,7 +344,7 @@ impl Admitting {
         };
         let arrival = merging.what(request.payload()).and_then(|what| {
             let limits = &self.engine.limits;
-            let (call, what) = (request.call_id(), (what, stack.hops));
+            let (call, what) = (request.call_id(), (what, stack.hops, request.durable_id()));
             self.gathers.arrive(call, &merging, what, limits)
         });
         match arrival {
@@ -317,10 +358,10 @@ impl Admitting {
                     }
                 })))
             }
-            Ok(Arrival::Last(results, hops)) => {
+            Ok(Arrival::Last(gathered)) => {
                 stack.branch.pop();
-                stack.hops = hops;
-                Ok(Turn::Merge(stack, merging, results))
+                stack.hops = gathered.hops;
+                Ok(Turn::Merge(stack, merging, gathered))
             }
             Err(status) => refuse(&stack, &status),
         }
@@ -332,7 +373,7 @@ enum Turn {
     /// Its link runs, if what comes then can.
     Link(Stack),
     /// A function merges.
-    Merge(Stack, Box<Merging>, Vec<Result<Answer, Exception>>),
+    Merge(Stack, Box<Merging>, Gathered),
     /// A function catches.
     Catch(Stack, Exception),
 }
@@ -347,10 +388,22 @@ impl Turn {
         }
     }
 
-    async fn take(self, engine: &Arc<Engine>, place: Place<'_>) -> Admission {
+    async fn take(
+        self,
+        engine: &Arc<Engine>,
+        records: &Arc<Records>,
+        (request, place): (&Incoming, Place<'_>),
+    ) -> Admission {
         let stack = match self {
             Self::Link(stack) => stack,
-            Self::Merge(stack, merging, results) => {
+            Self::Merge(
+                stack,
+                merging,
+                Gathered {
+                    results, durable, ..
+                },
+            ) => {
+                let place = Place { durable, ..place };
                 let departures = engine.merge(stack, *merging, results, place).await;
                 return replay(engine.depart(departures, place));
             }
@@ -359,16 +412,56 @@ impl Turn {
                 return replay(engine.depart(departures, place));
             }
         };
-        match engine.check(&stack, place).await {
-            Ok(()) => Admission::around(Link {
+        let known = match engine.check(&stack, place).await {
+            Ok(()) => known(records, &stack, request, &engine.limits).await,
+            Err(status) => Err(status),
+        };
+        match known {
+            Ok(Known::Outcome(outcome)) => {
+                let departures = engine.follow(stack, *outcome, place).await;
+                replay(engine.depart(departures, place))
+            }
+            Ok(Known::Nothing(claim)) => Admission::around(Link {
                 engine: Arc::clone(engine),
                 phase: Mutex::new(Phase::Waits),
+                claim: Mutex::new(claim),
                 stack,
                 may_bring: place.may_bring,
             }),
             Err(status) => {
                 let exception = place.exception(&stack, &status);
                 replay(engine.depart(engine.raise(stack, &exception), place))
+            }
+        }
+    }
+}
+
+/// What a record says of a link.
+enum Known {
+    Outcome(Box<Outcome>),
+    /// It is to run, and this is where it says what it has come to, if that is to be kept.
+    Nothing(Option<Claim>),
+}
+
+/// What is known of a link, when another request under its name does not run any more.
+async fn known(
+    records: &Arc<Records>,
+    stack: &Stack,
+    request: &Incoming,
+    limits: &Limits,
+) -> Result<Known, Status> {
+    let durable: Option<DurableId> = request.durable_id();
+    let (true, Some(id)) = (stack.tail.asked.record, durable) else {
+        return Ok(Known::Nothing(None));
+    };
+    let payload = request.payload();
+    loop {
+        match records.look(id, (request.method(), &payload), limits)? {
+            Look::New(claim) => return Ok(Known::Nothing(Some(claim))),
+            Look::Full => return Ok(Known::Nothing(None)),
+            Look::Done(outcome) => return Ok(Known::Outcome(Box::new(outcome))),
+            Look::Runs(mut until) => {
+                let _ended = until.changed().await;
             }
         }
     }
@@ -393,6 +486,8 @@ fn replay(mut intents: Vec<Intent>) -> Admission {
 struct Link {
     engine: Arc<Engine>,
     phase: Mutex<Phase>,
+    /// Where it says what it has come to.
+    claim: Mutex<Option<Claim>>,
     stack: Stack,
     may_bring: bool,
 }
@@ -439,25 +534,26 @@ impl Link {
         exit: &Exit,
     ) -> impl Future<Output = Vec<Intent>> + Send + use<> {
         let (engine, stack) = (Arc::clone(&self.engine), self.stack.clone());
+        if let Some(outcome) = &by {
+            let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(claim) = claim.take() {
+                claim.done(outcome, &engine.limits);
+            }
+        }
         let (exit, may_bring) = (exit.clone(), self.may_bring);
         async move {
             let place = Place {
                 at: At::Server(&exit),
                 may_bring,
+                durable: None,
             };
-            let departures = match by {
-                None => return Vec::new(),
-                Some(Ok(Intent::Answer { payload, .. })) => {
-                    engine.go_on(stack, Ok(Step::End(payload)), place).await
+            match by {
+                None => Vec::new(),
+                Some(outcome) => {
+                    let departures = engine.follow(stack, outcome, place).await;
+                    engine.depart(departures, place)
                 }
-                Some(Ok(Intent::Delegation { to, .. })) => engine.hand_on(stack, to, place),
-                Some(Ok(other)) => return vec![other],
-                Some(Err(status)) => {
-                    let exception = place.exception(&stack, &status);
-                    engine.raise(stack, &exception)
-                }
-            };
-            engine.depart(departures, place)
+            }
         }
     }
 }

@@ -112,6 +112,7 @@ impl Engine {
         let encode = |(departure, name)| match departure {
             Departure::Hop(hop) => {
                 let (mut to, stack) = *hop;
+                to.server = self.resolve(&to.server, &stack, place)?;
                 self.put(stack, &mut to)?;
                 let options = to.options_mut();
                 options.durable = options.durable.or(name);

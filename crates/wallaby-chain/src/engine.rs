@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby::codec::{Codec, Postcard, Raw};
-use wallaby::intercept::DelegatedRequest;
-use wallaby::{Address, Code, Many, Method, MethodDefinition, Status};
+use wallaby::intercept::{DelegatedRequest, Intent};
+use wallaby::{Address, Code, Many, Method, MethodDefinition, Servers, Status};
 
 use crate::chains::Limits;
 use crate::code::Hash;
@@ -28,6 +28,9 @@ pub(crate) static MERGE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("walla
 /// A chain that was started here has come to this exception.
 pub(crate) static RAISE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/raise");
 
+/// The scheme of names that stand for several servers.
+const SERVICE: &str = "service";
+
 /// A function that is registered here.
 pub(crate) type Native<Input> = Arc<dyn Fn(State, Input) -> Result<Step, Status> + Send + Sync>;
 
@@ -40,6 +43,8 @@ pub(crate) struct Engine {
     pub(crate) functions: Natives<Answer>,
     pub(crate) merging: Natives<Vec<Answer>>,
     pub(crate) catching: Natives<Exception>,
+    /// Whom names of servers stand for.
+    pub(crate) names: HashMap<String, Servers>,
     pub(crate) limits: Limits,
     /// None if it runs no code that clients bring.
     pub(crate) codes: Option<Codes>,
@@ -114,6 +119,45 @@ impl Engine {
         }
         let module = codes.find(hash, stack.code(hash), place).await?;
         Ok((codes, module))
+    }
+
+    /// A link has come to this.
+    pub(crate) async fn follow(
+        &self,
+        stack: Stack,
+        outcome: Result<Intent, Status>,
+        place: Place<'_>,
+    ) -> Departures {
+        let status = match outcome {
+            Ok(Intent::Answer { payload, .. }) => {
+                return self.go_on(stack, Ok(Step::End(payload)), place).await;
+            }
+            Ok(Intent::Delegation { to, .. }) => return self.hand_on(stack, to, place),
+            Ok(Intent::Status(status)) => *status,
+            Ok(_) => Status::internal("a link has sent what no chain can go on by"),
+            Err(status) => status,
+        };
+        let exception = place.exception(&stack, &status);
+        self.raise(stack, &exception)
+    }
+
+    /// The server itself, or the one that its name stands for now (`service://NAME`): one of those that the chain is not to avoid,
+    /// if there is any.
+    pub(crate) fn resolve(
+        &self,
+        server: &Address,
+        stack: &Stack,
+        place: Place<'_>,
+    ) -> Result<Address, Status> {
+        let name = match server {
+            Address::Other(other) if other.scheme() == SERVICE => other.text(),
+            _ => return Ok(server.clone()),
+        };
+        let servers = self.names.get(name).ok_or_else(|| {
+            let here = place.here();
+            Status::not_found(format!("no servers are known as {name:?} {here}"))
+        })?;
+        Ok(servers.pick_but(&stack.tail.avoid))
     }
 
     /// The answer of a link is as the end of a chain: it goes to the function on top, and the result of that one to the next.
@@ -224,12 +268,13 @@ impl Engine {
             return Err(Status::resource_exhausted(message));
         }
         let of = u32::try_from(count).unwrap_or(u32::MAX);
+        let at = self.resolve(&merge.at, stack, place)?; // one for all
         let branches = (1..).zip(branches).map(|(number, hop)| {
             let mut stack = stack.clone();
             stack.branch.push(number);
             stack.bring(merge.code.clone());
             stack.levels.push(Level::Merge(Box::new(Merging {
-                at: merge.at.clone(),
+                at: at.clone(),
                 function: merge.function.clone(),
                 state: merge.state.clone(),
                 split: place.split(),

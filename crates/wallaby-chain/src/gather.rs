@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use wallaby::{CallId, Status};
+use wallaby::{CallId, DurableId, Status};
 
 use crate::chains::Limits;
 use crate::exception::Exception;
@@ -32,16 +32,28 @@ struct Gather {
     arrived: Vec<Option<Arrived>>,
     bytes: usize,
     hops: u32,
+    /// Of the first branch.
+    durable: Option<DurableId>,
     /// Those that have arrived before wait until all have.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 /// What becomes of a branch that has arrived.
 pub(crate) enum Arrival {
-    /// It is the last one: here are all, in the order of their numbers, and how many hops the longest has made.
-    Last(Vec<Arrived>, u32),
+    /// It is the last one.
+    Last(Gathered),
     /// Others are still on their way.
     Early(Waiting),
+}
+
+/// All branches of a split.
+pub(crate) struct Gathered {
+    /// In the order of their numbers.
+    pub(crate) results: Vec<Arrived>,
+    /// How many hops the longest has made.
+    pub(crate) hops: u32,
+    /// The name of the first one's request, if it has any: so what comes then has the same names whoever is the last.
+    pub(crate) durable: Option<DurableId>,
 }
 
 /// A branch that waits for the others. If it does not any more before they are there, nobody does.
@@ -59,7 +71,7 @@ impl Gathers {
         self: &Arc<Self>,
         call: CallId,
         merging: &Merging,
-        (what, hops): (Arrived, u32),
+        (what, hops, durable): (Arrived, u32, Option<DurableId>),
         limits: &Limits,
     ) -> Result<Arrival, Status> {
         let Merging { number, of, .. } = *merging;
@@ -73,6 +85,7 @@ impl Gathers {
             arrived: vec![None; of as usize],
             bytes: 0,
             hops: 0,
+            durable: None,
             waiting: Vec::new(),
         });
         let Some(slot @ None) = gather.arrived.get_mut(index) else {
@@ -83,6 +96,9 @@ impl Gathers {
         };
         *slot = Some(what);
         gather.hops = gather.hops.max(hops);
+        if number == 1 {
+            gather.durable = durable;
+        }
         if gather.arrived.iter().any(Option::is_none) {
             let (told, all) = oneshot::channel();
             gather.waiting.push(told);
@@ -101,7 +117,11 @@ impl Gathers {
             let _ = told.send(());
         }
         let results = gather.arrived.into_iter().flatten().collect();
-        Ok(Arrival::Last(results, gather.hops))
+        Ok(Arrival::Last(Gathered {
+            results,
+            hops: gather.hops,
+            durable: gather.durable,
+        }))
     }
 
     /// What is said then.
@@ -177,7 +197,9 @@ mod tests {
             raised: false,
         };
         let answer = Answer(vec![number as u8].into());
-        gathers.arrive(call, &merging, (Ok(answer), number), &Limits::default())
+        let durable = Some(DurableId::new(7, u64::from(number)));
+        let what = (Ok(answer), number, durable);
+        gathers.arrive(call, &merging, what, &Limits::default())
     }
 
     fn early(arrival: Result<Arrival, Status>) -> Waiting {
@@ -202,9 +224,11 @@ mod tests {
         }
         let third = early(arrive(&gathers, 3, 3));
         assert_eq!(gathers.lock().bytes, 2);
-        let Ok(Arrival::Last(all, hops)) = arrive(&gathers, 1, 3) else {
+        let Ok(Arrival::Last(all)) = arrive(&gathers, 1, 3) else {
             panic!("all are there");
         };
+        assert_eq!(all.durable, Some(DurableId::new(7, 1)));
+        let (all, hops) = (all.results, all.hops);
         let all: Vec<u8> = all
             .iter()
             .flatten()

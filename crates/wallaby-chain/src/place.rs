@@ -11,6 +11,8 @@ pub(crate) struct Place<'a> {
     pub(crate) at: At<'a>,
     /// Who has sent the chain here may bring code.
     pub(crate) may_bring: bool,
+    /// From which the names of what leaves follow, in place of the request's.
+    pub(crate) durable: Option<DurableId>,
 }
 
 #[derive(Clone, Copy)]
@@ -24,7 +26,6 @@ pub(crate) enum At<'a> {
         call: u64,
         /// How many steps were taken before.
         step: u64,
-        durable: Option<DurableId>,
     },
 }
 
@@ -43,10 +44,10 @@ impl Place<'_> {
 
     /// From which the names of what leaves follow.
     pub(crate) fn durable_id(&self) -> Option<DurableId> {
-        match self.at {
+        self.durable.or_else(|| match self.at {
             At::Server(request) => request.durable_id(),
-            At::Home { durable, .. } => durable,
-        }
+            At::Home { .. } => None,
+        })
     }
 
     /// What tells a split here from others of the same call.

@@ -1,42 +1,84 @@
-//! A chain that runs, for who has started it and wants to hear of it before its end.
+//! A chain that runs, for who has started it: it hears of it before its end, and has it made again when it is lost.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::hash::BuildHasher;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use wallaby::codec::{Codec, CodecError, Postcard};
+use wallaby::extension::sleep;
+use wallaby::intercept::DelegatedRequest;
+use wallaby::{
+    Address, CallError, Caller, DurableId, Failure, RawAnswer, RawCall, RequestId, Trace,
+};
 
-use wallaby::{CallError, Failure, RawAnswer, RawCall, Trace};
-
-use crate::chain::Chained;
+use crate::chain::{ChainError, Chained, First};
 use crate::said::{Line, Message, Told};
-use crate::stack::Asked;
+use crate::stack::{Asked, MOST_AVOIDED};
 use crate::state::Answer;
+use crate::walk::{Home, Walk, is_broken};
 
-/// What who starts a chain wants of it besides its end ([`Chain::run`](crate::Chain::run)). Servers send it only then: it costs a
-/// message for each step that says anything.
-#[derive(Debug, Clone, Copy, Default)]
+/// How long is waited before a chain is made again for the first time, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Of so many steps it is known that they have been heard of.
+const MOST_HEARD: usize = 4096;
+
+/// How a chain is run ([`Chain::run`](crate::Chain::run)): what is heard of it besides its end, and what becomes of it if it is
+/// lost.
+#[derive(Debug, Clone, Default)]
 #[must_use = "it does nothing until a chain is run by it"]
 pub struct Run {
-    pub(crate) asked: Asked,
+    asked: Asked,
+    retries: u32,
+    home: Option<Home>,
 }
 
 impl Run {
-    /// Nothing but the end.
+    /// Nothing is heard but the end, and it is made once.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The lines that functions log ([`Step::log`](crate::Step::log)). Those that nobody wants are logged by their servers, for
-    /// debugging.
+    /// The lines that functions log ([`Step::log`](crate::Step::log)) are heard. It costs a message for each step that says
+    /// anything. Those that nobody wants are logged by their servers, for debugging.
     pub fn lines(mut self) -> Self {
         self.asked.lines = true;
         self
     }
 
-    /// The values that functions tell ([`Step::tell`](crate::Step::tell)). Those that nobody wants are dropped.
+    /// The values that functions tell ([`Step::tell`](crate::Step::tell)) are heard, at the same price. Those that nobody wants are
+    /// dropped.
     pub fn told(mut self) -> Self {
         self.asked.told = true;
+        self
+    }
+
+    /// A chain that is lost on its way is made again, so many times at most, as long as there is time: because a server cannot be
+    /// reached, has died, or was closed. Servers keep for a while what its links have come to, and do not run them again
+    /// ([`Limits::records`](crate::Limits::records)); only a link that was lost in the middle, or whose server has forgotten it
+    /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. A chain
+    /// that ends by an exception is not made again.
+    ///
+    /// All servers on the way need to be of a release that knows this; an older one refuses.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self.asked.record = retries > 0;
+        self
+    }
+
+    /// What is known here: the names of servers ([`Chains::servers`](crate::Chains::servers)) that the first link may have, and
+    /// functions. If the chain is lost for the last time that it was made, it is [walked](crate::Chain::walk) from here, without
+    /// what its links have come to already. Either it comes to its end so, or it is known which link breaks it
+    /// ([`Running::broken`]).
+    pub fn home(mut self, home: &Home) -> Self {
+        self.home = Some(home.clone());
         self
     }
 }
@@ -49,64 +91,281 @@ pub enum Event<T> {
     Line(Line),
     /// A function has told this.
     Told(Told),
-    /// The chain has come to this. Nothing of it is still on its way but for what branches have said that were not waited for.
+    /// The chain has come to this. What its hosts have said before may still be on its way: who wants all of it reads on.
     End(T),
+}
+
+/// A link that breaks its chain: it cannot be called, or is lost whenever it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BrokenLink {
+    /// Which one of those that were called, from 1.
+    pub number: u32,
+    /// Its server.
+    pub server: Address,
+    /// Its method.
+    pub method: Arc<str>,
+}
+
+impl fmt::Display for BrokenLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            number,
+            server,
+            method,
+        } = self;
+        write!(f, "link {number}, {method} at {server}")
+    }
 }
 
 /// A chain that runs: a stream of what it says, and its end. Dropping it gives the chain up.
 ///
-/// What the functions of one step have said comes in its order. What different hosts say comes as it comes: hosts send it to who has
-/// started the chain, not along the chain.
+/// What the functions of one step have said comes in its order. What different hosts say comes as it comes: hosts send it to who
+/// has started the chain, not along the chain.
 #[must_use = "a chain that is dropped is given up"]
 pub struct Running<T, C = Postcard> {
-    call: RawCall,
+    start: Box<Start>,
+    now: Now<T>,
     /// What one message has brought and nobody has taken yet.
     heard: VecDeque<Event<T>>,
+    attempts: u32,
+    broken: Option<BrokenLink>,
     codec: PhantomData<fn() -> C>,
 }
 
-impl<T, C> Running<T, C>
-where
-    C: Codec<T>,
-{
-    pub(crate) fn new(call: RawCall) -> Self {
-        Self {
-            call,
-            heard: VecDeque::new(),
-            codec: PhantomData,
+/// What it takes to make a chain again.
+struct Start {
+    first: First,
+    caller: Caller,
+    how: Run,
+    /// The name under which it is.
+    durable: DurableId,
+    until: Instant,
+    /// Branches and hops of which all has been heard.
+    heard: HashSet<(String, u32)>,
+}
+
+/// What a chain that runs does now.
+enum Now<T> {
+    Runs(RawCall),
+    /// It is made again then.
+    Waits(Instant),
+    Walks(Walking<T>),
+    Over,
+}
+
+/// A chain that was walked did not come to its end.
+struct Broken {
+    error: CallError,
+    /// Where, if it is a link that cannot be called.
+    link: Option<BrokenLink>,
+}
+
+/// A chain that is walked by a task of its own.
+struct Walking<T> {
+    events: mpsc::Receiver<Result<Event<T>, Broken>>,
+    task: AbortHandle,
+}
+
+impl<T> Drop for Walking<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Start {
+    fn call(&self) -> Result<RawCall, ChainError> {
+        let mut first = self.first.clone();
+        if let Some(home) = &self.how.home {
+            let resolved = home.resolve(&first.server, &first.stack, &self.caller);
+            first.server =
+                resolved.map_err(|status| ChainError::NoServers(status.message().to_owned()))?;
         }
+        let client = self.caller.clone().at(first.server.clone());
+        let client = client.continuation(first.continuation()?);
+        let client = match self.how.retries {
+            0 => client,
+            _ => client.durable(self.durable).deadline(self.left()),
+        };
+        Ok(client.call_raw(&first.method, first.payload))
     }
 
-    /// Waits for what comes next; `None` when the chain is over and all has come.
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether a step of an attempt before has said the same.
+    fn has_heard(&self, chain: &str, hop: u32) -> bool {
+        self.heard.contains(&step(chain, hop))
+    }
+
+    /// The same, and from now on it has.
+    fn hears_again(&mut self, chain: &str, hop: u32) -> bool {
+        let known = self.has_heard(chain, hop);
+        if self.how.retries > 0 && self.heard.len() < MOST_HEARD {
+            self.heard.insert(step(chain, hop));
+        }
+        known
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
+    pub(crate) fn begin(mut first: First, caller: Caller, how: Run) -> Result<Self, ChainError> {
+        first.stack.tail.asked = how.asked;
+        // Nobody can guess it, so nobody else can ask servers for what the links have come to.
+        let id = RandomState::new();
+        let start = Box::new(Start {
+            durable: DurableId::new(id.hash_one("client"), id.hash_one("sequence")),
+            until: Instant::now() + caller.time().min(Duration::from_secs(365 * 86_400)),
+            first,
+            caller,
+            how,
+            heard: HashSet::new(),
+        });
+        let now = Now::Runs(start.call()?);
+        Ok(Self {
+            start,
+            now,
+            heard: VecDeque::new(),
+            attempts: 1,
+            broken: None,
+            codec: PhantomData,
+        })
+    }
+
+    /// Waits for what comes next; `None` when the chain is over and all has come. What the chain has said before it was lost is
+    /// not said again when it is made again.
     ///
     /// # Errors
     ///
-    /// As of the chain's call: the exception that nobody has caught, as a status, or why the call failed.
+    /// As of the chain's call: the exception that nobody has caught, as a status, or why the call failed; of a chain that was made
+    /// several times the last one.
     pub async fn next(&mut self) -> Option<Result<Event<T>, CallError>> {
         loop {
             if let Some(event) = self.heard.pop_front() {
                 return Some(Ok(event));
             }
-            let RawAnswer {
-                request, payload, ..
-            } = match self.call.next().await? {
-                Ok(answer) => answer,
-                Err(error) => return Some(Err(error)),
-            };
-            let read = match Message::read(&payload) {
-                None => {
-                    Chained::<C>::decode(payload).map(|end| self.heard.push_back(Event::End(end)))
+            let error = match &mut self.now {
+                Now::Over => return None,
+                Now::Waits(until) => {
+                    sleep(until.saturating_duration_since(Instant::now())).await;
+                    self.attempts += 1;
+                    match self.start.call() {
+                        Ok(call) => self.now = Now::Runs(call),
+                        // It was small enough before it had anybody to avoid.
+                        Err(error) => {
+                            return Some(Err(
+                                self.fail(CodecError::new("chain", error.to_string()))
+                            ));
+                        }
+                    }
+                    continue;
                 }
-                Some(Ok(message)) => {
-                    self.heard.extend(events(message));
-                    Ok(())
-                }
-                Some(Err(error)) => Err(CodecError::new("chain", error.to_string())),
+                Now::Runs(call) => match call.next().await {
+                    None => {
+                        self.now = Now::Over;
+                        continue;
+                    }
+                    Some(Ok(answer)) => match self.read(answer) {
+                        Ok(()) => continue,
+                        Err(error) => return Some(Err(error)),
+                    },
+                    Some(Err(error)) => error,
+                },
+                Now::Walks(walking) => match walking.events.recv().await {
+                    Some(Ok(event)) => {
+                        let is_known = match &event {
+                            Event::Line(line) => self.start.has_heard(&line.chain, line.hop),
+                            Event::Told(told) => self.start.has_heard(&told.chain, told.hop),
+                            Event::End(_) => false,
+                        };
+                        if is_known {
+                            continue;
+                        }
+                        return Some(Ok(event));
+                    }
+                    Some(Err(Broken { error, link })) => {
+                        self.broken = link;
+                        self.now = Now::Over;
+                        return Some(Err(error));
+                    }
+                    None => {
+                        self.now = Now::Over;
+                        continue;
+                    }
+                },
             };
-            if let Err(error) = read {
-                return Some(Err(CallError::Decode { request, error }));
+            if !self.makes_again(&error) {
+                return Some(Err(error));
             }
         }
+    }
+
+    /// Takes what a message brings.
+    fn read(&mut self, answer: RawAnswer) -> Result<(), CallError> {
+        let RawAnswer {
+            request, payload, ..
+        } = answer;
+        let wrong = |error| CallError::Decode { request, error };
+        let Some(message) = Message::read(&payload) else {
+            let end = Chained::<C>::decode(payload).map_err(wrong)?;
+            self.heard.push_back(Event::End(end));
+            return Ok(());
+        };
+        let message =
+            message.map_err(|error| wrong(CodecError::new("chain", error.to_string())))?;
+        if !self.start.hears_again(&message.chain, message.hop) {
+            self.heard.extend(events(message));
+        }
+        Ok(())
+    }
+
+    /// Whether the chain goes on though it was lost by this.
+    fn makes_again(&mut self, error: &CallError) -> bool {
+        let start = &mut self.start;
+        if start.how.retries == 0 || !is_lost(error) || start.left().is_zero() {
+            return false;
+        }
+        let avoid = &mut start.first.stack.tail.avoid;
+        if let Some(server) = error.server()
+            && !avoid.contains(server)
+        {
+            avoid.truncate(MOST_AVOIDED - 1);
+            avoid.insert(0, server.clone());
+        }
+        if self.attempts <= start.how.retries {
+            let pause = PAUSE.0 * 2u32.saturating_pow(self.attempts - 1);
+            self.now = Now::Waits(Instant::now() + pause.min(PAUSE.1).min(start.left()));
+            return true;
+        }
+        let Some(home) = &start.how.home else {
+            return false;
+        };
+        let (
+            First {
+                server,
+                method,
+                payload,
+                stack,
+            },
+            home,
+        ) = (start.first.clone(), home.clone());
+        let mut stack = stack;
+        stack.marked = false;
+        let first = (DelegatedRequest::new(server, method, payload), stack);
+        let caller = start.caller.clone().deadline(start.left());
+        let walk = Walk::<T, C>::new(home, caller, first, Some(start.durable));
+        let (told, events) = mpsc::channel(16);
+        let task = tokio::spawn(tell(walk, told, error.clone())).abort_handle();
+        self.now = Now::Walks(Walking { events, task });
+        true
+    }
+
+    /// It is over by this.
+    fn fail(&mut self, error: CodecError) -> CallError {
+        self.now = Now::Over;
+        let request = RequestId::FIRST;
+        CallError::Decode { request, error }
     }
 
     /// Waits for what the chain comes to. What else it says is not looked at.
@@ -125,9 +384,63 @@ where
         }
     }
 
-    /// The tree of hops, as far as it is known now.
-    pub fn trace(&self) -> Trace {
-        self.call.trace()
+    /// How many times the chain was made; that it is walked at last does not count.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The link that breaks the chain, if it was walked at last ([`Run::home`]) and one does.
+    pub fn broken(&self) -> Option<&BrokenLink> {
+        self.broken.as_ref()
+    }
+
+    /// The tree of hops of the latest call, as far as it is known now; `None` where there is none.
+    pub fn trace(&self) -> Option<Trace> {
+        match &self.now {
+            Now::Runs(call) => Some(call.trace()),
+            _ => None,
+        }
+    }
+}
+
+/// Which step it is, whatever the number of the call.
+fn step(chain: &str, hop: u32) -> (String, u32) {
+    let (_, branch) = chain.split_once('.').unwrap_or_default();
+    (branch.to_owned(), hop)
+}
+
+/// Whether a chain has ended by this without coming to its end, in a way that it may not come to again.
+fn is_lost(error: &CallError) -> bool {
+    match error {
+        CallError::Failed(failure) => {
+            matches!(failure, Failure::Lost(_) | Failure::NotSent { .. })
+        }
+        CallError::Status(status) => is_broken(status),
+        _ => false,
+    }
+}
+
+/// Walks a chain that was lost by this, and tells of it.
+async fn tell<T, C: Codec<T>>(
+    mut walk: Walk<T, C>,
+    told: mpsc::Sender<Result<Event<T>, Broken>>,
+    lost: CallError,
+) {
+    while let Some(events) = walk.step().await {
+        let events = match events {
+            Ok(events) => events,
+            Err(error) => {
+                let error = if walk.is_unable() { lost } else { error };
+                let link = walk.broken();
+                let _gone = told.send(Err(Broken { error, link })).await;
+                return;
+            }
+        };
+        for event in events {
+            if told.send(Ok(event)).await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -164,6 +477,13 @@ pub(crate) fn events<T>(message: Message) -> impl Iterator<Item = Event<T>> {
 
 impl<T, C> fmt::Debug for Running<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Running").field(&self.call).finish()
+        let call = match &self.now {
+            Now::Runs(call) => Some(call),
+            _ => None,
+        };
+        f.debug_struct("Running")
+            .field("call", &call)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
     }
 }

@@ -21,6 +21,9 @@ const VERSION: u8 = 3;
 /// The same with a [`Tail`] behind it.
 const WITH_TAIL: u8 = 4;
 
+/// So many servers a chain avoids at most.
+pub(crate) const MOST_AVOIDED: usize = 4;
+
 /// What stands before the last answer of a chain, so that nobody takes the answer of a link for it.
 pub(crate) const MARK: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x01, 0x9e];
 
@@ -42,11 +45,14 @@ pub(crate) struct Stack {
     pub(crate) tail: Tail,
 }
 
-/// What holds for all hops, if anything is said. Servers that do not know it refuse the chain, and those of an older release get one
-/// without it.
+/// What holds for all hops, if anything is said. Servers that do not know it refuse the chain, and those of an older release get
+/// one without it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tail {
     pub(crate) asked: Asked,
+    /// Servers that an attempt before was lost at; travels only where links are to be recorded.
+    #[serde(skip)]
+    pub(crate) avoid: Vec<Address>,
 }
 
 /// What who has started the chain wants of all servers.
@@ -57,6 +63,8 @@ pub(crate) struct Asked {
     pub(crate) told: bool,
     /// The lines that they log.
     pub(crate) lines: bool,
+    /// Records of what links come to: the chain may be made again.
+    pub(crate) record: bool,
     /// What other releases may ask for: a server that does not know it cannot do it.
     other: u8,
 }
@@ -77,14 +85,16 @@ impl From<u8> for Asked {
         Self {
             told: bits & 1 != 0,
             lines: bits & 2 != 0,
-            other: bits & !3,
+            record: bits & 4 != 0,
+            other: bits & !7,
         }
     }
 }
 
 impl From<Asked> for u8 {
     fn from(asked: Asked) -> Self {
-        Self::from(asked.told) | Self::from(asked.lines) << 1 | asked.other
+        let (told, lines) = (Self::from(asked.told), Self::from(asked.lines));
+        told | lines << 1 | Self::from(asked.record) << 2 | asked.other
     }
 }
 
@@ -252,6 +262,21 @@ impl Stack {
         });
     }
 
+    /// What has a server record what a link comes to, and answer its caller; nothing if nobody wants records.
+    pub(crate) fn recorded(&self) -> Option<Bytes> {
+        if !self.tail.asked.record {
+            return None;
+        }
+        let record = Self {
+            hops: self.hops,
+            path: self.path.clone(),
+            branch: self.branch.clone(),
+            tail: self.tail.clone(),
+            ..Self::default()
+        };
+        record.to_bytes().ok()
+    }
+
     /// It goes on to this server.
     pub(crate) fn advance(&mut self, server: &Address) {
         self.hops = self.hops.saturating_add(1);
@@ -268,6 +293,9 @@ impl Stack {
         let mut bytes = postcard::to_extend(self, Extend(bytes))?;
         if has_tail {
             bytes = postcard::to_extend(&self.tail, bytes)?;
+        }
+        if self.tail.asked.record {
+            bytes = postcard::to_extend(&self.tail.avoid, bytes)?;
         }
         Ok(bytes.0.freeze())
     }
@@ -300,7 +328,14 @@ impl Stack {
                 postcard::take_from_bytes(rest).map_err(|error| malformed(&error))?;
             stack.tail.check()?;
         }
+        if stack.tail.asked.record {
+            (stack.tail.avoid, rest) =
+                postcard::take_from_bytes(rest).map_err(|error| malformed(&error))?;
+        }
         match rest {
+            [] if stack.tail.avoid.len() > MOST_AVOIDED => {
+                Err(malformed(&"it avoids too many servers"))
+            }
             [] if stack.path.is_legal() => Ok(Some(stack)),
             [] => Err(malformed(&"its path is too long")),
             more => Err(malformed(&format!("{} bytes behind it", more.len()))),
@@ -384,6 +419,15 @@ mod tests {
         with_tail.tail.asked.lines = true;
         let before = stack().to_bytes().expect("it can be written");
         let expected = [b"wchn\x04", &before[5..], b"\x02"].concat();
+        let bytes = with_tail.to_bytes().expect("it can be written");
+        assert_eq!(
+            bytes.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+        assert_eq!(Stack::read(&bytes), Ok(Some(with_tail.clone())));
+        with_tail.tail.asked.record = true;
+        with_tail.tail.avoid = vec!["mem://c".parse().expect("an address")];
+        let expected = [b"wchn\x04", &before[5..], b"\x06\x01\x07mem://c"].concat();
         let bytes = with_tail.to_bytes().expect("it can be written");
         assert_eq!(
             bytes.escape_ascii().to_string(),

@@ -17,7 +17,7 @@ use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathers, Waiting as Early};
 use crate::place::{At, Place};
-use crate::running::{self, Event};
+use crate::running::{self, BrokenLink, Event};
 use crate::stack::{Level, Runs, Stack};
 use crate::state::State;
 use crate::step::Step;
@@ -30,6 +30,23 @@ pub struct Home(Arc<Engine>);
 impl Home {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self(engine)
+    }
+
+    /// The server that a name stands for now, or the server itself.
+    pub(crate) fn resolve(
+        &self,
+        server: &Address,
+        stack: &Stack,
+        caller: &Caller,
+    ) -> Result<Address, Status> {
+        let (call, step) = (0, 0);
+        let at = At::Home { caller, call, step };
+        let place = Place {
+            at,
+            may_bring: true,
+            durable: None,
+        };
+        self.0.resolve(server, stack, place)
     }
 }
 
@@ -57,6 +74,10 @@ pub struct Walk<T, C = Postcard> {
     /// The latest call.
     call: Option<CallId>,
     steps: u64,
+    /// How many links were called.
+    links: u32,
+    /// The latest link was not called, since its function is not here or may not run.
+    unable: bool,
     types: PhantomData<fn() -> (T, C)>,
 }
 
@@ -106,19 +127,27 @@ pub enum Stop<'a> {
 }
 
 impl<T, C: Codec<T>> Walk<T, C> {
-    pub(crate) fn new(home: Home, caller: Caller, first: DelegatedRequest, stack: Stack) -> Self {
+    /// With a durable name, under which servers record what links come to, and know what they have recorded.
+    pub(crate) fn new(
+        home: Home,
+        caller: Caller,
+        (first, stack): (DelegatedRequest, Stack),
+        durable: Option<DurableId>,
+    ) -> Self {
         let hop = Departure::Hop(Box::new((first, stack)));
         Self {
             home,
             caller,
             waiting: vec![Waiting {
                 what: What::Leaves(hop),
-                durable: None,
+                durable,
             }],
             gathers: Arc::default(),
             early: Vec::new(),
             call: None,
             steps: 0,
+            links: 0,
+            unable: false,
             types: PhantomData,
         }
     }
@@ -158,6 +187,8 @@ impl<T, C: Codec<T>> Walk<T, C> {
 
     /// Calls the link, or runs the function, that comes next, and all that is neither until the next one does. It yields what
     /// functions have said, and at last what the chain has come to. `None` if it is over.
+    ///
+    /// Who drops the future before it is done has lost what came next: the walk cannot go on then.
     ///
     /// # Errors
     ///
@@ -210,7 +241,10 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 return Err(exception.to_status().into());
             }
             What::Leaves(Departure::Hop(hop)) => {
-                let (to, stack) = *hop;
+                let (to, mut stack) = *hop;
+                if !is_link(&to) {
+                    stack.advance(&to.server);
+                }
                 match &**to.method.name() {
                     name if name == MERGE.name() => {
                         self.merge(stack, to.payload, &mut durable).await
@@ -260,13 +294,19 @@ impl<T, C: Codec<T>> Walk<T, C> {
     ) -> Result<Option<Departures>, CallError> {
         let engine = Arc::clone(&self.home.0);
         let mut stack = before.clone();
-        stack.advance(&to.server);
-        let may_run = match engine.limits.check_levels(stack.levels.len()) {
-            Ok(()) => engine.check(&stack, self.place(durable)).await,
+        let place = self.place(durable);
+        let resolved = engine.resolve(&to.server, &stack, place);
+        let may_run = match resolved.and_then(|server| {
+            stack.advance(&server);
+            engine.limits.check_levels(stack.levels.len())?;
+            Ok(server)
+        }) {
+            Ok(server) => engine.check(&stack, place).await.map(|()| server),
             Err(status) => Err(status),
         };
+        self.unable = may_run.is_err();
         let answer = match may_run {
-            Ok(()) => self.call(&to, durable).await,
+            Ok(server) => self.call(&to, (server, &stack), durable).await,
             Err(status) => Ok(Err(status)),
         };
         match answer {
@@ -291,11 +331,16 @@ impl<T, C: Codec<T>> Walk<T, C> {
     async fn call(
         &mut self,
         to: &DelegatedRequest,
+        (server, stack): (Address, &Stack),
         durable: Option<DurableId>,
     ) -> Result<Result<Bytes, Status>, CallError> {
-        let mut client = self.caller.clone().at(to.server.clone());
+        self.links = self.links.saturating_add(1);
+        let mut client = self.caller.clone().at(server);
         if let Some(durable) = durable {
             client = client.durable(durable);
+        }
+        if let Some(recorded) = stack.recorded() {
+            client = client.continuation(recorded);
         }
         let mut call = client.call_raw(&to.method, to.payload.clone());
         self.call = Some(call.id());
@@ -326,7 +371,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
                     sequence: 0,
                     ..call
                 };
-                let what = (what, stack.hops);
+                let what = (what, stack.hops, *durable);
                 let arrival = self.gathers.arrive(call, &merging, what, &engine.limits)?;
                 Ok((merging, arrival))
             }),
@@ -337,10 +382,12 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 self.early.push(early);
                 None
             }
-            Ok((merging, Arrival::Last(results, hops))) => {
+            Ok((merging, Arrival::Last(gathered))) => {
                 stack.branch.pop();
-                stack.hops = hops;
+                stack.hops = gathered.hops;
+                *durable = gathered.durable;
                 let place = self.place(*durable);
+                let results = gathered.results;
                 Some(engine.merge(stack, *merging, results, place).await)
             }
             Err(status) => {
@@ -372,12 +419,29 @@ impl<T, C: Codec<T>> Walk<T, C> {
             caller: &self.caller,
             call: self.number(),
             step: self.steps,
-            durable,
         };
         Place {
             at,
             may_bring: true,
+            durable,
         }
+    }
+
+    /// The link that comes next, which was called in vain.
+    pub(crate) fn broken(&self) -> Option<BrokenLink> {
+        match &self.waiting.last()?.what {
+            What::Leaves(Departure::Hop(hop)) if is_link(&hop.0) => Some(BrokenLink {
+                number: self.links,
+                server: hop.0.server.clone(),
+                method: Arc::clone(hop.0.method.name()),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether the latest link was not called, for want of something here.
+    pub(crate) fn is_unable(&self) -> bool {
+        self.unable
     }
 
     /// The number of the latest call.
@@ -390,10 +454,7 @@ impl Waiting {
     /// Whether it is shown before it comes.
     fn is_stop(&self) -> bool {
         match &self.what {
-            What::Leaves(Departure::Hop(hop)) => {
-                let method = hop.0.method.name();
-                ![MERGE.name(), RAISE.name()].contains(&&**method)
-            }
+            What::Leaves(Departure::Hop(hop)) => is_link(&hop.0),
             What::Leaves(Departure::Failed(_)) => true,
             What::Leaves(Departure::End(_)) => false,
             What::Answered(stack, _) => matches!(
@@ -407,9 +468,16 @@ impl Waiting {
     }
 }
 
+fn is_link(to: &DelegatedRequest) -> bool {
+    ![MERGE.name(), RAISE.name()].contains(&&**to.method.name())
+}
+
 /// Whether it is the protocol's, of a link that was not executed, or not to its end.
-fn is_broken(status: &Status) -> bool {
-    status.is_not_executed() || status.loss().is_some() || status.code() == Code::Unfinished
+pub(crate) fn is_broken(status: &Status) -> bool {
+    match status.code() {
+        Code::Unavailable => status.is_not_executed() || status.loss().is_some(),
+        code => code == Code::Unfinished,
+    }
 }
 
 impl<T, C> fmt::Debug for Walk<T, C> {

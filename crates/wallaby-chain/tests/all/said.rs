@@ -82,7 +82,7 @@ async fn what_functions_log_and_tell_comes_to_who_has_started_the_chain() {
         for client in [net.client().await, Endpoint::client().expect("a client")] {
             let run = Run::new().lines().told();
             let mut running = chain(&a, &b, "on")
-                .run(client.caller(), run)
+                .run(client.caller(), run.clone())
                 .expect("small");
             let first = running.next().await.expect("it says something");
             let Ok(Event::Line(line)) = first else {
@@ -93,7 +93,7 @@ async fn what_functions_log_and_tell_comes_to_who_has_started_the_chain() {
                 assert_eq!((line.host, line.hop, &*line.text), expected);
             }
             let (said, end) = all(chain(&a, &b, "on")
-                .run(client.caller(), run)
+                .run(client.caller(), run.clone())
                 .expect("small"))
             .await;
             let number = said[0].split(' ').next().expect("a number").to_owned();
@@ -106,7 +106,7 @@ async fn what_functions_log_and_tell_comes_to_who_has_started_the_chain() {
             assert_eq!(said, expected.map(|said| format!("{number} {said}")));
             assert_eq!(end, Ok("hop!!".into()));
             let mut running = chain(&a, &b, "on")
-                .run(client.caller(), run)
+                .run(client.caller(), run.clone())
                 .expect("small");
             assert_eq!(running.answer().await, Ok("hop!!".into()));
         }
@@ -183,13 +183,15 @@ async fn nothing_is_sent_that_nobody_wants() {
         ] {
             let client = net.client().await;
             let chain = chain(&a, &b, "on");
-            match run {
+            match &run {
                 None => {
                     let answer = chain.call(client.caller()).expect("it is small").await;
                     assert_eq!(answer, Ok("hop!!".into()));
                 }
                 Some(run) => {
-                    let running = chain.run(client.caller(), run).expect("it is small");
+                    let running = chain
+                        .run(client.caller(), run.clone())
+                        .expect("it is small");
                     assert_eq!(all(running).await.0.len(), said);
                 }
             }

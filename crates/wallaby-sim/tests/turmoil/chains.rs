@@ -1,4 +1,5 @@
-//! Chains in random worlds: what one comes to is what a sequential execution comes to, or an error; no link is executed twice.
+//! Chains in random worlds: what one comes to is what a sequential execution comes to, or an error; no link is executed twice,
+//! unless the chain was made again and the link's server had died since, or the link was stopped in the middle.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use turmoil::{Builder, Sim};
 use wallaby::{Address, CallError, Code, Endpoint, One, Request, Status};
-use wallaby_chain::{Answer, Chain, Chains, Exception, Hop, Merge, State, Step, pipe, start};
+use wallaby_chain::{
+    Answer, Chain, ChainError, Chains, Exception, Hop, Merge, Run, State, Step, pipe, start,
+};
 
 use crate::faults::{self, Fault};
 use crate::random::Random;
@@ -74,6 +77,8 @@ struct Plan {
     latency: (u64, u64),
     faults: Vec<(u64, Fault)>,
     abort: Option<u64>,
+    /// How often it may be made again.
+    retries: u32,
 }
 
 impl Plan {
@@ -115,6 +120,7 @@ impl Plan {
             latency: (low, low + random.between(0..=10)),
             faults: faults::random(hosts, random),
             abort: random.one_in(15).then(|| random.between(0..=600)),
+            retries: if random.one_in(2) { 3 } else { 0 },
         }
     }
 
@@ -219,6 +225,11 @@ fn functions() -> Chains {
 struct Log {
     /// How often each link was executed, by its tag.
     executed: BTreeMap<u32, u32>,
+    /// And to its end.
+    finished: BTreeMap<u32, u32>,
+    /// How often each host has died.
+    died: BTreeMap<usize, u32>,
+    attempts: u32,
     /// Handlers that run, by their hosts.
     running: BTreeMap<usize, usize>,
     end: Option<Result<String, CallError>>,
@@ -233,6 +244,7 @@ pub(crate) struct Seen {
     merged: u64,
     composed: u64,
     despite_faults: u64,
+    made_again: u64,
     refused: u64,
     caught: u64,
     failed: u64,
@@ -245,6 +257,7 @@ impl Seen {
         self.merged += other.merged;
         self.composed += other.composed;
         self.despite_faults += other.despite_faults;
+        self.made_again += other.made_again;
         self.refused += other.refused;
         self.caught += other.caught;
         self.failed += other.failed;
@@ -252,7 +265,7 @@ impl Seen {
     }
 
     /// What should be seen at least once in many worlds.
-    pub(crate) fn least(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn least(&self) -> [(&'static str, u64); 9] {
         [
             ("a chain that comes to its end", self.complete),
             ("one that splits and merges", self.merged),
@@ -261,6 +274,7 @@ impl Seen {
                 "one that comes to its end despite faults",
                 self.despite_faults,
             ),
+            ("one that was made again for that", self.made_again),
             ("one whose exception its caller is told", self.refused),
             ("one whose exception is caught", self.caught),
             ("one that is lost", self.failed),
@@ -273,11 +287,12 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} chains complete ({} merged, {} composed, {} despite faults), {} refused, {} caught, {} lost, {} given up",
+            "{} chains complete ({} merged, {} composed, {} despite faults, {} of them made again), {} refused, {} caught, {} lost, {} given up",
             self.complete,
             self.merged,
             self.composed,
             self.despite_faults,
+            self.made_again,
             self.refused,
             self.caught,
             self.failed,
@@ -377,11 +392,23 @@ impl World {
                 Duration::from_millis(period),
                 Duration::from_millis(timeout),
             );
-        let call = self.chain()?.call(caller)?;
+        let chain = self.chain()?;
+        let log = Arc::clone(&self.log);
+        let call = async move {
+            let log = || log.lock().unwrap_or_else(PoisonError::into_inner);
+            if plan.retries == 0 {
+                log().attempts = 1;
+                return Ok::<_, ChainError>(chain.call(caller)?.await);
+            }
+            let mut running = chain.run(caller, Run::new().retries(plan.retries))?;
+            let answer = running.answer().await;
+            log().attempts = running.attempts();
+            Ok(answer)
+        };
         let abort = plan.abort.map(Duration::from_millis);
         tokio::select! {
             biased;
-            end = call => self.log().end = Some(end),
+            end = call => self.log().end = Some(end?),
             () = tokio::time::sleep(abort.unwrap_or(Duration::MAX / 4)) => self.log().dropped = true,
         }
         std::future::pending().await
@@ -394,7 +421,9 @@ impl World {
         for now in 0..2 * DEADLINE + REST {
             while let Some((_, fault)) = faults.next_if(|(at, _)| *at <= now) {
                 if let Some(host) = fault.ends() {
-                    self.log().running.remove(&host);
+                    let mut log = self.log();
+                    log.running.remove(&host);
+                    *log.died.entry(host).or_default() += 1;
                 }
                 fault.happen(sim, name);
             }
@@ -424,8 +453,20 @@ impl World {
         let (log, plan) = (self.log(), &self.plan);
         let mut seen = Seen::default();
         let mut wrong = |what: String| seen.violations.push(what);
-        for (tag, times) in log.executed.iter().filter(|(_, times)| **times > 1) {
+        let most = 1 + plan.retries;
+        for (tag, times) in log.executed.iter().filter(|(_, times)| **times > most) {
             wrong(format!("link {tag} was executed {times} times"));
+        }
+        for (tag, times) in &log.finished {
+            let host = plan
+                .links()
+                .iter()
+                .find(|link| link.tag == *tag)
+                .map(|link| link.host);
+            let died = host.and_then(|host| log.died.get(&host)).copied();
+            if *times > 1 + died.unwrap_or_default() {
+                wrong(format!("link {tag} was executed to its end {times} times"));
+            }
         }
         let is_calm = plan.faults.is_empty();
         let expected = plan.expected();
@@ -433,12 +474,14 @@ impl World {
             None => seen.dropped += u64::from(log.dropped),
             Some(Ok(text)) if Some(text) == expected.as_ref() => {
                 for link in plan.links() {
-                    if log.executed.get(&link.tag) != Some(&1) {
-                        wrong(format!("link {} was left out", link.tag));
+                    let times = log.executed.get(&link.tag).copied().unwrap_or_default();
+                    if times == 0 || is_calm && times > 1 {
+                        wrong(format!("link {} was executed {times} times", link.tag));
                     }
                 }
                 seen.complete += 1;
                 seen.despite_faults += u64::from(!is_calm);
+                seen.made_again += u64::from(log.attempts > 1);
                 seen.merged += u64::from(text.contains('['));
                 let is_composed = |link: &&Link| matches!(link.kind, Kind::Composed(_));
                 seen.composed += u64::from(plan.links().iter().any(is_composed));
@@ -496,6 +539,9 @@ impl Server {
             *world.log().executed.entry(tag).or_default() += 1;
         }
         tokio::time::sleep(Duration::from_millis(world.plan.takes)).await;
+        if let Some(tag) = tag {
+            *world.log().finished.entry(tag).or_default() += 1;
+        }
     }
 
     fn second_of(&self, tag: u32) -> usize {

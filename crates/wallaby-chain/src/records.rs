@@ -1,0 +1,180 @@
+//! What links have come to, for a while: a chain that is made again under the same id finds it here, and no link runs twice.
+
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use wallaby::intercept::Intent;
+use wallaby::{DurableId, Status};
+
+use crate::chains::Limits;
+
+/// What a link has come to: what its handler has said, or the status with which it has ended.
+pub(crate) type Outcome = Result<Intent, Status>;
+
+/// Links whose chains are to be recovered.
+#[derive(Default)]
+pub(crate) struct Records {
+    table: Mutex<Table>,
+    /// What requests are compared by.
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct Table {
+    known: HashMap<Key, Record>,
+    /// Those that are done, the oldest first, and until when they are kept.
+    done: VecDeque<(Instant, Key)>,
+    /// What these take.
+    bytes: usize,
+}
+
+/// The durable id of a link's request.
+type Key = [u8; 32];
+
+struct Record {
+    /// Of the method and the arguments.
+    request: u64,
+    link: Progress,
+}
+
+enum Progress {
+    /// It ends when this does.
+    Runs(watch::Receiver<()>),
+    Done(Outcome),
+}
+
+/// What is known of a link.
+pub(crate) enum Look {
+    /// Nothing: it is to run, and to say here what it has come to.
+    New(Claim),
+    /// It has come to this.
+    Done(Outcome),
+    /// It runs, until this ends.
+    Runs(watch::Receiver<()>),
+    /// Nothing, and there is no room to keep it.
+    Full,
+}
+
+/// A link that runs. If nothing is said of it before this is dropped, it is as if it had never begun.
+pub(crate) struct Claim {
+    records: Arc<Records>,
+    key: Key,
+    _runs: watch::Sender<()>,
+}
+
+impl Records {
+    /// # Errors
+    ///
+    /// If the id is that of another request.
+    pub(crate) fn look(
+        self: &Arc<Self>,
+        id: DurableId,
+        request: (&str, &[u8]),
+        limits: &Limits,
+    ) -> Result<Look, Status> {
+        let (key, request) = (id.key(), self.hasher.hash_one(request));
+        let mut table = self.lock();
+        table.forget(limits);
+        let is_full = table.known.len() >= limits.records.saturating_mul(2);
+        match table.known.entry(key) {
+            Entry::Occupied(known) if known.get().request != request => Err(
+                Status::failed_precondition("another request has this durable id"),
+            ),
+            Entry::Occupied(known) => Ok(match &known.get().link {
+                Progress::Done(outcome) => Look::Done(outcome.clone()),
+                Progress::Runs(until) => Look::Runs(until.clone()),
+            }),
+            Entry::Vacant(_) if is_full => Ok(Look::Full),
+            Entry::Vacant(place) => {
+                let (runs, until) = watch::channel(());
+                let link = Progress::Runs(until);
+                place.insert(Record { request, link });
+                Ok(Look::New(Claim {
+                    records: Arc::clone(self),
+                    key,
+                    _runs: runs,
+                }))
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// The link has come to this.
+    pub(crate) fn done(self, outcome: &Outcome, limits: &Limits) {
+        if matches!(outcome, Ok(Intent::Delegation { to, .. }) if to.has_body()) {
+            return; // it can be sent once
+        }
+        let mut table = self.records.lock();
+        let Some(record) = table.known.get_mut(&self.key) else {
+            return;
+        };
+        record.link = Progress::Done(outcome.clone());
+        table.bytes += size(outcome);
+        let until = Instant::now() + limits.record_life;
+        table.done.push_back((until, self.key));
+        table.forget(limits);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut table = self.records.lock();
+        if let Entry::Occupied(known) = table.known.entry(self.key)
+            && let Progress::Runs(_) = known.get().link
+        {
+            known.remove();
+        }
+    }
+}
+
+impl Table {
+    /// What is too old, or too much.
+    fn forget(&mut self, limits: &Limits) {
+        let now = Instant::now();
+        while let Some((until, key)) = self.done.front()
+            && (*until <= now
+                || self.bytes > limits.record_bytes
+                || self.done.len() > limits.records)
+        {
+            if let Some(record) = self.known.remove(key)
+                && let Progress::Done(outcome) = record.link
+            {
+                self.bytes -= size(&outcome);
+            }
+            self.done.pop_front();
+        }
+    }
+}
+
+/// About how many bytes it takes.
+fn size(outcome: &Outcome) -> usize {
+    let own = match outcome {
+        Ok(Intent::Answer { payload, .. }) => payload.len(),
+        Ok(Intent::Delegation { to, .. }) => {
+            to.payload.len() + to.options().map_or(0, |options| options.size())
+        }
+        Ok(_) => 0,
+        Err(status) => status.message().len(),
+    };
+    own + size_of::<Record>()
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = self.lock();
+        f.debug_struct("Records")
+            .field("known", &table.known.len())
+            .field("bytes", &table.bytes)
+            .finish_non_exhaustive()
+    }
+}

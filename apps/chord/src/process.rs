@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
-use wallaby_program::child::{Child, Parent, first_ended, this_program};
+use wallaby_program::child::{Cluster, Parent, this_program};
 use wallaby_program::page;
 
 /// What processes talk over.
@@ -66,7 +66,7 @@ pub struct Ring {
 /// Processes that host a ring. They end with [`Processes::end`], with this value, and with this program.
 #[derive(Debug)]
 pub struct Processes {
-    children: Vec<Child>,
+    cluster: Cluster<Address>,
     ring: Ring,
 }
 
@@ -94,33 +94,24 @@ impl Processes {
     /// If one of them does not come up; what is wrong it says on standard error.
     pub async fn start(plan: &Plan) -> anyhow::Result<Self> {
         let link_us = u64::try_from(plan.link.as_micros())?;
-        let (mut children, mut hosts) = (Vec::new(), Vec::new());
-        for number in 1..=plan.processes {
+        let program = |number| {
             let mut command = this_program()?;
             command.args(["serve", "--listen", anywhere(plan.transport)]);
             command.args(["--link-us", &link_us.to_string()]);
-            children.push(Child::start(format!("process {number}"), &mut command)?);
-        }
-        for child in &mut children {
-            let line = child.line().await?;
-            let address = line.parse();
-            hosts.push(address.with_context(|| format!("'{line}' is no address"))?);
-        }
+            Ok((format!("process {number}"), command))
+        };
+        let programs = (1..=plan.processes).map(program);
+        let mut cluster = Cluster::start(programs, |line| Ok(line.parse()?)).await?;
+        let hosts: Vec<Address> = cluster.said().to_vec();
         let setup = Setup {
             hosts: hosts.clone(),
             nodes: plan.nodes,
             seed: plan.seed,
             period_ms: u64::try_from(plan.period.as_millis())?,
         };
-        let setup = serde_json::to_string(&setup)?;
-        for child in &mut children {
-            child.tell(&setup).await?;
-        }
-        for child in &mut children {
-            child.line().await?;
-        }
+        cluster.tell(&setup).await?;
         let ring = Ring { hosts, link_us };
-        Ok(Self { children, ring })
+        Ok(Self { cluster, ring })
     }
 
     /// Where the ring is, and how far away.
@@ -135,21 +126,19 @@ impl Processes {
     /// If there is none at this address.
     pub async fn kill(&mut self, address: &Address) -> anyhow::Result<()> {
         let at = self.ring.hosts.iter().position(|host| host == address);
-        let child = at.and_then(|at| self.children.get_mut(at));
+        let child = at.and_then(|at| self.cluster.children().get_mut(at));
         let child = child.with_context(|| format!("no process is at {address}"))?;
         Ok(child.kill().await?)
     }
 
     /// Waits until one of them has ended by itself, and says which.
     pub async fn ended(&mut self) -> String {
-        first_ended(&mut self.children).await
+        self.cluster.first_ended().await
     }
 
     /// Ends all of them.
     pub async fn end(self) {
-        for child in self.children {
-            child.end().await;
-        }
+        self.cluster.end().await;
     }
 }
 

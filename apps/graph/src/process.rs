@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
-use wallaby_program::child::{Child, Parent, first_ended, this_program};
+use wallaby_program::child::{Cluster, Parent, this_program};
 use wallaby_program::page;
 
 /// Where servers and clients listen.
@@ -21,7 +21,7 @@ const LOCAL: &str = "tcp://127.0.0.1:0";
 /// Servers as processes. They end with [`Processes::end`], with this value, and with this program.
 #[derive(Debug)]
 pub struct Processes {
-    children: Vec<Child>,
+    cluster: Cluster<Address>,
     running: Running,
 }
 
@@ -37,31 +37,19 @@ impl Processes {
     /// Starts so many servers on the store in a folder; what each sends is delayed by `link`, to emulate a network.
     pub async fn start(folder: &Path, servers: u32, link: Duration) -> anyhow::Result<Self> {
         let link_us = u64::try_from(link.as_micros())?;
-        let (mut children, mut servers_at) = (Vec::new(), Vec::new());
-        for seat in Seat::all(servers) {
+        let program = |seat| {
             let mut command = this_program()?;
             command.arg("serve").arg("--store").arg(folder);
-            command.args(["--seat", &seat.to_string(), "--listen", LOCAL]);
+            command.args(["--seat", &format!("{seat}"), "--listen", LOCAL]);
             command.args(["--link-us", &link_us.to_string()]);
-            children.push(Child::start(format!("server {seat}"), &mut command)?);
-        }
-        for child in &mut children {
-            let line = child.line().await?;
-            let address = line.parse();
-            servers_at.push(address.with_context(|| format!("'{line}' is no address"))?);
-        }
-        let addresses = serde_json::to_string(&servers_at)?;
-        for child in &mut children {
-            child.tell(&addresses).await?;
-        }
-        for child in &mut children {
-            child.line().await?;
-        }
-        let running = Running {
-            servers: servers_at,
-            link_us,
+            Ok((format!("server {seat}"), command))
         };
-        Ok(Self { children, running })
+        let programs = Seat::all(servers).map(program);
+        let mut cluster = Cluster::start(programs, |line| Ok(line.parse()?)).await?;
+        let servers: Vec<Address> = cluster.said().to_vec();
+        cluster.tell(&servers).await?;
+        let running = Running { servers, link_us };
+        Ok(Self { cluster, running })
     }
 
     /// Where they are.
@@ -71,14 +59,12 @@ impl Processes {
 
     /// Waits until one of them has ended by itself, and says which.
     pub async fn ended(&mut self) -> String {
-        first_ended(&mut self.children).await
+        self.cluster.first_ended().await
     }
 
     /// Ends all servers when what they are doing is done.
     pub async fn end(self) {
-        for child in self.children {
-            child.end().await;
-        }
+        self.cluster.end().await;
     }
 }
 

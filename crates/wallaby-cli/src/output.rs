@@ -1,4 +1,4 @@
-//! How what is said looks: how wide it may be, and that words of others do nothing to a terminal.
+//! How what is said looks: that words of others do nothing to a terminal.
 
 use std::fmt;
 
@@ -41,15 +41,6 @@ pub(crate) fn plain(text: &str) -> String {
         }
     }
     out
-}
-
-/// How many columns there are to draw in.
-pub(crate) fn width() -> usize {
-    const WITHOUT_TERMINAL: usize = 110;
-    match console::Term::stdout().size_checked() {
-        Some((_, columns)) => usize::from(columns),
-        None => WITHOUT_TERMINAL,
-    }
 }
 
 #[cfg(test)]

@@ -43,14 +43,6 @@ impl Progress {
             }
         }
     }
-
-    /// A line beside the bar.
-    pub(crate) fn note(&self, line: &str) {
-        match &self.shown {
-            Shown::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
-            Shown::Lines { .. } => eprintln!("{line}"),
-        }
-    }
 }
 
 impl Drop for Progress {

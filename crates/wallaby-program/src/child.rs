@@ -4,6 +4,7 @@
 //! when that does: so it never outlives who started it. [`Parent`] is the child's side.
 
 use anyhow::{Context, bail};
+use serde::Serialize;
 use std::fmt::Display;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -19,6 +20,14 @@ pub struct Child {
     process: tokio::process::Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
+}
+
+/// Processes that are started together, each with what it has said when it was up. They end with [`Cluster::end`], with this
+/// value, and with this program.
+#[derive(Debug)]
+pub struct Cluster<A> {
+    children: Vec<Child>,
+    said: Vec<A>,
 }
 
 /// Who has started this process.
@@ -120,15 +129,75 @@ impl Child {
     }
 }
 
-/// Waits until one of them has ended by itself, and says which, and how.
-pub async fn first_ended(children: &mut [Child]) -> String {
-    loop {
-        for child in &mut *children {
-            if let Ok(Some(ended)) = child.ended() {
-                return ended;
-            }
+impl<A> Cluster<A> {
+    /// Starts processes, each with the name that errors call it, and waits until each has said a line, such as its address, which
+    /// `read` understands.
+    ///
+    /// # Errors
+    ///
+    /// If one of them does not come up, or says something else. What is wrong it tells on standard error.
+    pub async fn start(
+        commands: impl IntoIterator<Item = anyhow::Result<(String, Command)>>,
+        read: impl Fn(&str) -> anyhow::Result<A>,
+    ) -> anyhow::Result<Self> {
+        // All first, so that they come up at the same time.
+        let mut children = Vec::new();
+        for command in commands {
+            let (name, mut command) = command?;
+            children.push(Child::start(name, &mut command)?);
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut said = Vec::with_capacity(children.len());
+        for child in &mut children {
+            let line = child.line().await?;
+            let read = read(&line);
+            said.push(read.with_context(|| format!("{} said '{line}'", child.name))?);
+        }
+        Ok(Self { children, said })
+    }
+
+    /// What they said when they were up, such as their addresses, in the order of the commands.
+    pub fn said(&self) -> &[A] {
+        &self.said
+    }
+
+    /// The processes, in the order of the commands.
+    pub fn children(&mut self) -> &mut [Child] {
+        &mut self.children
+    }
+
+    /// Tells all of them the same, as a line of JSON, and waits until each has said another line.
+    ///
+    /// # Errors
+    ///
+    /// If one of them ends instead.
+    pub async fn tell(&mut self, what: &impl Serialize) -> anyhow::Result<()> {
+        let line = serde_json::to_string(what)?;
+        for child in &mut self.children {
+            child.tell(&line).await?;
+        }
+        for child in &mut self.children {
+            child.line().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until one of them has ended by itself, and says which, and how.
+    pub async fn first_ended(&mut self) -> String {
+        loop {
+            for child in &mut self.children {
+                if let Ok(Some(ended)) = child.ended() {
+                    return ended;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Lets them end what they do, one after the other, and waits for that.
+    pub async fn end(self) {
+        for child in self.children {
+            child.end().await;
+        }
     }
 }
 
@@ -172,14 +241,8 @@ impl Parent {
 /// If it has ended already, or the system does not do it.
 pub fn die_with(parent: u32) -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
-    {
-        // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory of ours.
-        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        if result != 0 {
-            return Err(io::Error::last_os_error())
-                .context("this process can't be tied to its parent");
-        }
-    }
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::SIGKILL)
+        .context("this process can't be tied to its parent")?;
     // The parent may have ended before the request was made.
     anyhow::ensure!(
         std::os::unix::process::parent_id() == parent,
@@ -205,12 +268,32 @@ mod tests {
         assert_eq!(child.line().await?, "hello");
         assert_eq!(child.ended()?, None);
         child.end().await;
+        Ok(())
+    }
 
-        let mut killed = Child::start("cat", &mut Command::new("cat"))?;
-        killed.kill().await?;
+    #[tokio::test(flavor = "current_thread")]
+    async fn processes_are_started_and_told_together() -> anyhow::Result<()> {
+        let echo = |number: u32| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("echo {number}; cat")]);
+            Ok((format!("process {number}"), command))
+        };
+        let read = |line: &str| Ok(line.parse::<u32>()?);
+        let mut cluster = Cluster::start((1..=3).map(echo), read).await?;
+        assert_eq!(cluster.said(), [1, 2, 3]);
+        cluster.tell(&["hello"]).await?;
+        cluster.children()[1].kill().await?;
         assert_eq!(
-            first_ended(&mut [killed]).await,
-            "cat was killed by signal 9"
+            cluster.first_ended().await,
+            "process 2 was killed by signal 9"
+        );
+        cluster.end().await;
+
+        let silent = Ok(("nobody".to_owned(), Command::new("true")));
+        let failed = Cluster::start([silent], read).await;
+        assert_eq!(
+            failed.err().map(|error| error.to_string()).as_deref(),
+            Some("nobody has ended, though more was expected of it")
         );
         Ok(())
     }

@@ -7,9 +7,12 @@
 //! | [`scratch`] | folders for the sockets and books of one run |
 //! | [`output`] | standard output, whose reader may have had enough |
 //! | [`ending`] | signals, and what a program exits with |
+//! | `testing` | what tests of such programs have in common, with the feature of that name |
 
 pub mod child;
 pub mod ending;
 pub mod output;
 pub mod page;
 pub mod scratch;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -2,22 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use wallaby_program::testing::{check_that_a_reader_may_leave, signal, start, stdout};
 
-fn run(arguments: &[&str]) -> Output {
+fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"));
+    command.args(arguments).stdin(Stdio::null());
     command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
 }
 
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+fn run(arguments: &[&str]) -> Output {
+    program(arguments).output().unwrap()
 }
 
 /// `wallaby-chord up`, until this is dropped.
@@ -28,25 +25,13 @@ struct Up {
 
 /// Starts a ring, and waits until it is up.
 fn up(page: &Path, more: &[&str]) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"))
-        .args(["up", "--at", page.to_str().unwrap()])
-        .args(more)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let last = lines
-        .map(Result::unwrap)
-        .find(|line| line.contains("stays until"));
-    assert!(last.is_some(), "it has ended before it was up");
-    child
+    let up = ["up", "--at", page.to_str().unwrap()];
+    start(&mut program(&[&up, more].concat()), "stays until")
 }
 
 /// Asks it to end, and waits until it has.
 fn end(child: &mut Child) {
-    let pid = i32::try_from(child.id()).unwrap();
-    let ended = Command::new("kill").arg(pid.to_string()).status();
-    assert!(ended.unwrap().success());
+    signal("TERM", child.id());
     assert!(child.wait().unwrap().success());
 }
 
@@ -167,12 +152,5 @@ fn wrong_usage_and_missing_rings_are_told_apart() {
 
 #[test]
 fn a_reader_who_has_had_enough_ends_it_without_a_word() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wallaby-chord"));
-    command.args(["demo", "--nodes", "4"]);
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
-    let output = child.unwrap().wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(141), "{output:?}");
-    assert!(output.stderr.is_empty(), "{output:?}");
+    check_that_a_reader_may_leave(&mut program(&["demo", "--nodes", "4"]));
 }

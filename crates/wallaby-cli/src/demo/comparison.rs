@@ -2,6 +2,7 @@
 
 use crate::time::{show, show_micros};
 use console::{Alignment, pad_str, style};
+use indicatif::HumanCount;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -207,15 +208,7 @@ fn mean(number: f64) -> String {
 }
 
 fn whole(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(number.round() as u64).to_string()
 }
 
 /// A comparison for the tests of everything that shows one.

@@ -176,18 +176,12 @@ pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("the folder {} can't be read", folder.display()))
 }
 
-/// A shard of a folder's documents, and what was left out of it. `progress` hears how many of how many files are read.
-pub(crate) fn read(
-    folder: &Path,
-    shard: Shard,
-    mut progress: impl FnMut(u64, u64),
-) -> anyhow::Result<(Vec<Document>, Skipped)> {
+/// A shard of a folder's documents, and what was left out of it.
+pub(crate) fn read(folder: &Path, shard: Shard) -> anyhow::Result<(Vec<Document>, Skipped)> {
     let (files, mut skipped) = list(folder, shard)?;
     let mut documents = Vec::new();
     let mut bytes = 0;
-    let total = files.len() as u64;
-    progress(0, total);
-    for (done, entry) in (1..).zip(files) {
+    for entry in files {
         if bytes >= MOST_BYTES / u64::from(shard.of) {
             skipped.stopped = true;
             break;
@@ -196,7 +190,6 @@ pub(crate) fn read(
             bytes += document.text.len() as u64;
             documents.push(document);
         }
-        progress(done, total);
     }
     Ok((documents, skipped))
 }
@@ -344,7 +337,7 @@ mod tests {
     }
 
     fn paths(folder: &Scratch, shard: Shard) -> Vec<String> {
-        let (documents, _) = read(folder.path(), shard, |_, _| {}).unwrap();
+        let (documents, _) = read(folder.path(), shard).unwrap();
         documents
             .into_iter()
             .map(|document| document.path)
@@ -366,7 +359,7 @@ mod tests {
             paths(&folder, Shard::WHOLE),
             ["a.md", "latin.txt", "sub/deep/b.rs"]
         );
-        let (_, skipped) = read(folder.path(), Shard::WHOLE, |_, _| {}).unwrap();
+        let (_, skipped) = read(folder.path(), Shard::WHOLE).unwrap();
         assert_eq!(
             (skipped.binary, skipped.too_large, skipped.unreadable),
             (1, 1, 0)
@@ -424,23 +417,10 @@ mod tests {
     }
 
     #[test]
-    fn progress_ends_at_the_end() {
-        let folder = Scratch::new();
-        folder.write("a.txt", b"text");
-        folder.write("b.txt", b"text");
-        let mut seen = Vec::new();
-        read(folder.path(), Shard::WHOLE, |done, total| {
-            seen.push((done, total))
-        })
-        .unwrap();
-        assert_eq!(seen, [(0, 2), (1, 2), (2, 2)]);
-    }
-
-    #[test]
     fn empty_and_missing_folders() {
         let folder = Scratch::new();
         assert!(paths(&folder, Shard::WHOLE).is_empty());
-        let missing = read(&folder.path().join("nothing"), Shard::WHOLE, |_, _| {}).unwrap_err();
+        let missing = read(&folder.path().join("nothing"), Shard::WHOLE).unwrap_err();
         assert!(
             format!("{missing:#}").contains("nothing can't be read"),
             "{missing:#}"

@@ -2,9 +2,8 @@
 
 use super::comparison::{Comparison, Measured, Traffic};
 use super::query::{Outcome, Searcher};
-use super::report::Traces;
+use super::report::Traced;
 use super::services::{self, Counts, Excerpt, counts};
-use super::timeline::Timeline;
 use crate::progress::Progress;
 use std::time::{Duration, Instant};
 use wallaby::Address;
@@ -96,7 +95,7 @@ impl Meters<'_> {
             }
             let mut found: Vec<Vec<Excerpt>> = Vec::with_capacity(2);
             for way in order {
-                let outcome = self.ask(way, word, false).await?;
+                let outcome = self.ask(way, word).await?;
                 match way {
                     Way::Delegation => dpc.latencies.push(outcome.elapsed),
                     Way::PlainCalls => rpc.latencies.push(outcome.elapsed),
@@ -108,15 +107,12 @@ impl Meters<'_> {
         Ok(same)
     }
 
-    async fn ask(&self, way: Way, word: &str, traced: bool) -> anyhow::Result<Outcome> {
+    async fn ask(&self, way: Way, word: &str) -> anyhow::Result<Outcome> {
         let outcome = match way {
-            Way::Delegation => self.searcher.by_delegation(word, traced).await,
-            Way::PlainCalls => self.searcher.by_plain_calls(word, traced).await,
+            Way::Delegation => self.searcher.by_delegation(word, false).await,
+            Way::PlainCalls => self.searcher.by_plain_calls(word).await,
         };
-        match outcome.errors.first() {
-            Some(error) => anyhow::bail!("{word}: {error}"),
-            None => Ok(outcome),
-        }
+        whole(word, outcome)
     }
 
     /// What the queries add to the counts of the client, and of all processes.
@@ -126,7 +122,7 @@ impl Meters<'_> {
         let before = self.read().await?;
         let client_before = traffic(counts(&self.searcher.endpoint));
         for word in words.iter().cycle().take(words.len() * COUNTED as usize) {
-            self.ask(way, word, false).await?;
+            self.ask(way, word).await?;
         }
         let client = traffic(counts(&self.searcher.endpoint)).since(client_before);
         let after = self.read().await?;
@@ -148,24 +144,28 @@ impl Meters<'_> {
         Ok(sum)
     }
 
-    /// One query in both ways, traced: of several the one that took the median time.
-    pub(crate) async fn trace(&self, word: &str) -> anyhow::Result<Traces> {
-        let dpc = self.median(Way::Delegation, word).await?;
-        let rpc = self.median(Way::PlainCalls, word).await?;
-        Ok(Traces {
+    /// One query, traced: of several the one that took the median time.
+    pub(crate) async fn trace(&self, word: &str) -> anyhow::Result<Traced> {
+        let mut traces = Vec::with_capacity(TRACED);
+        for _ in 0..TRACED {
+            let outcome = self.searcher.by_delegation(word, true).await;
+            traces.extend(whole(word, outcome)?.trace);
+        }
+        traces.sort_by_key(|trace| trace.elapsed);
+        let trace = traces.swap_remove(TRACED / 2);
+        Ok(Traced {
             word: word.to_owned(),
-            dpc,
-            rpc,
+            elapsed_us: trace.elapsed.as_secs_f64() * 1e6,
+            tree: trace.draw(|server| self.searcher.short_name(server)),
         })
     }
+}
 
-    async fn median(&self, way: Way, word: &str) -> anyhow::Result<Timeline> {
-        let mut timelines = Vec::with_capacity(TRACED);
-        for _ in 0..TRACED {
-            timelines.push(self.ask(way, word, true).await?.timeline);
-        }
-        timelines.sort_by(|a, b| a.elapsed_us.total_cmp(&b.elapsed_us));
-        Ok(timelines.swap_remove(TRACED / 2))
+/// An outcome without errors.
+fn whole(word: &str, outcome: Outcome) -> anyhow::Result<Outcome> {
+    match outcome.errors.first() {
+        Some(error) => anyhow::bail!("{word}: {error}"),
+        None => Ok(outcome),
     }
 }
 

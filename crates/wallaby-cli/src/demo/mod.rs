@@ -2,31 +2,25 @@
 //!
 //! From the words of a text to the cluster: [`words`], [`snippet`] and [`concordance`] read a document, [`documents`]
 //! finds them, [`index`] ranks them; [`services`] are what the processes offer each other, [`serve`] runs one of them,
-//! [`cluster`] all. [`query`] asks, [`measure`] asks many times, [`run`] is the whole job, [`search`] and
-//! [`interactive`] are its smaller forms. What comes out is a [`report`], shown by [`show`] and [`tree`].
+//! [`cluster`] all. [`query`] asks, [`measure`] asks many times, [`run`] is the whole job. What comes out is a [`report`],
+//! shown by [`show`].
 
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod comparison;
 pub(crate) mod concordance;
 pub(crate) mod documents;
-pub(crate) mod event;
 pub(crate) mod failure;
 pub(crate) mod index;
-pub(crate) mod interactive;
 pub(crate) mod measure;
 pub(crate) mod query;
 pub(crate) mod report;
 pub(crate) mod run;
-pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod show;
 pub(crate) mod snippet;
 pub(crate) mod sockets;
-pub(crate) mod timeline;
-pub(crate) mod trace;
-pub(crate) mod tree;
 pub(crate) mod words;
 
 use anyhow::Context;
@@ -42,13 +36,6 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
-const SERVE_EXAMPLES: &str = "\
-Each server prints its address when it is ready, as one line. A cluster by hand:
-  wallaby demo serve documents --docs ~/notes --shard 1/2 --listen tcp://127.0.0.1:4001 &
-  wallaby demo serve documents --docs ~/notes --shard 2/2 --listen tcp://127.0.0.1:4002 &
-  wallaby demo serve index --documents tcp://127.0.0.1:4001,tcp://127.0.0.1:4002 --listen tcp://127.0.0.1:4000 &
-  wallaby demo search --index tcp://127.0.0.1:4000 tree";
-
 /// `wallaby demo` and what follows it.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
@@ -59,15 +46,12 @@ pub(crate) struct Demo {
     options: run::Options,
 }
 
-/// The parts of the demo that can be started by hand.
+/// The parts of the demo that it starts itself.
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Run one server of the demo
-    #[command(subcommand, after_help = SERVE_EXAMPLES)]
+    /// One server of the demo
+    #[command(subcommand, hide = true)]
     Serve(serve::Serve),
-    /// Search by servers that were started by hand
-    #[command(after_help = SERVE_EXAMPLES)]
-    Search(search::Search),
 }
 
 /// What the processes of the demo talk over.
@@ -90,11 +74,10 @@ impl Demo {
         let result = runtime.block_on(async {
             match self.part {
                 Some(Part::Serve(serve)) => serve.run().await,
-                Some(Part::Search(search)) => search.run().await,
                 None => self.options.run().await,
             }
         });
-        // A thread that waits for a line of input must not keep the program alive.
+        // The thread of a server that waits for its input must not keep the program alive.
         runtime.shutdown_background();
         result
     }

@@ -1,13 +1,12 @@
 //! The client: one query, asked by one call of two hops or by plain calls, and what came of it.
 
+use super::failure;
 use super::report::{Answer, Found};
 use super::services::{self, Excerpt, Hit};
-use super::timeline::Timeline;
-use super::{failure, trace};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use wallaby::{Address, Call, CallError, Endpoint, One};
+use wallaby::{Address, Call, CallError, Endpoint, One, Trace};
 
 /// Asks the index server.
 pub(crate) struct Searcher {
@@ -16,7 +15,7 @@ pub(crate) struct Searcher {
     pub(crate) deadline: Duration,
     /// How many documents are wanted for a word.
     pub(crate) limit: u32,
-    /// What servers are called; others go by their address.
+    /// What servers are called.
     pub(crate) names: BTreeMap<Address, String>,
 }
 
@@ -28,7 +27,8 @@ pub(crate) struct Outcome {
     /// Sentences that name the server.
     pub(crate) errors: Vec<String>,
     pub(crate) elapsed: Duration,
-    pub(crate) timeline: Timeline,
+    /// Of a call that was traced.
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Searcher {
@@ -60,7 +60,7 @@ impl Searcher {
         }
         outcome.elapsed = begin.elapsed();
         if traced {
-            outcome.timeline = self.timeline(&call.trace(), Duration::ZERO);
+            outcome.trace = Some(call.trace());
         }
         if let Some(error) = failure {
             let error = self.explain(&error, inquiry, &outcome).await;
@@ -70,11 +70,11 @@ impl Searcher {
     }
 
     /// As with any RPC: a call for the list, then one for each document, all at once.
-    pub(crate) async fn by_plain_calls(&self, word: &str, traced: bool) -> Outcome {
+    pub(crate) async fn by_plain_calls(&self, word: &str) -> Outcome {
         let begin = Instant::now();
         let mut outcome = Outcome::default();
-        let mut find = self.index(traced).find(word.to_owned(), self.limit);
-        let hits = match find.answer().await {
+        let find = self.index(false).find(word.to_owned(), self.limit);
+        let hits = match find.await {
             Ok(hits) => hits,
             Err(error) => {
                 outcome
@@ -83,14 +83,12 @@ impl Searcher {
                 Vec::new()
             }
         };
-        let mut timelines = vec![(Duration::ZERO, traced.then(|| find.trace()))];
-        let begun = begin.elapsed();
-        let mut calls: Vec<_> = (0..)
+        let calls: Vec<_> = (0..)
             .zip(&hits)
-            .map(|(rank, hit)| self.excerpt(hit, word, rank, traced))
+            .map(|(rank, hit)| self.excerpt(hit, word, rank))
             .collect();
-        for (call, hit) in calls.iter_mut().zip(&hits) {
-            match call.answer().await {
+        for (call, hit) in calls.into_iter().zip(&hits) {
+            match call.await {
                 Ok(excerpt) => outcome.excerpts.push(excerpt),
                 Err(error) => {
                     outcome
@@ -100,17 +98,6 @@ impl Searcher {
             }
         }
         outcome.elapsed = begin.elapsed();
-        timelines.extend(
-            calls
-                .iter()
-                .map(|call| (begun, traced.then(|| call.trace()))),
-        );
-        for (begun, trace) in timelines {
-            if let Some(trace) = trace {
-                outcome.timeline.append(self.timeline(&trace, begun));
-            }
-        }
-        outcome.timeline.elapsed_us = trace::micros(outcome.elapsed);
         outcome.finished()
     }
 
@@ -127,9 +114,8 @@ impl Searcher {
         if traced { client.traced() } else { client }
     }
 
-    fn excerpt(&self, hit: &Hit, word: &str, rank: u32, traced: bool) -> Call<One<Excerpt>> {
+    fn excerpt(&self, hit: &Hit, word: &str, rank: u32) -> Call<One<Excerpt>> {
         let client = services::documents::at(&self.endpoint, &hit.server).deadline(self.deadline);
-        let client = if traced { client.traced() } else { client };
         client.excerpt(hit.document, word.to_owned(), rank)
     }
 
@@ -140,15 +126,11 @@ impl Searcher {
             .map_or_else(|| server.to_string(), |name| format!("{name} ({server})"))
     }
 
-    fn short_name(&self, server: &Address) -> String {
+    pub(crate) fn short_name(&self, server: &Address) -> String {
         self.names
             .get(server)
             .cloned()
             .unwrap_or_else(|| server.to_string())
-    }
-
-    fn timeline(&self, trace: &wallaby::Trace, begun: Duration) -> Timeline {
-        trace::timeline(trace, begun, |server| self.short_name(server))
     }
 
     /// When a query takes so long that it will probably fail: time enough to ask whom it waits for.
@@ -208,7 +190,7 @@ impl Searcher {
             word: word.to_owned(),
             documents: outcome.excerpts.iter().map(found).collect(),
             errors: outcome.errors.clone(),
-            elapsed_us: trace::micros(outcome.elapsed),
+            elapsed_us: outcome.elapsed.as_secs_f64() * 1e6,
         }
     }
 }

@@ -3,7 +3,6 @@
 use super::comparison::Comparison;
 use super::documents::Skipped;
 use super::snippet::Snippet;
-use super::timeline::Timeline;
 use serde::Serialize;
 
 /// One run of the demo.
@@ -15,8 +14,8 @@ pub(crate) struct Report {
     pub(crate) answers: Vec<Answer>,
     /// Missing if there was nothing to ask for.
     pub(crate) comparison: Option<Comparison>,
-    /// One query by a call of two hops, and the same one by plain calls.
-    pub(crate) traces: Option<Traces>,
+    /// One query by a call of two hops.
+    pub(crate) traced: Option<Traced>,
 }
 
 /// What is searched.
@@ -60,10 +59,11 @@ pub(crate) struct Found {
     pub(crate) snippet: Snippet,
 }
 
-/// The same query in two ways, traced.
+/// A query whose call was traced.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Traces {
+pub(crate) struct Traced {
     pub(crate) word: String,
-    pub(crate) dpc: Timeline,
-    pub(crate) rpc: Timeline,
+    pub(crate) elapsed_us: f64,
+    /// Its tree of hops, drawn.
+    pub(crate) tree: String,
 }

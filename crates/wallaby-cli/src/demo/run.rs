@@ -4,10 +4,9 @@ use super::cluster::{Cluster, Plan, Server};
 use super::measure::{Effort, Meters};
 use super::query::Searcher;
 use super::report::{Collection, Report, ServerInfo};
-use super::search::queries;
 use super::sockets::Sockets;
-use super::{Transport, documents, interactive, show, tree};
-use crate::output::width;
+use super::words::{normal, words};
+use super::{Transport, documents, show};
 use crate::time::{self, show_micros};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -15,7 +14,7 @@ use console::style;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wallaby::Address;
-use wallaby_program::ending::interrupted;
+use wallaby_program::ending::unless_interrupted;
 use wallaby_program::output::text;
 
 /// How many words are chosen if none are given.
@@ -24,6 +23,8 @@ const EXAMPLES: u32 = 6;
 const SHOWN: usize = 3;
 /// How long a query may take, if no link makes it take longer.
 const LEAST_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a process that has lost its connections may take to be gone.
+const DYING: Duration = Duration::from_millis(500);
 /// A measurement longer than this tries the patience more than it adds to the figures.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -55,78 +56,72 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = time::parse_nonzero)]
     deadline: Option<Duration>,
     /// Print one JSON object
-    #[arg(long, conflicts_with = "interactive")]
+    #[arg(long)]
     json: bool,
-    /// Ask for words and show what is found, and the hops
-    #[arg(long, short)]
-    interactive: bool,
 }
 
 impl Options {
     /// Runs the demo; whatever happens, no process is left behind.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let sockets = Sockets::new(self.transport)?;
-        let mut cluster = Cluster::default();
-        let result = tokio::select! {
-            result = self.with(&mut cluster, &sockets) => result,
-            signal = interrupted() => signal.and_then(|interrupted| Err(interrupted.into())),
-        };
-        cluster.end().await;
-        result
+        unless_interrupted(self.with(&sockets)).await
     }
 
-    async fn with(&self, cluster: &mut Cluster, sockets: &Sockets) -> anyhow::Result<()> {
+    async fn with(&self, sockets: &Sockets) -> anyhow::Result<()> {
         let words = queries(&self.words)?;
         let folder = self
             .docs
             .clone()
             .map_or_else(documents::default_folder, Ok)?;
         documents::check(&folder)?;
-        cluster
-            .start(&Plan {
-                folder: &folder,
-                servers: self.servers,
-                link: self.link,
-                sockets,
-            })
-            .await?;
-        let result = self.search(cluster, sockets, &folder, words).await;
-        result.map_err(|error| blame(error, &cluster.ended()))
+        let mut cluster = Cluster::start(&Plan {
+            folder: &folder,
+            servers: self.servers,
+            link: self.link,
+            sockets,
+        })
+        .await?;
+        let servers = cluster.servers();
+        let result = self.search(&servers, sockets, &folder, words).await;
+        let Err(error) = result else { return Ok(()) };
+        // If a server has ended on its own, that is why. Its connections are closed a moment before that can be seen.
+        let ended = tokio::time::timeout(DYING, cluster.first_ended()).await;
+        Err(match ended {
+            Ok(ended) => error.context(ended),
+            Err(_) => error,
+        })
     }
 
     /// Everything after the cluster's start.
     async fn search(
         &self,
-        cluster: &Cluster,
+        servers: &[Server],
         sockets: &Sockets,
         folder: &Path,
         words: Vec<String>,
     ) -> anyhow::Result<()> {
-        let index = cluster.index().context("there is no index server")?;
-        let searcher = self.searcher(cluster, index, sockets).await?;
+        let index = servers.last().context("there is no index server")?;
+        let searcher = self.searcher(servers, index, sockets).await?;
         let mut report = Report {
-            collection: collection(cluster, index, folder.display().to_string()),
+            collection: collection(servers, index, folder.display().to_string()),
             link_us: self.link.as_secs_f64() * 1e6,
             ..Report::default()
         };
         self.say(|| show::collection(&report.collection))?;
-        if self.interactive {
-            return interactive::run(&searcher).await;
-        }
         let words = if words.is_empty() {
             searcher.examples(EXAMPLES).await?
         } else {
             words
         };
         self.find(&searcher, &words, &mut report).await?;
-        self.measure(&searcher, cluster, &words, &mut report)
+        self.measure(&searcher, servers, &words, &mut report)
             .await?;
         self.finish(&report)
     }
 
     async fn searcher(
         &self,
-        cluster: &Cluster,
+        servers: &[Server],
         index: &Server,
         sockets: &Sockets,
     ) -> anyhow::Result<Searcher> {
@@ -135,8 +130,8 @@ impl Options {
         let endpoint = builder.listen(&sockets.address("client")).bind().await;
         let endpoint = endpoint.context("the client's endpoint can't be made")?;
         let address = |server: &Server| server.ready.address.parse::<Address>();
-        let names = cluster
-            .servers()
+        let names = servers
+            .iter()
             .map(|server| Ok((address(server)?, server.name.clone())));
         Ok(Searcher {
             endpoint,
@@ -178,7 +173,7 @@ impl Options {
     async fn measure(
         &self,
         searcher: &Searcher,
-        cluster: &Cluster,
+        servers: &[Server],
         words: &[String],
         report: &mut Report,
     ) -> anyhow::Result<()> {
@@ -192,7 +187,7 @@ impl Options {
         else {
             return self.say(|| "There is nothing to measure: no document was found.\n".to_owned());
         };
-        let addresses = cluster.servers().map(|server| server.ready.address.parse());
+        let addresses = servers.iter().map(|server| server.ready.address.parse());
         let meters = Meters {
             searcher,
             servers: addresses.collect::<Result<_, _>>()?,
@@ -213,19 +208,13 @@ impl Options {
             format!("{heading}{}\n{note}\n", comparison.table())
         })?;
         report.comparison = Some(comparison);
-        let traces = meters.trace(&shown).await?;
+        let traced = meters.trace(&shown).await?;
         self.say(|| {
-            let heading = heading(&format!(
-                "The call for “{shown}”: {}",
-                show_micros(traces.dpc.elapsed_us)
-            ));
-            format!(
-                "{heading}{}\n{}\n",
-                tree::draw(&traces.dpc, width()),
-                style(tree::legend()).dim()
-            )
+            let took = show_micros(traced.elapsed_us);
+            let heading = heading(&format!("The call for “{shown}”: {took}"));
+            format!("{heading}{}", traced.tree)
         })?;
-        report.traces = Some(traces);
+        report.traced = Some(traced);
         Ok(())
     }
 
@@ -247,7 +236,7 @@ fn heading(text: &str) -> String {
     format!("\n{}\n", style(text).bold().underlined())
 }
 
-fn collection(cluster: &Cluster, index: &Server, folder: String) -> Collection {
+fn collection(servers: &[Server], index: &Server, folder: String) -> Collection {
     let server = |server: &Server| ServerInfo {
         name: server.name.clone(),
         address: server.ready.address.clone(),
@@ -259,15 +248,52 @@ fn collection(cluster: &Cluster, index: &Server, folder: String) -> Collection {
         words: index.ready.words,
         bytes: index.ready.bytes,
         skipped: index.ready.skipped.clone(),
-        servers: cluster.servers().map(server).collect(),
+        servers: servers.iter().map(server).collect(),
     }
 }
 
-/// If servers have ended on their own, that is why the job failed.
-fn blame(error: anyhow::Error, ended: &[String]) -> anyhow::Error {
-    if ended.is_empty() {
-        error
-    } else {
-        error.context(ended.join(", "))
+/// The words that the arguments consist of, each once.
+fn queries(arguments: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut queries: Vec<String> = Vec::new();
+    for argument in arguments {
+        let before = queries.len();
+        for (_, word) in words(argument) {
+            let word = normal(word).into_owned();
+            if !queries.contains(&word) {
+                queries.push(word);
+            }
+        }
+        let repeated = words(argument).next().is_some();
+        anyhow::ensure!(
+            queries.len() > before || repeated,
+            "there is no word to search for in {argument:?}"
+        );
+    }
+    Ok(queries)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn arguments_are_taken_apart_into_words() {
+        let queries = |arguments: &[&str]| {
+            super::queries(
+                &arguments
+                    .iter()
+                    .map(|argument| (*argument).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(
+            queries(&["Hop", "two words", "hop"]).unwrap(),
+            ["hop", "two", "words"]
+        );
+        assert!(
+            queries(&["ok", "--!"])
+                .unwrap_err()
+                .to_string()
+                .contains("\"--!\"")
+        );
+        assert!(queries(&[""]).is_err());
     }
 }

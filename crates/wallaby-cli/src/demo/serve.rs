@@ -1,16 +1,17 @@
-//! `wallaby demo serve`: one server of the demo, started by hand or by the demo itself.
+//! `wallaby demo serve`: one server of the demo, which the demo starts. It says that it serves by a line of JSON, and ends with
+//! who started it.
 
 use super::documents::{self, Shard, Skipped};
-use super::event::{Ready, Teller};
 use super::index::IndexBuilder;
 use super::services::{self, DocumentServer, Held, Holdings, IndexServer, Meter};
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
-use wallaby_program::child::die_with;
-use wallaby_program::ending::interrupted;
+use wallaby_program::child::{Parent, die_with};
+use wallaby_program::output::line;
 
 /// How long a document server may take to tell what it holds.
 const GATHERING: Duration = Duration::from_secs(120);
@@ -56,21 +57,37 @@ pub(crate) struct Listening {
     /// Talk over mutual TLS, by roots.pem, certificate.pem and key.pem in this folder
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
-    /// End when this process does, which reads events from standard output
-    #[arg(long, value_name = "PROCESS", hide = true)]
-    child_of: Option<u32>,
+    /// End when this process does
+    #[arg(long, value_name = "PROCESS")]
+    child_of: u32,
+}
+
+/// What a server says when it serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) address: String,
+    /// How many documents it holds, or has indexed.
+    pub(crate) documents: u64,
+    /// How many different words it has indexed.
+    pub(crate) words: u64,
+    pub(crate) bytes: u64,
+    pub(crate) skipped: Skipped,
+}
+
+impl Ready {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
 }
 
 impl Serve {
-    /// Serves until the process is asked to end.
+    /// Serves until who started this process wants it to end.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let listening = match &self {
-            Self::Documents { listening, .. } | Self::Index { listening, .. } => listening,
-        };
-        if let Some(parent) = listening.child_of {
-            die_with(parent)?;
-        }
-        let endpoint = match &self {
+        let (Self::Documents { listening, .. } | Self::Index { listening, .. }) = &self;
+        // Even if this process is stopped, and reads nothing.
+        die_with(listening.child_of)?;
+        let (endpoint, ready) = match &self {
             Self::Documents {
                 docs,
                 shard,
@@ -81,7 +98,8 @@ impl Serve {
                 listening,
             } => serve_index(documents, listening).await?,
         };
-        interrupted().await?;
+        line(serde_json::to_string(&ready)?)?;
+        Parent::of_this().gone().await;
         endpoint.close();
         Ok(())
     }
@@ -101,21 +119,15 @@ impl Listening {
         endpoint.serve(services::counters::service(Meter(endpoint.clone())))?;
         Ok((endpoint, address))
     }
-
-    fn teller(&self, what: &'static str) -> Teller {
-        Teller::new(self.child_of.is_some(), what)
-    }
 }
 
 async fn serve_documents(
     folder: &std::path::Path,
     shard: Shard,
     listening: &Listening,
-) -> anyhow::Result<Endpoint> {
+) -> anyhow::Result<(Endpoint, Ready)> {
     let (endpoint, address) = listening.bind().await?;
-    let mut teller = listening.teller("reading documents");
-    let (documents, skipped) =
-        documents::read(folder, shard, |done, total| teller.progress(done, total))?;
+    let (documents, skipped) = documents::read(folder, shard)?;
     let ready = Ready {
         address: address.to_string(),
         documents: documents.len() as u64,
@@ -123,8 +135,8 @@ async fn serve_documents(
             .iter()
             .map(|document| document.text.len() as u64)
             .sum(),
+        words: 0,
         skipped: skipped.clone(),
-        ..Ready::default()
     };
     let documents = documents.into_iter().map(Held::from).collect();
     let server = DocumentServer {
@@ -133,18 +145,16 @@ async fn serve_documents(
         skipped,
     };
     endpoint.serve(services::documents::service(server))?;
-    teller.ready(ready)?;
-    Ok(endpoint)
+    Ok((endpoint, ready))
 }
 
-async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Result<Endpoint> {
+async fn serve_index(
+    servers: &[Address],
+    listening: &Listening,
+) -> anyhow::Result<(Endpoint, Ready)> {
     let (endpoint, address) = listening.bind().await?;
-    let mut teller = listening.teller("indexing documents");
     let holdings = holdings(&endpoint, servers).await?;
-    let total = holdings.iter().map(|held| held.documents).sum();
     let mut index = IndexBuilder::default();
-    let mut done = 0;
-    teller.progress(done, total);
     for (number, server) in (0..).zip(servers) {
         let mut words = services::documents::at(&endpoint, server)
             .deadline(GATHERING)
@@ -152,8 +162,6 @@ async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Resu
         while let Some(document) = words.next().await {
             let document = document.with_context(|| format!("document server {server}"))?;
             index.add(number, document.document, document.words);
-            done += 1;
-            teller.progress(done, total);
         }
     }
     let words = index.finish();
@@ -171,8 +179,7 @@ async fn serve_index(servers: &[Address], listening: &Listening) -> anyhow::Resu
         words,
         servers: servers.to_vec(),
     }))?;
-    teller.ready(ready)?;
-    Ok(endpoint)
+    Ok((endpoint, ready))
 }
 
 /// What each server holds; the first that can't tell is an error that names it.

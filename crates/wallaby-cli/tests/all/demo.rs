@@ -5,9 +5,10 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
+use wallaby_program::testing::signal;
 
 const TEXTS: [(&str, &str); 6] = [
     (
@@ -99,7 +100,8 @@ fn the_whole_demo_as_json() {
             comparison["rpc"]["client_messages_sent"], 4.0,
             "{comparison:#}"
         );
-        assert_eq!(report["traces"]["dpc"]["hops"].as_array().unwrap().len(), 6);
+        let tree = report["traced"]["tree"].as_str().unwrap();
+        assert_eq!(tree.matches("Documents/excerpt").count(), 5, "{tree}");
     }
 }
 
@@ -127,202 +129,40 @@ fn an_empty_folder_is_no_failure_and_a_missing_one_is() {
 
 #[test]
 fn wrong_usage_has_its_own_status() {
-    let servers = ["serve", "documents", "--docs", ".", "--shard", "5/4"];
     for arguments in [
-        &servers[..],
-        &["--servers", "0"],
-        &["--link", "fast"],
-        &["search", "hop"],
-        &["--json", "-i"],
+        ["--servers", "0"],
+        ["--link", "fast"],
+        ["--transport", "smoke"],
     ] {
         let output = wallaby().args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
 }
 
-/// A server that is started by hand and ends with the test.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = wallaby()
-            .arg("serve")
-            .args(arguments)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut address = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut address)
-            .unwrap();
-        assert!(address.starts_with("tcp://127.0.0.1:"), "{address:?}");
-        Self {
-            child,
-            address: address.trim_end().to_owned(),
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(name: &str, process: u32) {
-    let process = process.to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-s", name, &process])
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
-struct ByHand {
-    index: Server,
-    documents: Vec<Server>,
-}
-
-fn by_hand(name: &str) -> ByHand {
-    let folder = folder(name);
-    let folder = folder.to_str().unwrap();
-    let documents: Vec<_> = ["1/2", "2/2"]
-        .map(|shard| Server::start(&["documents", "--docs", folder, "--shard", shard]))
-        .into_iter()
-        .collect();
-    let addresses: Vec<_> = documents
-        .iter()
-        .map(|server| server.address.as_str())
-        .collect();
-    let index = Server::start(&["index", "--documents", &addresses.join(",")]);
-    ByHand { index, documents }
-}
-
-fn search(index: &Server, options: &[&str]) -> Output {
-    wallaby()
-        .args(["search", "--index", &index.address, "hop"])
-        .args(options)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn servers_by_hand_answer_and_killed_ones_are_named() {
-    let ByHand {
-        index,
-        mut documents,
-    } = by_hand("killed");
-    for options in [&["--json"][..], &["--json", "--rpc"]] {
-        let output = search(&index, options);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(paths(&json(&output)).len(), 5);
-    }
-
-    let gone = documents.pop().unwrap();
-    let address = gone.address.clone();
-    drop(gone);
-    for options in [&["--json"][..], &["--json", "--rpc"]] {
-        let output = search(&index, options);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let found = json(&output);
-        let errors = found["answers"][0]["errors"].to_string();
-        assert!(
-            errors.contains(&address) && !errors.contains("no complete answer"),
-            "{errors}"
-        );
-        // Those that live answer all the same.
-        let alive = &found["answers"][0]["documents"];
-        assert!(
-            alive
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|document| document["server"] != address.as_str())
-        );
-    }
-
-    let address = index.address.clone();
-    drop(index);
-    let output = wallaby()
-        .args(["search", "--index", &address, "hop"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8_lossy(&output.stdout).contains(&address),
-        "{output:?}"
-    );
-}
-
-#[test]
-fn stopped_servers_are_named_at_the_deadline() {
-    let ByHand { index, documents } = by_hand("stopped");
-    signal("STOP", documents[0].child.id());
-    for options in [
-        &["--json", "--deadline", "1s"][..],
-        &["--json", "--rpc", "--deadline", "1s"],
-    ] {
-        let output = search(&index, options);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let errors = json(&output)["answers"][0]["errors"].to_string();
-        assert!(errors.contains(&documents[0].address), "{errors}");
-        assert!(errors.contains("within 1 s"), "{errors}");
-    }
-    signal("CONT", documents[0].child.id());
-    assert_eq!(search(&index, &[]).status.code(), Some(0));
-
-    signal("STOP", index.child.id());
-    let output = search(&index, &["--deadline", "1s"]);
-    assert_eq!(output.status.code(), Some(1));
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        shown.contains(&index.address) && shown.contains("within 1 s"),
-        "{shown}"
-    );
-}
-
-#[test]
-fn an_index_without_its_servers_says_so() {
-    let output = wallaby()
-        .args(["serve", "index", "--documents", "tcp://127.0.0.1:1"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("tcp://127.0.0.1:1"), "{output:?}");
-}
-
-/// A demo that waits for words.
-struct Waiting {
+/// A demo that measures, for seconds.
+struct Measuring {
     demo: Child,
-    /// Held open: the end of its input would end it too.
-    _input: ChildStdin,
     /// The first of its servers.
     server: u32,
     /// Ends when the last process that could write to it has ended.
     output: BufReader<ChildStdout>,
 }
 
-fn waiting_demo(name: &str) -> Waiting {
+fn measuring_demo(name: &str) -> Measuring {
     // Descriptor 9 goes on to every process that the demo starts, as nobody closes it.
-    let script = r#"exec "$0" demo --interactive --docs "$1" 9>&1"#;
+    let script =
+        r#"exec "$0" demo --rounds 100000 --deadline 1s --docs "$1" hop 9>&1 2>"$1.errors""#;
     let mut demo = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_wallaby")])
         .arg(folder(name))
-        .stdin(Stdio::piped())
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut output = BufReader::new(demo.stdout.take().unwrap());
     let mut servers = Vec::new();
     let mut line = String::new();
-    while !line.contains("Type a word") {
+    while !line.contains("Each word by one call") {
         line.clear();
         assert_ne!(
             output.read_line(&mut line).unwrap(),
@@ -335,12 +175,42 @@ fn waiting_demo(name: &str) -> Waiting {
         );
     }
     assert_eq!(servers.len(), 5);
-    Waiting {
-        _input: demo.stdin.take().unwrap(),
+    Measuring {
         demo,
         server: servers[0],
         output,
     }
+}
+
+/// What a demo says that cannot go on, after something happened to its first server.
+fn complaint(name: &str, what: &str) -> String {
+    let Measuring {
+        mut demo,
+        server,
+        output,
+    } = measuring_demo(name);
+    signal(what, server);
+    assert_eq!(demo.wait().unwrap().code(), Some(1));
+    assert!(all_end(output));
+    fs::read_to_string(folder(name).with_extension("errors")).unwrap()
+}
+
+#[test]
+fn a_killed_server_is_named() {
+    let complaint = complaint("killed", "KILL");
+    assert!(
+        complaint.contains("documents 1 was killed by signal 9"),
+        "{complaint}"
+    );
+}
+
+#[test]
+fn a_stopped_server_is_named_at_the_deadline() {
+    let complaint = complaint("stopped", "STOP");
+    assert!(
+        complaint.contains("documents 1 (tcp://127.0.0.1:") && complaint.contains("within 1 s"),
+        "{complaint}"
+    );
 }
 
 /// Waits for the end of all processes that may write to `output`.
@@ -355,12 +225,11 @@ fn all_end(mut output: BufReader<ChildStdout>) -> bool {
 #[test]
 fn an_interrupt_ends_every_process() {
     for name in ["INT", "TERM"] {
-        let Waiting {
+        let Measuring {
             mut demo,
             server,
             output,
-            _input,
-        } = waiting_demo(name);
+        } = measuring_demo(name);
         // A stopped process must end too.
         signal("STOP", server);
         signal(name, demo.id());
@@ -371,12 +240,11 @@ fn an_interrupt_ends_every_process() {
 
 #[test]
 fn servers_do_not_outlive_a_killed_demo() {
-    let Waiting {
+    let Measuring {
         mut demo,
         server,
         output,
-        _input,
-    } = waiting_demo("killed-demo");
+    } = measuring_demo("killed-demo");
     signal("STOP", server);
     demo.kill().unwrap();
     demo.wait().unwrap();

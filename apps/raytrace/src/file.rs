@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn write(file: &Path, picture: &Picture, exposure: f64) -> anyhow::Result<()> {
+pub fn write(file: &Path, picture: &Picture) -> anyhow::Result<()> {
     let bytes = picture
-        .png(exposure)
+        .png()
         .context("the picture is too large for a PNG file")?;
     let part = unfinished(file);
     let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, file));

@@ -4,7 +4,6 @@ use crate::client::Client;
 use crate::server::Server;
 use crate::triangle::Triangle;
 use crate::world::World;
-use indicatif::ProgressBar;
 use wallaby::{Address, CallError, Status};
 
 /// Hosts a part of a scene.
@@ -49,11 +48,9 @@ pub async fn distribute(
     client: &Client,
     world: &World,
     parts: Vec<Vec<Triangle>>,
-    bar: &ProgressBar,
 ) -> Result<(), CallError> {
     /// About a megabyte.
     const TRIANGLES: usize = 8192;
-    bar.inc_length(parts.iter().map(|part| part.len() as u64).sum());
     for (number, part) in (0u16..).zip(parts) {
         let host = hosting::within(client.server(number));
         let servers = client.servers().to_vec();
@@ -61,7 +58,6 @@ pub async fn distribute(
             .await?;
         for some in part.chunks(TRIANGLES) {
             host.add(some.to_vec()).await?;
-            bar.inc(some.len() as u64);
         }
     }
     // All prepare theirs at the same time.

@@ -99,13 +99,13 @@ impl Picture {
         self.paths
     }
 
-    /// The colours of all pixels, three bytes each, as they are to be shown; brighter by a factor.
+    /// The colours of all pixels, three bytes each, as they are to be shown.
     ///
     /// Of a picture that still grows all pixels are shown as if they had as many samples as they have on average.
-    pub fn colours(&self, exposure: f64) -> Vec<u8> {
+    pub fn colours(&self) -> Vec<u8> {
         let pixels = self.pixels.len().max(1) as f64;
         let samples = (self.paths.max(1) as f64 / pixels).max(1.0 / pixels);
-        let scale = exposure / (Amount::UNIT * samples);
+        let scale = 1.0 / (Amount::UNIT * samples);
         let shown = |light: &u64| shown(*light as f64 * scale);
         self.pixels
             .iter()
@@ -118,7 +118,7 @@ impl Picture {
     /// # Errors
     ///
     /// If the picture is larger than such a file can be.
-    pub fn png(&self, exposure: f64) -> Result<Vec<u8>, png::EncodingError> {
+    pub fn png(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut file = Vec::new();
         let mut encoder = png::Encoder::new(&mut file, self.width, self.height);
         encoder.set_color(png::ColorType::Rgb);
@@ -126,7 +126,7 @@ impl Picture {
         encoder.set_source_srgb(png::SrgbRenderingIntent::Perceptual);
         encoder.set_compression(png::Compression::High);
         let mut writer = encoder.write_header()?;
-        writer.write_image_data(&self.colours(exposure))?;
+        writer.write_image_data(&self.colours())?;
         writer.finish()?;
         Ok(file)
     }
@@ -183,13 +183,13 @@ mod tests {
             amount: white
         }));
         picture.count(2);
-        assert_eq!(picture.colours(1.0), [0, 0, 0, 255, 255, 255]);
-        let file = picture.png(1.0).unwrap();
+        assert_eq!(picture.colours(), [0, 0, 0, 255, 255, 255]);
+        let file = picture.png().unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(file))
             .read_info()
             .unwrap();
         let mut pixels = vec![0; 6];
         reader.next_frame(&mut pixels).unwrap();
-        assert_eq!(pixels, picture.colours(1.0));
+        assert_eq!(pixels, picture.colours());
     }
 }

@@ -1,6 +1,6 @@
 //! `wallaby-raytrace check`: are the nearest hits of rays those that are expected, in every form?
 
-use super::settings::{Servers, Stage, WhichScene, progress};
+use super::settings::{Servers, Stage, WhichScene};
 use crate::lost::Lost;
 use crate::nearest;
 use crate::part::Part;
@@ -70,8 +70,6 @@ impl Check {
         let map = Map(vec![alone.bounds()]);
         let ready = self.servers.start(world, parts).await?;
         let (client, world) = (&ready.client, &ready.world);
-        let bar = progress("checking");
-        bar.inc_length(lines.len() as u64);
         let mut mismatches = 0;
         for some in lines.chunks(TURN) {
             let rays: Vec<Ray> = some.iter().map(|line| line.ray).collect();
@@ -88,13 +86,11 @@ impl Check {
                     .into_iter()
                     .find_map(|(form, hit)| Some(format!("{form} {}", line.wrong(hit, &alone)?)));
                 if let Some(wrong) = wrong {
-                    bar.suspend(|| output::line(format_args!("{}: {wrong}", line.place)))?;
+                    output::line(format_args!("{}: {wrong}", line.place))?;
                     mismatches += 1;
                 }
-                bar.inc(1);
             }
         }
-        bar.finish_and_clear();
         ready.end().await;
         output::line(format_args!(
             "{} checked, {mismatches} mismatches",
@@ -134,15 +130,13 @@ impl Line {
 }
 
 fn read(file: &Path, lines: &mut Vec<Line>) -> anyhow::Result<()> {
-    let bar = progress("reading");
-    let mut input = Input::open(file, &Limits::default(), &bar)?;
+    let mut input = Input::open(file, &Limits::default())?;
     let mut text = String::new();
     while input.line(&mut text)? {
         if !text.trim().is_empty() {
             lines.push(parse(&text, input.place()).with_context(|| input.place())?);
         }
     }
-    bar.finish_and_clear();
     Ok(())
 }
 

@@ -1,13 +1,10 @@
 //! `wallaby-raytrace explain`: one path of light, and the tree of its calls.
 
-use super::settings::{Ready, Servers, Size, WhichPicture, WhichScene};
+use super::settings::{Ready, Servers, WhichPicture, WhichScene};
 use crate::path::Path;
 use crate::render::{dpc, rpc};
-
-use anyhow::ensure;
 use clap::Args;
 use std::time::Instant;
-
 use wallaby_program::output;
 
 /// Which path.
@@ -19,12 +16,6 @@ pub(super) struct Explain {
     servers: Servers,
     #[command(flatten)]
     picture: WhichPicture,
-    /// The pixel, from the upper left corner; its path with most hops if not said, of those in the middle row
-    #[arg(long, value_name = "XxY")]
-    pixel: Option<Size>,
-    /// Which of the pixel's paths
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    sample: u32,
 }
 
 impl Explain {
@@ -75,24 +66,15 @@ impl Explain {
         Ok(())
     }
 
-    /// The path that was asked for, or one with many hops.
+    /// Of some paths in a row below the middle the one with most hops.
     async fn choose(&self, ready: &Ready) -> anyhow::Result<Path> {
         const TRIED: u32 = 40;
         let settings = self.picture.settings();
         let paths = settings.camera_paths(&ready.world);
-        if let Some(Size(x, y)) = self.pixel {
-            ensure!(
-                x < settings.width && y < settings.height,
-                "there is no pixel {x}x{y} in {}x{}",
-                settings.width,
-                settings.height
-            );
-            return Ok(paths.path(x, y, self.sample));
-        }
         let y = settings.height * 3 / 5;
-        let mut best = (0, paths.path(settings.width / 2, y, self.sample));
+        let mut best = (0, paths.path(settings.width / 2, y, 0));
         for x in (0..TRIED).map(|number| number * settings.width / TRIED) {
-            let path = paths.path(x, y, self.sample);
+            let path = paths.path(x, y, 0);
             let calls = rpc::explain(&ready.client, &ready.world, settings.job, path).await?;
             if calls > best.0 {
                 best = (calls, path);

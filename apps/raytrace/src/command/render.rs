@@ -1,10 +1,11 @@
 //! `wallaby-raytrace render`: a picture.
 
-use super::settings::{Ready, Servers, WhichPicture, WhichScene, progress};
+use super::settings::{Ready, Servers, WhichPicture, WhichScene};
 use crate::file::{check_writable, write};
 use crate::picture::Picture;
 use crate::render::{Form, Settings, dpc, local, rpc};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -22,9 +23,6 @@ pub(super) struct Render {
     /// The file that it is written to
     #[arg(long, value_name = "FILE.png", default_value = "picture.png")]
     out: PathBuf,
-    /// Make it brighter by this factor
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    exposure: f64,
     /// Make it in this process alone, without servers: the same picture
     #[arg(long, conflicts_with_all = ["rpc", "servers"])]
     local: bool,
@@ -53,7 +51,7 @@ impl Render {
             true => self.locally(&settings).await?,
             false => self.by_servers(&settings).await?,
         };
-        write(&self.out, &made.picture, self.exposure)?;
+        write(&self.out, &made.picture)?;
         let (paths, out) = (settings.paths(), &self.out);
         let Made {
             how,
@@ -117,8 +115,10 @@ impl Render {
 
 /// Shows how far a picture is; without a terminal, that its first light has come.
 fn growing(settings: &Settings) -> impl FnMut(&Picture) {
-    let bar = progress("tracing");
-    bar.set_length(settings.paths());
+    let style = ProgressStyle::with_template("{bar:40.green/dim} {percent} %, {eta} to go")
+        .map(|style| style.progress_chars("━━╌"))
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(settings.paths()).with_style(style);
     let mut told = !bar.is_hidden();
     move |picture: &Picture| {
         bar.set_position(picture.paths());

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::hosting::distribute;
 use crate::lost::Lost;
 use crate::path::Job;
-use crate::process::{LOCAL, Processes};
+use crate::process::{self, LOCAL};
 use crate::render::Settings;
 use crate::render::local::Local;
 use crate::scene::{Limits, Scene, Source, Staging};
@@ -15,10 +15,11 @@ use crate::world::World;
 use anyhow::Context;
 use clap::Args;
 use glam::DVec3;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use wallaby::Address;
+use wallaby_program::child::Cluster;
 
 /// Which scene, and what is put around it.
 #[derive(Clone, Debug, Args)]
@@ -143,7 +144,7 @@ pub(super) struct Ready {
     pub(super) client: Client,
     pub(super) world: World,
     /// Ended with this value.
-    processes: Processes,
+    processes: Cluster<Address>,
 }
 
 impl WhichScene {
@@ -201,11 +202,8 @@ impl WhichScene {
             },
             camera,
         };
-        let bar = progress("reading");
         let source = self.scene.clone();
-        let shown = bar.clone();
-        let read = tokio::task::spawn_blocking(move || source.load(&limits, &shown)).await;
-        bar.finish_and_clear();
+        let read = tokio::task::spawn_blocking(move || source.load(&limits)).await;
         let scene = read.context("the scene could not be read")??;
         for note in &scene.notes {
             eprintln!("note: {note}");
@@ -221,13 +219,11 @@ impl Servers {
         world: World,
         parts: Vec<Vec<Triangle>>,
     ) -> anyhow::Result<Ready> {
-        let processes = Processes::start(self.servers, self.link).await?;
-        let servers = processes.addresses().to_vec();
+        let processes = process::start(self.servers, self.link).await?;
+        let servers = processes.said().to_vec();
         let endpoint = Client::listening(LOCAL, self.link).await?;
         let client = Client::new(endpoint, servers)?;
-        let bar = progress("to the servers");
-        let given = distribute(&client, &world, parts, &bar).await;
-        bar.finish_and_clear();
+        let given = distribute(&client, &world, parts).await;
         given.map_err(|error| Lost::new(&client, &error))?;
         Ok(Ready {
             client,
@@ -268,15 +264,4 @@ impl Paths {
             batch: self.batch,
         }
     }
-}
-
-/// A bar that shows where somebody watches.
-pub(super) fn progress(what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new(0).with_message(what);
-    bar.set_style(
-        ProgressStyle::with_template("{msg} {bar:40.green/dim} {percent} %, {eta} to go")
-            .map(|style| style.progress_chars("━━╌"))
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    bar
 }

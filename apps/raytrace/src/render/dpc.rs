@@ -178,21 +178,3 @@ pub async fn explain(
     join(&mut light);
     Ok((light, Some(call.trace())))
 }
-
-/// One path as a call: its light.
-///
-/// # Errors
-///
-/// If a server fails.
-pub async fn follow(
-    client: &Client,
-    world: &World,
-    job: Job,
-    path: Path,
-) -> Result<Vec<Contribution>, Lost> {
-    let Step::Visit(part) = path.search.step(&world.map) else {
-        return Ok(vec![path.missed(world)]);
-    };
-    let light = trace_once(client, job, part, vec![path]).await;
-    light.map_err(|error| Lost::new(client, &error))
-}

@@ -2,9 +2,8 @@
 
 use super::{Settings, Watch};
 use crate::part::{Onward, Part};
-use crate::path::{Job, Path};
 use crate::picture::Picture;
-use crate::search::{Map, Step};
+use crate::search::Map;
 use crate::triangle::Triangle;
 use crate::world::World;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,19 +91,4 @@ pub async fn render(scene: Arc<Local>, settings: &Settings, watch: &mut dyn Watc
     }
     drop(stop);
     picture
-}
-
-/// How many surfaces a path touches.
-pub fn touched(scene: &Local, job: &Job, mut path: Path) -> u16 {
-    loop {
-        let Step::Found(hit) = scene.part.follow(&mut path.search, &scene.world.map) else {
-            return path.bounce;
-        };
-        let triangle = scene.part.triangle(hit.place);
-        let shaded = triangle.map(|triangle| path.shade(&hit, triangle, &scene.world, job));
-        match shaded.and_then(|shaded| shaded.next) {
-            Some(next) => path = next,
-            None => return path.bounce + 1,
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 use super::{Limits, SceneError};
 use flate2::bufread::MultiGzDecoder;
-use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -23,16 +22,13 @@ impl Input {
     /// # Errors
     ///
     /// If it cannot be opened.
-    pub fn open(path: &Path, limits: &Limits, bar: &ProgressBar) -> Result<Self, SceneError> {
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self, SceneError> {
         let failed = |source| SceneError::Read {
             path: path.to_owned(),
             source,
         };
         let file = File::open(path).map_err(failed)?;
-        if let Ok(about) = file.metadata() {
-            bar.inc_length(about.len());
-        }
-        let mut file = BufReader::with_capacity(1 << 16, bar.wrap_read(file));
+        let mut file = BufReader::with_capacity(1 << 16, file);
         let is_compressed = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
         let reader: Box<dyn BufRead> = match is_compressed {
             true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),

@@ -16,7 +16,6 @@ use crate::search::Map;
 use crate::triangle::Triangle;
 use crate::world::World;
 use glam::DVec3;
-use indicatif::ProgressBar;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -144,7 +143,7 @@ impl Source {
     /// # Errors
     ///
     /// If it cannot be read, with the place in the file.
-    pub fn load(&self, limits: &Limits, bar: &ProgressBar) -> Result<Scene, SceneError> {
+    pub fn load(&self, limits: &Limits) -> Result<Scene, SceneError> {
         let scene = match self {
             Self::Generated(triangles) => {
                 let most = *triangles > limits.triangles;
@@ -157,7 +156,7 @@ impl Source {
                 }
                 generated::make(*triangles)
             }
-            Self::File(path) if is_obj(path) => obj::read(path, limits, bar)?,
+            Self::File(path) if is_obj(path) => obj::read(path, limits)?,
             Self::File(path) => return Err(SceneError::Unknown(path.clone())),
         };
         if scene.triangles.is_empty() {

@@ -8,7 +8,6 @@ use super::input::{Input, number, shown};
 use super::{Limits, SceneError};
 use crate::material::{Finish, Material};
 use glam::DVec3;
-use indicatif::ProgressBar;
 use std::path::Path;
 
 /// What a file says of a material.
@@ -30,12 +29,8 @@ struct Said {
 /// # Errors
 ///
 /// If it cannot be read.
-pub fn read(
-    path: &Path,
-    limits: &Limits,
-    bar: &ProgressBar,
-) -> Result<Vec<(String, Material)>, SceneError> {
-    let mut input = Input::open(path, limits, bar)?;
+pub fn read(path: &Path, limits: &Limits) -> Result<Vec<(String, Material)>, SceneError> {
+    let mut input = Input::open(path, limits)?;
     let mut said: Vec<(String, Said)> = Vec::new();
     let mut line = String::new();
     while input.line(&mut line)? {

@@ -1,11 +1,11 @@
-//! Wavefront's .obj files: points, normals, faces, materials. What else is in them makes no difference to a picture.
+//! Wavefront's .obj files: points, normals, faces, materials. What else is in them makes no difference to a picture. Not by the crate
+//! `tobj`: errors name the file and the line, and limits hold while it is read.
 
 use super::input::{Input, number, shown};
 use super::mesh::Mesh;
 use super::{Limits, Scene, SceneError, mtl};
 use crate::material::Material;
 use glam::DVec3;
-use indicatif::ProgressBar;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -23,8 +23,8 @@ struct Reading {
 /// # Errors
 ///
 /// If it cannot be read, with the line.
-pub fn read(path: &Path, limits: &Limits, bar: &ProgressBar) -> Result<Scene, SceneError> {
-    let mut input = Input::open(path, limits, bar)?;
+pub fn read(path: &Path, limits: &Limits) -> Result<Scene, SceneError> {
+    let mut input = Input::open(path, limits)?;
     let mut reading = Reading {
         mesh: Mesh {
             materials: vec![Material::default()],
@@ -43,7 +43,7 @@ pub fn read(path: &Path, limits: &Limits, bar: &ProgressBar) -> Result<Scene, Sc
                 return Err(input.too_much("bytes in a line", limits.line as u64));
             }
         }
-        reading.take(&line, &input, bar)?;
+        reading.take(&line, &input)?;
     }
     Ok(reading
         .mesh
@@ -51,7 +51,7 @@ pub fn read(path: &Path, limits: &Limits, bar: &ProgressBar) -> Result<Scene, Sc
 }
 
 impl Reading {
-    fn take(&mut self, line: &str, input: &Input, bar: &ProgressBar) -> Result<(), SceneError> {
+    fn take(&mut self, line: &str, input: &Input) -> Result<(), SceneError> {
         let text = line.split('#').next().unwrap_or_default().trim();
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let wrong = |what: String| input.wrong(format!("{word}: {what}"));
@@ -83,7 +83,7 @@ impl Reading {
                 }
             }
             "usemtl" => self.material = self.named(rest.trim(), input),
-            "mtllib" => self.library(rest.trim(), input, bar)?,
+            "mtllib" => self.library(rest.trim(), input)?,
             _ => {}
         }
         Ok(())
@@ -122,9 +122,9 @@ impl Reading {
     }
 
     /// A missing library is not worth refusing a mesh: only its colours are.
-    fn library(&mut self, name: &str, input: &Input, bar: &ProgressBar) -> Result<(), SceneError> {
+    fn library(&mut self, name: &str, input: &Input) -> Result<(), SceneError> {
         let folder = input.path().parent().unwrap_or(Path::new("."));
-        let read = match mtl::read(&folder.join(name), input.limits(), bar) {
+        let read = match mtl::read(&folder.join(name), input.limits()) {
             Err(SceneError::Read { path, source }) => {
                 let place = input.place();
                 self.note(format!(

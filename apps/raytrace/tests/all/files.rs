@@ -11,7 +11,7 @@ use wallaby_raytrace::scene::{Limits, Scene, SceneError, Source};
 
 fn load_within(path: &str, limits: &Limits) -> Result<Scene, SceneError> {
     let source: Source = path.parse().unwrap();
-    source.load(limits, &indicatif::ProgressBar::hidden())
+    source.load(limits)
 }
 
 fn load(path: &str) -> Result<Scene, SceneError> {
@@ -233,13 +233,12 @@ fn what_is_too_much_is_refused() {
         "line 3: more than 2 materials",
     );
     let source: Source = "box:5000".parse().unwrap();
-    let bar = indicatif::ProgressBar::hidden();
-    let error = source.load(&few, &bar).map(drop).unwrap_err();
+    let error = source.load(&few).map(drop).unwrap_err();
     assert!(
         error.to_string().contains("more than 3 triangles"),
         "{error}"
     );
-    let scene = source.load(&limits, &bar).unwrap();
+    let scene = source.load(&limits).unwrap();
     let split = scene.split(2, &Default::default(), &Limits { lamps: 1, ..limits });
     let error = split.map(drop).unwrap_err().to_string();
     assert!(

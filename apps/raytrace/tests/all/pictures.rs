@@ -13,7 +13,7 @@ use wallaby_raytrace::scene::{Limits, Source, Staging};
 async fn pictures_are_the_same_to_the_byte() {
     for source in ["box:6000", &cornell_box()] {
         let expected = picture_alone(source, &settings(40, 30, 3, 500)).await;
-        let file = expected.png(1.0).unwrap();
+        let file = expected.png().unwrap();
         for (servers, batches) in [(1, vec![333]), (4, vec![1, 64, 5000]), (9, vec![20, 4096])] {
             let (world, parts) = staged(source, servers);
             let cluster = cluster(&world, parts).await;
@@ -24,7 +24,7 @@ async fn pictures_are_the_same_to_the_byte() {
                         1 => {
                             let small = settings(12, 9, 2, 1);
                             let picture = picture_alone(source, &small).await;
-                            let file = picture.png(1.0).unwrap();
+                            let file = picture.png().unwrap();
                             (small, picture, file)
                         }
                         _ => (settings(40, 30, 3, batch), expected.clone(), file.clone()),
@@ -34,7 +34,7 @@ async fn pictures_are_the_same_to_the_byte() {
                         format!("{source} by {form} on {servers} servers, {batch} a message");
                     assert_eq!(picture.paths(), settings.paths(), "{what}");
                     assert!(picture == expected, "{what}");
-                    assert!(picture.png(1.0).unwrap() == file, "{what}");
+                    assert!(picture.png().unwrap() == file, "{what}");
                 }
             }
             cluster.end();
@@ -53,7 +53,7 @@ async fn another_seed_makes_another_picture_of_the_same_thing() {
     );
     assert!(one != other);
     let mean = |picture: &Picture| {
-        let colours = picture.colours(1.0);
+        let colours = picture.colours();
         colours.iter().map(|byte| f64::from(*byte)).sum::<f64>() / colours.len() as f64
     };
     assert!(
@@ -103,7 +103,7 @@ async fn a_matt_sphere_in_an_even_sky_is_as_bright_as_its_albedo() {
     let amount = wallaby_raytrace::picture::Amount::of(albedo);
     assert!(even.add(wallaby_raytrace::picture::Contribution { pixel: 0, amount }));
     even.count(1);
-    let (found, expected) = (picture.colours(1.0), even.colours(1.0));
+    let (found, expected) = (picture.colours(), even.colours());
     for (found, expected) in found[middle..middle + 3].iter().zip(&expected) {
         assert!(
             found.abs_diff(*expected) <= 3,
@@ -128,9 +128,7 @@ async fn a_scene_without_light_is_lit_and_one_with_a_lamp_by_its_lamp() {
             lamps,
             ..Staging::default()
         };
-        let scene = source
-            .load(&Limits::default(), &indicatif::ProgressBar::hidden())
-            .unwrap();
+        let scene = source.load(&Limits::default()).unwrap();
         assert_eq!(scene.triangles.len(), 4);
         let scene = scene.staged(&staging);
         let (world, parts) = scene.split(1, &staging, &Limits::default()).unwrap();
@@ -138,7 +136,7 @@ async fn a_scene_without_light_is_lit_and_one_with_a_lamp_by_its_lamp() {
         let local = Local::new(world, parts.into_iter().flatten().collect());
         let settings = settings(16, 12, 8, 100);
         let picture = local::render(local.into(), &settings, &mut |_: &Picture| {}).await;
-        let colours = picture.colours(1.0);
+        let colours = picture.colours();
         let bright = colours.iter().filter(|byte| **byte > 60).count();
         assert_eq!(bright > colours.len() / 2, is_floor_bright);
     }

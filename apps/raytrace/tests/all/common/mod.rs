@@ -26,9 +26,7 @@ use wallaby_raytrace::world::World;
 /// A scene by its name or file.
 pub fn scene(source: &str) -> Scene {
     let source: Source = source.parse().unwrap();
-    source
-        .load(&Limits::default(), &indicatif::ProgressBar::hidden())
-        .unwrap()
+    source.load(&Limits::default()).unwrap()
 }
 
 /// The same, with light, in parts.

@@ -1,6 +1,5 @@
 //! All servers within a test.
 
-use indicatif::ProgressBar;
 use std::time::Duration;
 use wallaby::Endpoint;
 use wallaby_raytrace::client::Client;
@@ -36,8 +35,7 @@ impl Cluster {
         }
         let endpoint = Client::listening(&listen(0), Duration::ZERO).await.unwrap();
         let client = Client::new(endpoint, addresses).unwrap();
-        let bar = ProgressBar::hidden();
-        distribute(&client, world, parts, &bar).await.unwrap();
+        distribute(&client, world, parts).await.unwrap();
         Self { servers, client }
     }
 

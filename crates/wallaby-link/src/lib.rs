@@ -25,7 +25,7 @@ use pacer::PACKET;
 
 pub use emulated::emulate;
 pub use pacer::Pacer;
-pub use span::{LONGEST_DELAY, SpanError, parse_delay, parse_span};
+pub use span::{DelayError, parse_delay};
 
 /// Blocks the thread until `deadline`, and not longer than a few microseconds more on a machine that is not overloaded.
 ///

@@ -1,7 +1,6 @@
 //! The command line.
 
 mod ask;
-mod bench;
 mod check;
 mod demo;
 mod load;
@@ -50,8 +49,6 @@ enum Command {
     Explain(ask::Explain),
     /// Compare the results of queries with files of expected ones
     Check(check::Check),
-    /// Measure the queries as multi-hop calls and as plain calls
-    Bench(bench::Bench),
     /// One server, which the other commands start
     #[command(hide = true)]
     Serve {
@@ -105,7 +102,6 @@ impl Command {
             Self::Query(ask) => ask.run().await?,
             Self::Explain(explain) => explain.run().await?,
             Self::Check(check) => return check.run().await,
-            Self::Bench(bench) => bench.run().await?,
             Self::Serve {
                 at,
                 seat,

@@ -1,36 +1,36 @@
-//! What the operating system is asked about processes: where they run, what they use, with whom they die.
+//! What the operating system is asked about processes: where they run, what they use.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use std::time::Duration;
 
 /// Keeps the calling thread, and the threads and processes it starts, on one processor until dropped.
 #[derive(Debug)]
 pub struct Pinned {
-    #[cfg(target_os = "linux")]
-    before: libc::cpu_set_t,
+    before: CpuSet,
     // What is restored at the end is this thread's placement.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
-#[cfg(target_os = "linux")]
+/// The calling thread, to the operating system.
+const THIS_THREAD: Pid = Pid::from_raw(0);
+
 impl Pinned {
     /// Pins the calling thread to processor `cpu`.
     ///
     /// # Errors
     /// There is no such processor, or this process may not use it.
     pub fn to(cpu: u32) -> Result<Self> {
-        let before = affinity().context("this thread's processors can't be read")?;
-        let index = usize::try_from(cpu)?;
-        if index >= usize::try_from(libc::CPU_SETSIZE)? {
-            bail!("there is no processor {cpu}");
-        }
-        // SAFETY: an all-zero set is a valid, empty one; the index was checked against the set's size.
-        let only = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(index, &mut set);
-            set
-        };
-        set_affinity(&only).with_context(|| format!("can't run on processor {cpu}"))?;
+        let before = sched_getaffinity(THIS_THREAD);
+        let before = before.context("this thread's processors can't be read")?;
+        let mut only = CpuSet::new();
+        only.set(usize::try_from(cpu)?)
+            .with_context(|| format!("there is no processor {cpu}"))?;
+        sched_setaffinity(THIS_THREAD, &only)
+            .with_context(|| format!("can't run on processor {cpu}"))?;
         Ok(Self {
             before,
             _not_send: std::marker::PhantomData,
@@ -38,48 +38,10 @@ impl Pinned {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-impl Pinned {
-    /// Pins the calling thread to processor `cpu`.
-    ///
-    /// # Errors
-    /// Always: only known for Linux.
-    pub fn to(_cpu: u32) -> Result<Self> {
-        bail!("pinning to a processor is only supported on Linux")
-    }
-}
-
-#[cfg(target_os = "linux")]
 impl Drop for Pinned {
     fn drop(&mut self) {
         // It was allowed before; should it be forbidden by now there is nothing better to do than to stay.
-        let _ = set_affinity(&self.before);
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn affinity() -> std::io::Result<libc::cpu_set_t> {
-    // SAFETY: an all-zero set is valid, and the call writes at most the size it is told.
-    let (result, set) = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        let result = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        (result, set)
-    };
-    if result == 0 {
-        Ok(set)
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn set_affinity(set: &libc::cpu_set_t) -> std::io::Result<()> {
-    // SAFETY: the set lives through the call, which only reads it.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
+        let _ = sched_setaffinity(THIS_THREAD, &self.before);
     }
 }
 
@@ -87,65 +49,21 @@ fn set_affinity(set: &libc::cpu_set_t) -> std::io::Result<()> {
 ///
 /// # Errors
 /// There is no such process.
-#[cfg(target_os = "linux")]
 pub fn processor_time(pid: u32) -> Result<Duration> {
-    let mut clock = 0;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: both pointers are to live variables of the right type.
-    let result = unsafe {
-        match libc::clock_getcpuclockid(libc::pid_t::try_from(pid)?, &mut clock) {
-            0 => libc::clock_gettime(clock, &mut time),
-            error => error,
-        }
-    };
-    if result != 0 {
-        bail!("process {pid} has no processor clock any more: has it ended?");
-    }
-    Ok(Duration::new(
-        u64::try_from(time.tv_sec)?,
-        u32::try_from(time.tv_nsec)?,
-    ))
-}
-
-/// The processor time that a process has used so far.
-///
-/// # Errors
-/// Always: only known for Linux.
-#[cfg(not(target_os = "linux"))]
-pub fn processor_time(_pid: u32) -> Result<Duration> {
-    bail!("processor time of other processes is only supported on Linux")
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(i32::try_from(pid)?));
+    let time = clock
+        .and_then(ClockId::now)
+        .with_context(|| format!("process {pid} has no processor clock any more: has it ended?"))?;
+    Ok(time.into())
 }
 
 /// The processor time that the calling thread has used so far.
 ///
 /// # Errors
 /// The operating system does not count it.
-#[cfg(unix)]
 pub fn thread_time() -> Result<Duration> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a live variable of the right type.
-    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("a thread's time can't be read");
-    }
-    Ok(Duration::new(
-        u64::try_from(time.tv_sec)?,
-        u32::try_from(time.tv_nsec)?,
-    ))
-}
-
-/// The processor time that the calling thread has used so far.
-///
-/// # Errors
-/// Always: only known for Unix.
-#[cfg(not(unix))]
-pub fn thread_time() -> Result<Duration> {
-    bail!("the processor time of a thread is only supported on Unix")
+    let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now();
+    Ok(time.context("a thread's time can't be read")?.into())
 }
 
 /// How many bytes of a process are resident.
@@ -153,17 +71,40 @@ pub fn thread_time() -> Result<Duration> {
 /// # Errors
 /// There is no such process, or no file that says so.
 pub fn resident(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).with_context(|| format!("{path} can't be read"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    let kib = kib.with_context(|| format!("{path} does not say what is resident"))?;
-    Ok(kib.trim().parse::<u64>()? * 1024)
+    Ok(Status::of(pid)?.number("VmRSS") * 1024)
+}
+
+/// What the operating system says of a process, in lines.
+#[derive(Debug)]
+pub struct Status(String);
+
+impl Status {
+    /// Of a process that runs.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/status");
+        let status = std::fs::read_to_string(&path);
+        Ok(Self(
+            status.with_context(|| format!("{path} can't be read"))?,
+        ))
+    }
+
+    /// The number in the line of this name, such as `Threads`, or in KiB `VmRSS`; 0 if there is none.
+    pub fn number(&self, name: &str) -> u64 {
+        let mut lines = self.0.lines().filter_map(|line| line.split_once(':'));
+        let line = lines.find(|(found, _)| *found == name);
+        let number = line.and_then(|(_, value)| value.split_whitespace().next());
+        number
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_default()
+    }
 }
 
 /// Gives back to the operating system what was freed, so that it does not count as resident, nor hide what is taken next.
 pub fn release_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg(target_env = "gnu")]
     // SAFETY: the call takes a plain integer, and only what was freed is given back.
     unsafe {
         libc::malloc_trim(0);
@@ -174,56 +115,28 @@ pub fn release_memory() {
 ///
 /// # Errors
 /// The operating system does not say.
-#[cfg(unix)]
 pub fn allow_files(files: u64) -> Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the pointer is to a live variable of the right type.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("the limit of files can't be read");
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let (now, most) = limit.context("the limit of files can't be read")?;
+    if now >= files {
+        return Ok(now);
     }
-    if limit.rlim_cur >= files {
-        return Ok(limit.rlim_cur);
-    }
-    let wanted = libc::rlimit {
-        rlim_cur: files,
-        rlim_max: limit.rlim_max.max(files),
-    };
-    let most = libc::rlimit {
-        rlim_cur: limit.rlim_max.min(files),
-        ..limit
-    };
     // Only privileged processes may raise the second number; all may raise the first up to it.
-    for changed in [wanted, most] {
-        // SAFETY: the pointer is to a live variable, which the call only reads.
-        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &changed) } == 0 {
-            return Ok(changed.rlim_cur);
+    for (now, most) in [(files, most.max(files)), (most.min(files), most)] {
+        if setrlimit(Resource::RLIMIT_NOFILE, now, most).is_ok() {
+            return Ok(now);
         }
     }
-    Ok(limit.rlim_cur)
-}
-
-/// Lets this process have so many files open.
-///
-/// # Errors
-/// Always: only known for Unix.
-#[cfg(not(unix))]
-pub fn allow_files(_files: u64) -> Result<u64> {
-    bail!("the limit of files is only known on Unix")
+    Ok(now)
 }
 
 /// Asks the operating system to wake the calling thread when it should be, instead of a little later together with others.
 pub(crate) fn wake_exactly() {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the call takes plain integers and only changes when this thread is woken.
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1)
-    };
+    // Where it does not, threads are woken later.
+    let _ = nix::sys::prctl::set_timerslack(1);
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -262,6 +175,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_found_in_the_status_of_a_process() {
+        let status = Status("Name:\twallaby\nVmRSS:\t   5120 kB\nThreads:\t3\n".to_owned());
+        assert_eq!(status.number("VmRSS"), 5120);
+        assert_eq!(status.number("Threads"), 3);
+        assert_eq!(status.number("VmSwap"), 0);
+    }
+
+    #[test]
     fn files_that_are_allowed_already_stay_so() {
         assert!(allow_files(1).unwrap() >= 1);
     }
@@ -269,19 +190,16 @@ mod tests {
     #[test]
     fn pinning_ends_with_the_guard() {
         std::thread::spawn(|| {
-            let count = |set: &libc::cpu_set_t| {
-                // SAFETY: only reads the set it is given.
-                unsafe { libc::CPU_COUNT(set) }
-            };
-            let before = affinity().unwrap();
-            // SAFETY: the index is below the set's size.
-            let first = (0..libc::CPU_SETSIZE as usize)
-                .find(|index| unsafe { libc::CPU_ISSET(*index, &before) })
+            let before = sched_getaffinity(THIS_THREAD).unwrap();
+            let first = (0..CpuSet::count())
+                .find(|index| before.is_set(*index).unwrap())
                 .unwrap();
+            let mut only = CpuSet::new();
+            only.set(first).unwrap();
             let pinned = Pinned::to(first as u32).unwrap();
-            assert_eq!(count(&affinity().unwrap()), 1);
+            assert_eq!(sched_getaffinity(THIS_THREAD).unwrap(), only);
             drop(pinned);
-            assert_eq!(count(&affinity().unwrap()), count(&before));
+            assert_eq!(sched_getaffinity(THIS_THREAD).unwrap(), before);
         })
         .join()
         .unwrap();

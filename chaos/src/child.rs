@@ -1,8 +1,12 @@
 //! A process that the director has started, and what the system says about it.
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal::{SIGCONT, SIGSTOP};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use serde::Serialize;
 use std::time::Duration;
+use wallaby_bench::process::{Status, processor_time};
 
 use crate::control::{Announcement, Config, Health, Instruction};
 use crate::network::Network;
@@ -66,13 +70,9 @@ impl Child {
 
     /// Stops the process as it is, or lets it go on.
     pub(crate) fn set_stopped(&self, stopped: bool) {
-        let signal = if stopped {
-            libc::SIGSTOP
-        } else {
-            libc::SIGCONT
-        };
-        // SAFETY: takes integers. The process has not been waited for, so its id is still its own.
-        unsafe { libc::kill(self.pid, signal) };
+        let signal = if stopped { SIGSTOP } else { SIGCONT };
+        // The process has not been waited for, so its id is still its own; if it has ended, that shows elsewhere.
+        let _ = kill(Pid::from_raw(self.pid), signal);
     }
 
     /// Ends the process by SIGKILL; it is gone when this returns.
@@ -89,12 +89,12 @@ impl Child {
         let folder = format!("/proc/{}", self.pid);
         let gone = || format!("{} has ended", self.process.name());
         let fds = std::fs::read_dir(format!("{folder}/fd")).with_context(gone)?;
-        let status = std::fs::read_to_string(format!("{folder}/status")).with_context(gone)?;
+        let status = Status::of(self.pid.cast_unsigned()).with_context(gone)?;
         Ok(Usage {
             fds: fds.count() as u64,
-            threads: field(&status, "Threads:"),
-            rss_kib: field(&status, "VmRSS:"),
-            peak_kib: field(&status, "VmHWM:"),
+            threads: status.number("Threads"),
+            rss_kib: status.number("VmRSS"),
+            peak_kib: status.number("VmHWM"),
         })
     }
 
@@ -106,27 +106,6 @@ impl Child {
 
     /// Processor time that it has used so far.
     pub(crate) fn worked(&self) -> Result<Duration> {
-        wallaby_bench::process::processor_time(self.pid.cast_unsigned())
-    }
-}
-
-fn field(status: &str, name: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number
-        .and_then(|number| number.parse().ok())
-        .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::field;
-
-    #[test]
-    fn numbers_are_found_in_the_status_of_a_process() {
-        let status = "Name:\twallaby\nVmRSS:\t   5120 kB\nThreads:\t3\n";
-        assert_eq!(field(status, "VmRSS:"), 5120);
-        assert_eq!(field(status, "Threads:"), 3);
-        assert_eq!(field(status, "VmSwap:"), 0);
+        processor_time(self.pid.cast_unsigned())
     }
 }

@@ -6,6 +6,7 @@
 //! without a word, one way only.
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CloneFlags, unshare};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -234,10 +235,8 @@ fn hardware(host: usize) -> String {
 /// A network namespace without anything in it.
 fn new_space() -> Result<File> {
     let made = std::thread::spawn(|| {
-        // SAFETY: takes an integer, and changes the network of this thread alone, which ends here.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
+        // It changes the network of this thread alone, which ends here.
+        unshare(CloneFlags::CLONE_NEWNET)?;
         File::open("/proc/thread-self/ns/net")
     });
     match made.join() {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use wallaby_program::testing::signal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_wallaby-chaos");
 
@@ -109,8 +110,7 @@ fn a_director_that_is_interrupted_cleans_up() {
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&name))
     };
     assert_eq!(folders().count(), 1);
-    // SAFETY: takes integers; the process has not been waited for.
-    unsafe { libc::kill(director.id() as i32, libc::SIGINT) };
+    signal("INT", director.id());
     let status = director.wait().expect("it was not waited for");
     assert_eq!(status.code(), Some(130));
     until("all processes have ended", || {

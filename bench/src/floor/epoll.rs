@@ -9,9 +9,12 @@ use super::{Directory, Iterate, LARGEST_DATAGRAM, LARGEST_PAYLOAD, check_frame};
 use crate::patience::Lost;
 use crate::plan::{CLIENT, PREFIX, Targets};
 use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Most sockets that one look tells of.
@@ -22,52 +25,34 @@ const LISTENER: u64 = u64::MAX;
 
 /// The system's list of sockets that are waited for.
 struct Epoll {
-    list: OwnedFd,
-    events: Box<[libc::epoll_event; BATCH]>,
+    list: nix::sys::epoll::Epoll,
+    events: Box<[EpollEvent; BATCH]>,
 }
 
 impl Epoll {
     fn new() -> Result<Self> {
-        // SAFETY: the call takes a number only.
-        let list = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        ensure!(list >= 0, io::Error::last_os_error());
         Ok(Self {
-            // SAFETY: it is a descriptor that was opened above, and nobody else has it.
-            list: unsafe { OwnedFd::from_raw_fd(list) },
-            events: Box::new([libc::epoll_event { events: 0, u64: 0 }; BATCH]),
+            list: nix::sys::epoll::Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            events: Box::new([EpollEvent::empty(); BATCH]),
         })
     }
 
     fn add(&self, socket: BorrowedFd<'_>, token: u64) -> Result<()> {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: token,
-        };
-        let (list, socket) = (self.list.as_raw_fd(), socket.as_raw_fd());
-        // SAFETY: the structure outlives the call, which only reads it.
-        let added = unsafe { libc::epoll_ctl(list, libc::EPOLL_CTL_ADD, socket, &raw mut event) };
-        ensure!(added == 0, io::Error::last_os_error());
-        Ok(())
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+        Ok(self.list.add(socket, event)?)
     }
 
     /// Waits until something can be read; of how many sockets.
     fn wait(&mut self) -> Result<usize> {
-        let (list, events) = (self.list.as_raw_fd(), self.events.as_mut_ptr());
-        // SAFETY: there is room for so many events, and nobody else refers to it.
-        let found = unsafe { libc::epoll_wait(list, events, BATCH as libc::c_int, -1) };
-        match usize::try_from(found) {
-            Ok(found) => Ok(found),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                ensure!(error.kind() == io::ErrorKind::Interrupted, error);
-                Ok(0)
-            }
+        match self.list.wait(&mut self.events[..], EpollTimeout::NONE) {
+            Err(Errno::EINTR) => Ok(0),
+            found => Ok(found?),
         }
     }
 
     /// One of those that the latest wait found.
     fn found(&self, index: usize) -> u64 {
-        self.events[index].u64
+        self.events[index].data()
     }
 }
 
@@ -84,14 +69,8 @@ fn write_all(stream: &Stream, mut bytes: &[u8]) -> Result<()> {
 }
 
 fn await_room(stream: &Stream) -> Result<()> {
-    let mut socket = libc::pollfd {
-        fd: stream.as_fd().as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: the structure outlives the call; there is one, as it says.
-    let polled = unsafe { libc::poll(&raw mut socket, 1, -1) };
-    ensure!(polled >= 0, io::Error::last_os_error());
+    let mut socket = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut socket, PollTimeout::NONE)?;
     Ok(())
 }
 

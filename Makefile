@@ -113,11 +113,6 @@ mutants: ## Which small changes of what differs from main no test notices; ARGS=
 	@git diff --merge-base $(or $(BASE),main) >target/changes.diff
 	@WALLABY_CASES=0.05 $(CARGO) mutants --output target $(or $(ARGS),--in-diff target/changes.diff)
 
-.PHONY: callgrind
-callgrind: ## Instructions and nanoseconds per call of the protocol core alone (release)
-	@scripts/setup.sh callgrind
-	@scripts/callgrind.sh
-
 .PHONY: instructions
 instructions: ## Compare the instructions of calls with those on record; ARGS=record writes them anew (release)
 	@scripts/instructions.sh $(or $(ARGS),check)

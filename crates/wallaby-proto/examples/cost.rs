@@ -1,7 +1,7 @@
 //! What the protocol core alone costs: calls from handle to handle through connections that end in memory.
 //!
 //! `cost --list` names the scenarios, `cost SCENARIO CALLS` makes that many calls and prints nanoseconds per call.
-//! `scripts/core-cost.sh` makes the table of `docs/performance.md` with it.
+//! `scripts/instructions.sh` counts the instructions of each.
 
 use std::error::Error;
 use std::hint::black_box;

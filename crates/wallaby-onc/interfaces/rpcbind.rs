@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `MAX_NETID` of the interface.
 pub const MAX_NETID: u32 = 255;
@@ -41,8 +39,7 @@ impl Xdr for PortMapping {
         self.program_number.encode(writer)?;
         self.version_number.encode(writer)?;
         self.protocol.encode(writer)?;
-        self.port.encode(writer)?;
-        Ok(())
+        self.port.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -64,8 +61,7 @@ pub struct PortMappingEntry {
 
 impl Xdr for PortMappingEntry {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.mapping.encode(writer)?;
-        Ok(())
+        self.mapping.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -93,8 +89,7 @@ impl Xdr for PortCall {
         self.program_number.encode(writer)?;
         self.version_number.encode(writer)?;
         self.procedure_number.encode(writer)?;
-        writer.opaque(&self.arguments, None)?;
-        Ok(())
+        writer.opaque(&self.arguments, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -119,8 +114,7 @@ pub struct PortCallResult {
 impl Xdr for PortCallResult {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.port.encode(writer)?;
-        writer.opaque(&self.results, None)?;
-        Ok(())
+        writer.opaque(&self.results, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -152,8 +146,7 @@ impl Xdr for Rpcb {
         self.version_number.encode(writer)?;
         writer.text(&self.netid, Some(255))?;
         writer.text(&self.address, Some(1024))?;
-        writer.text(&self.owner, Some(255))?;
-        Ok(())
+        writer.text(&self.owner, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -176,8 +169,7 @@ pub struct RpcbEntry {
 
 impl Xdr for RpcbEntry {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.mapping.encode(writer)?;
-        Ok(())
+        self.mapping.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -205,8 +197,7 @@ impl Xdr for RemoteCall {
         self.program_number.encode(writer)?;
         self.version_number.encode(writer)?;
         self.procedure_number.encode(writer)?;
-        writer.opaque(&self.arguments, None)?;
-        Ok(())
+        writer.opaque(&self.arguments, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -231,8 +222,7 @@ pub struct RemoteResult {
 impl Xdr for RemoteResult {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.text(&self.address, Some(1024))?;
-        writer.opaque(&self.results, None)?;
-        Ok(())
+        writer.opaque(&self.results, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -255,8 +245,7 @@ pub struct TransportAddress {
 impl Xdr for TransportAddress {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.max_length.encode(writer)?;
-        writer.opaque(&self.bytes, Some(1024))?;
-        Ok(())
+        writer.opaque(&self.bytes, Some(1024))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -288,8 +277,7 @@ impl Xdr for AddressDescription {
         writer.text(&self.netid, Some(255))?;
         self.semantics.encode(writer)?;
         writer.text(&self.family, Some(255))?;
-        writer.text(&self.protocol, Some(255))?;
-        Ok(())
+        writer.text(&self.protocol, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -312,8 +300,7 @@ pub struct AddressDescriptionEntry {
 
 impl Xdr for AddressDescriptionEntry {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.description.encode(writer)?;
-        Ok(())
+        self.description.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -344,8 +331,7 @@ impl Xdr for AddressCount {
         self.version_number.encode(writer)?;
         self.found.encode(writer)?;
         self.missed.encode(writer)?;
-        writer.text(&self.netid, Some(255))?;
-        Ok(())
+        writer.text(&self.netid, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -368,8 +354,7 @@ pub struct AddressCountEntry {
 
 impl Xdr for AddressCountEntry {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.counted.encode(writer)?;
-        Ok(())
+        self.counted.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -406,8 +391,7 @@ impl Xdr for CallCount {
         self.succeeded.encode(writer)?;
         self.failed.encode(writer)?;
         self.indirect.encode(writer)?;
-        writer.text(&self.netid, Some(255))?;
-        Ok(())
+        writer.text(&self.netid, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -432,8 +416,7 @@ pub struct CallCountEntry {
 
 impl Xdr for CallCountEntry {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.counted.encode(writer)?;
-        Ok(())
+        self.counted.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -464,8 +447,7 @@ impl Xdr for Statistics {
         self.set.encode(writer)?;
         self.unset.encode(writer)?;
         writer.list(&self.addresses, |writer, each| each.encode(writer))?;
-        writer.list(&self.passed_on, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.passed_on, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -488,8 +470,7 @@ pub struct StatisticsOfVersions {
 
 impl Xdr for StatisticsOfVersions {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.fixed_array(&self.versions, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.versions, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -544,12 +525,13 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn nothing(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: NOTHING,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, NOTHING),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// Registers a port; false, if another one is registered.
@@ -557,18 +539,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn set(&self, argument: &PortMapping) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: SET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, SET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -582,18 +556,10 @@ pub mod rpcbind {
                 &self,
                 argument: &PortMapping,
             ) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: UNSET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, UNSET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -607,18 +573,10 @@ pub mod rpcbind {
                 &self,
                 argument: &PortMapping,
             ) -> Result<u32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETPORT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GETPORT),
+                        |writer| { argument.encode(writer) },
                         u32::decode,
                     )
                     .await
@@ -629,14 +587,9 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn dump(&self) -> Result<Vec<PortMappingEntry>, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: DUMP,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, DUMP),
                         |_| Ok(()),
                         |reader| reader.list(PortMappingEntry::decode),
                     )
@@ -651,18 +604,10 @@ pub mod rpcbind {
                 &self,
                 argument: &PortCall,
             ) -> Result<PortCallResult, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: CALLIT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, CALLIT),
+                        |writer| { argument.encode(writer) },
                         PortCallResult::decode,
                     )
                     .await
@@ -730,61 +675,45 @@ pub mod rpcbind {
             ) -> Result<Bytes, Refusal> {
                 match procedure {
                     NOTHING => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((PortMapping::decode(reader)?,)),
+                            PortMapping::decode,
                         )?;
                         let result = Server::set(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     UNSET => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((PortMapping::decode(reader)?,)),
+                            PortMapping::decode,
                         )?;
                         let result = Server::unset(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETPORT => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((PortMapping::decode(reader)?,)),
+                            PortMapping::decode,
                         )?;
                         let result = Server::getport(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     DUMP => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
-                            writer.list(&result, |writer, each| each.encode(writer))?;
-                            Ok(())
+                            writer.list(&result, |writer, each| each.encode(writer))
                         })
                     }
                     CALLIT => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((PortCall::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, PortCall::decode)?;
                         let result = Server::callit(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }
@@ -841,12 +770,13 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn nothing(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: NOTHING,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, NOTHING),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// `SET`, procedure 1.
@@ -854,18 +784,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn set(&self, argument: &Rpcb) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: SET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, SET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -876,18 +798,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn unset(&self, argument: &Rpcb) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: UNSET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, UNSET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -898,18 +812,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GETADDR),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -920,14 +826,9 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn dump(&self) -> Result<Vec<RpcbEntry>, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: DUMP,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, DUMP),
                         |_| Ok(()),
                         |reader| reader.list(RpcbEntry::decode),
                     )
@@ -942,18 +843,10 @@ pub mod rpcbind {
                 &self,
                 argument: &RemoteCall,
             ) -> Result<RemoteResult, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: CALLIT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, CALLIT),
+                        |writer| { argument.encode(writer) },
                         RemoteResult::decode,
                     )
                     .await
@@ -964,12 +857,13 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn gettime(&self) -> Result<u32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETTIME,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), u32::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, GETTIME),
+                        |_| Ok(()),
+                        u32::decode,
+                    )
+                    .await
             }
 
             /// `UADDR2TADDR`, procedure 7.
@@ -980,18 +874,10 @@ pub mod rpcbind {
                 &self,
                 argument: &Text,
             ) -> Result<TransportAddress, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: UADDR2TADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            writer.text(argument, None)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, UADDR2TADDR),
+                        |writer| { writer.text(argument, None) },
                         TransportAddress::decode,
                     )
                     .await
@@ -1005,18 +891,10 @@ pub mod rpcbind {
                 &self,
                 argument: &TransportAddress,
             ) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: TADDR2UADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, TADDR2UADDR),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -1104,93 +982,62 @@ pub mod rpcbind {
             ) -> Result<Bytes, Refusal> {
                 match procedure {
                     NOTHING => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::set(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     UNSET => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::unset(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETADDR => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::getaddr(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     DUMP => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
-                            writer.list(&result, |writer, each| each.encode(writer))?;
-                            Ok(())
+                            writer.list(&result, |writer, each| each.encode(writer))
                         })
                     }
                     CALLIT => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((RemoteCall::decode(reader)?,)),
+                            RemoteCall::decode,
                         )?;
                         let result = Server::callit(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETTIME => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::gettime(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     UADDR2TADDR => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((reader.text(None)?,)),
+                            |reader| reader.text(None),
                         )?;
                         let result = Server::uaddr2_taddr(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     TADDR2UADDR => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((TransportAddress::decode(reader)?,)),
+                            TransportAddress::decode,
                         )?;
                         let result = Server::taddr2_uaddr(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }
@@ -1259,12 +1106,13 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn nothing(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: NOTHING,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, NOTHING),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// `SET`, procedure 1.
@@ -1272,18 +1120,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn set(&self, argument: &Rpcb) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: SET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, SET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -1294,18 +1134,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn unset(&self, argument: &Rpcb) -> Result<bool, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: UNSET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, UNSET),
+                        |writer| { argument.encode(writer) },
                         bool::decode,
                     )
                     .await
@@ -1316,18 +1148,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GETADDR),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -1338,14 +1162,9 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn dump(&self) -> Result<Vec<RpcbEntry>, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: DUMP,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, DUMP),
                         |_| Ok(()),
                         |reader| reader.list(RpcbEntry::decode),
                     )
@@ -1360,18 +1179,10 @@ pub mod rpcbind {
                 &self,
                 argument: &RemoteCall,
             ) -> Result<RemoteResult, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: BCAST,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, BCAST),
+                        |writer| { argument.encode(writer) },
                         RemoteResult::decode,
                     )
                     .await
@@ -1382,12 +1193,13 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn gettime(&self) -> Result<u32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETTIME,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), u32::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, GETTIME),
+                        |_| Ok(()),
+                        u32::decode,
+                    )
+                    .await
             }
 
             /// `UADDR2TADDR`, procedure 7.
@@ -1398,18 +1210,10 @@ pub mod rpcbind {
                 &self,
                 argument: &Text,
             ) -> Result<TransportAddress, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: UADDR2TADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            writer.text(argument, None)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, UADDR2TADDR),
+                        |writer| { writer.text(argument, None) },
                         TransportAddress::decode,
                     )
                     .await
@@ -1423,18 +1227,10 @@ pub mod rpcbind {
                 &self,
                 argument: &TransportAddress,
             ) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: TADDR2UADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, TADDR2UADDR),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -1445,18 +1241,10 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn getversaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETVERSADDR,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GETVERSADDR),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -1470,18 +1258,10 @@ pub mod rpcbind {
                 &self,
                 argument: &RemoteCall,
             ) -> Result<RemoteResult, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: INDIRECT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, INDIRECT),
+                        |writer| { argument.encode(writer) },
                         RemoteResult::decode,
                     )
                     .await
@@ -1495,18 +1275,10 @@ pub mod rpcbind {
                 &self,
                 argument: &Rpcb,
             ) -> Result<Vec<AddressDescriptionEntry>, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETADDRLIST,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GETADDRLIST),
+                        |writer| { argument.encode(writer) },
                         |reader| reader.list(AddressDescriptionEntry::decode),
                     )
                     .await
@@ -1517,14 +1289,9 @@ pub mod rpcbind {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn getstat(&self) -> Result<StatisticsOfVersions, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GETSTAT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, GETSTAT),
                         |_| Ok(()),
                         StatisticsOfVersions::decode,
                     )
@@ -1644,136 +1411,89 @@ pub mod rpcbind {
             ) -> Result<Bytes, Refusal> {
                 match procedure {
                     NOTHING => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::nothing(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     SET => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::set(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     UNSET => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::unset(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETADDR => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::getaddr(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     DUMP => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::dump(&self.0, caller).await?;
                         service::results(|writer| {
-                            writer.list(&result, |writer, each| each.encode(writer))?;
-                            Ok(())
+                            writer.list(&result, |writer, each| each.encode(writer))
                         })
                     }
                     BCAST => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((RemoteCall::decode(reader)?,)),
+                            RemoteCall::decode,
                         )?;
                         let result = Server::bcast(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETTIME => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::gettime(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     UADDR2TADDR => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((reader.text(None)?,)),
+                            |reader| reader.text(None),
                         )?;
                         let result = Server::uaddr2_taddr(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     TADDR2UADDR => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((TransportAddress::decode(reader)?,)),
+                            TransportAddress::decode,
                         )?;
                         let result = Server::taddr2_uaddr(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     GETVERSADDR => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::getversaddr(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     INDIRECT => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((RemoteCall::decode(reader)?,)),
+                            RemoteCall::decode,
                         )?;
                         let result = Server::indirect(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GETADDRLIST => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Rpcb::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Rpcb::decode)?;
                         let result = Server::getaddrlist(&self.0, caller, argument)
                             .await?;
                         service::results(|writer| {
-                            writer.list(&result, |writer, each| each.encode(writer))?;
-                            Ok(())
+                            writer.list(&result, |writer, each| each.encode(writer))
                         })
                     }
                     GETSTAT => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::getstat(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

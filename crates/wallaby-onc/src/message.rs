@@ -60,6 +60,16 @@ pub struct Procedure {
     pub number: u32,
 }
 
+impl From<(u32, u32, u32)> for Procedure {
+    fn from((program, version, number): (u32, u32, u32)) -> Self {
+        Self {
+            program,
+            version,
+            number,
+        }
+    }
+}
+
 impl fmt::Display for Procedure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

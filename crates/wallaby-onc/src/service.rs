@@ -252,16 +252,18 @@ impl From<AuthError> for Refusal {
     }
 }
 
-/// Calls a procedure: what a generated client does.
+/// Calls a procedure, such as one that is given by the numbers of its program, its version and itself: what a generated client
+/// does.
 ///
 /// # Errors
 /// Anything that can go wrong with a call.
 pub async fn call<C: Channel, T>(
     channel: &C,
-    procedure: Procedure,
+    procedure: impl Into<Procedure>,
     arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
     results: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
 ) -> Result<T, CallError> {
+    let procedure = procedure.into();
     let answer = async {
         let bytes = channel.call_with(procedure, arguments).await?;
         Ok(whole(bytes, results)?)

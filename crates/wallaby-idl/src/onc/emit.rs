@@ -26,7 +26,7 @@ pub(super) fn emit(model: &Model, source: &str, with_methods: bool) -> syn::Resu
         #[allow(unused_imports)]
         use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
         #[allow(unused_imports)]
-        use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service};
+        use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
     }];
     items.extend(
         model
@@ -199,11 +199,13 @@ impl<'a> Emitter<'a> {
         let field_docs = fields
             .iter()
             .map(|field| member_docs(&field.docs, &field.name));
-        let encode = fields.iter().zip(&idents).map(|(field, ident)| {
-            self.encode(&field.form, &quote!(self.#ident), &quote!(&self.#ident))
+        let parts = fields.iter().zip(&idents).map(|(field, ident)| {
+            let form = &field.form;
+            (form, quote!(self.#ident), quote!(&self.#ident))
         });
+        let parts: Vec<_> = parts.collect();
         let decode = fields.iter().map(|field| self.decode(at, &field.form));
-        let body = quote!(#(#encode)* Ok(()));
+        let body = self.encode_all(&parts);
         let value = quote!(Ok(Self { #(#idents: #decode?,)* }));
         // Of a struct without fields there is nothing to write or read.
         let (body, value) = match fields {
@@ -347,9 +349,9 @@ impl<'a> Emitter<'a> {
             return quote!(#type_docs pub type #name = #kind;);
         }
         let derives = self.derives(at);
-        let encode = self.encode(form, &quote!(self.0), &quote!(&self.0));
+        let encode = self.encode_all(&[(form, quote!(self.0), quote!(&self.0))]);
         let decode = self.decode(at, form);
-        let codec = self.codec(&name, &quote!(#encode Ok(())), &quote!(Ok(Self(#decode?))));
+        let codec = self.codec(&name, &encode, &quote!(Ok(Self(#decode?))));
         quote! {
             #type_docs
             #derives
@@ -387,26 +389,41 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Statements that write what is in a variable or field; `borrowed` is a reference to it.
+    /// A statement that writes what is in a variable or field; `borrowed` is a reference to it.
     fn encode(&self, form: &Form, value: &TokenStream, borrowed: &TokenStream) -> TokenStream {
-        let each = quote!(|writer, each| each.encode(writer));
+        let written = written(form, value, borrowed);
         match form {
-            Form::Plain(_) => quote!(#value.encode(writer)?;),
-            Form::Optional(_) => quote!(writer.optional(#value.as_ref(), #each)?;),
-            Form::List(_) => quote!(writer.list(#borrowed, #each)?;),
-            Form::FixedArray(..) => quote!(writer.fixed_array(#borrowed, #each)?;),
-            Form::Array(_, limit) => {
-                let limit = limited(*limit);
-                quote!(writer.array(#borrowed, #limit, #each)?;)
+            Form::FixedOpaque(_) => quote!(#written;),
+            _ => quote!(#written?;),
+        }
+    }
+
+    /// The body of a function that writes all of them, one after the other.
+    fn encode_all(&self, parts: &[(&Form, TokenStream, TokenStream)]) -> TokenStream {
+        let encode = |(form, value, borrowed): &(&Form, _, _)| self.encode(form, value, borrowed);
+        match parts {
+            [before @ .., (form, value, borrowed)] if !matches!(form, Form::FixedOpaque(_)) => {
+                let before = before.iter().map(encode);
+                let last = written(form, value, borrowed);
+                quote!(#(#before)* #last)
             }
-            Form::FixedOpaque(_) => quote!(writer.fixed_opaque(#borrowed);),
-            Form::Opaque(limit) => {
-                let limit = limited(*limit);
-                quote!(writer.opaque(#borrowed, #limit)?;)
+            _ => {
+                let all = parts.iter().map(encode);
+                quote!(#(#all)* Ok(()))
             }
-            Form::Text(limit) => {
-                let limit = limited(*limit);
-                quote!(writer.text(#borrowed, #limit)?;)
+        }
+    }
+
+    /// A function that reads a value.
+    fn reader(&self, at: usize, form: &Form) -> TokenStream {
+        match form {
+            Form::Plain(kind) => {
+                let kind = self.type_name(kind);
+                quote!(#kind::decode)
+            }
+            _ => {
+                let decode = self.decode(at, form);
+                quote!(|reader| #decode)
             }
         }
     }
@@ -589,6 +606,30 @@ fn first_word(name: &str) -> String {
 fn last_word(name: &str) -> String {
     let start = name.rfind(char::is_uppercase).unwrap_or(0);
     name[start..].to_owned()
+}
+
+/// An expression that writes a value: whether that worked, but of opaque data of fixed length, where nothing can be wrong.
+fn written(form: &Form, value: &TokenStream, borrowed: &TokenStream) -> TokenStream {
+    let each = quote!(|writer, each| each.encode(writer));
+    match form {
+        Form::Plain(_) => quote!(#value.encode(writer)),
+        Form::Optional(_) => quote!(writer.optional(#value.as_ref(), #each)),
+        Form::List(_) => quote!(writer.list(#borrowed, #each)),
+        Form::FixedArray(..) => quote!(writer.fixed_array(#borrowed, #each)),
+        Form::Array(_, limit) => {
+            let limit = limited(*limit);
+            quote!(writer.array(#borrowed, #limit, #each))
+        }
+        Form::FixedOpaque(_) => quote!(writer.fixed_opaque(#borrowed)),
+        Form::Opaque(limit) => {
+            let limit = limited(*limit);
+            quote!(writer.opaque(#borrowed, #limit))
+        }
+        Form::Text(limit) => {
+            let limit = limited(*limit);
+            quote!(writer.text(#borrowed, #limit))
+        }
+    }
 }
 
 fn limited(limit: Option<u32>) -> TokenStream {

@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `question` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,8 +18,7 @@ pub struct Question {
 impl Xdr for Question {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.text(&self.path, Some(1024))?;
-        self.user.encode(writer)?;
-        Ok(())
+        self.user.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -124,18 +121,10 @@ pub mod quota {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn ask(&self, argument: &Question) -> Result<Answer, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: ASK,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, ASK),
+                        |writer| { argument.encode(writer) },
                         Answer::decode,
                     )
                     .await
@@ -171,15 +160,9 @@ pub mod quota {
                 match procedure {
                     0 => service::results(|_| Ok(())),
                     ASK => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Question::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Question::decode)?;
                         let result = Server::ask(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

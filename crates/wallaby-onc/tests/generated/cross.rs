@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `person` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,8 +18,7 @@ pub struct Person {
 impl Xdr for Person {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.text(&self.name, Some(64))?;
-        self.age.encode(writer)?;
-        Ok(())
+        self.age.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -41,8 +38,7 @@ pub struct PersonList {
 
 impl Xdr for PersonList {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.one.encode(writer)?;
-        Ok(())
+        self.one.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -72,8 +68,7 @@ impl ::std::ops::Deref for People {
 
 impl Xdr for People {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.list(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -90,8 +85,7 @@ pub struct Block {
 
 impl Xdr for Block {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.opaque(&self.bytes, None)?;
-        Ok(())
+        writer.opaque(&self.bytes, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -151,8 +145,7 @@ pub struct Pair {
 impl Xdr for Pair {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.a.encode(writer)?;
-        self.b.encode(writer)?;
-        Ok(())
+        self.b.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -205,18 +198,10 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn greet(&self, argument: &Text) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GREET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            writer.text(argument, None)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GREET),
+                        |writer| { writer.text(argument, None) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -227,18 +212,10 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn older(&self, argument: &People) -> Result<People, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: OLDER,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, OLDER),
+                        |writer| { argument.encode(writer) },
                         People::decode,
                     )
                     .await
@@ -249,18 +226,10 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn reverse(&self, argument: &Block) -> Result<Block, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: REVERSE,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, REVERSE),
+                        |writer| { argument.encode(writer) },
                         Block::decode,
                     )
                     .await
@@ -271,18 +240,10 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn lookup(&self, argument: &Text) -> Result<Found, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: LOOKUP,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            writer.text(argument, None)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, LOOKUP),
+                        |writer| { writer.text(argument, None) },
                         Found::decode,
                     )
                     .await
@@ -293,12 +254,8 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn who(&self) -> Result<u32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: WHO,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), u32::decode).await
+                service::call(&self.0, (PROGRAM, VERSION, WHO), |_| Ok(()), u32::decode)
+                    .await
             }
         }
 
@@ -358,56 +315,35 @@ pub mod cross {
                 match procedure {
                     0 => service::results(|_| Ok(())),
                     GREET => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((reader.text(None)?,)),
+                            |reader| reader.text(None),
                         )?;
                         let result = Server::greet(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     OLDER => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((People::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, People::decode)?;
                         let result = Server::older(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     REVERSE => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Block::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Block::decode)?;
                         let result = Server::reverse(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     LOOKUP => {
-                        let (argument,) = service::arguments(
+                        let argument = service::arguments(
                             arguments,
-                            |reader| Ok((reader.text(None)?,)),
+                            |reader| reader.text(None),
                         )?;
                         let result = Server::lookup(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     WHO => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::who(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }
@@ -440,18 +376,10 @@ pub mod cross {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn add(&self, argument: &Pair) -> Result<i32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: ADD,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, ADD),
+                        |writer| { argument.encode(writer) },
                         i32::decode,
                     )
                     .await
@@ -487,15 +415,9 @@ pub mod cross {
                 match procedure {
                     0 => service::results(|_| Ok(())),
                     ADD => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Pair::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Pair::decode)?;
                         let result = Server::add(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

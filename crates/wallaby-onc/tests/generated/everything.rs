@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `IN_HEADER` of the interface.
 pub const IN_HEADER: u32 = 1;
@@ -52,8 +50,7 @@ impl ::std::ops::Deref for Netobj {
 
 impl Xdr for Netobj {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.opaque(&self.0, Some(1024))?;
-        Ok(())
+        writer.opaque(&self.0, Some(1024))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -191,8 +188,7 @@ impl Xdr for Scalars {
         self.p.encode(writer)?;
         self.q.encode(writer)?;
         self.r.encode(writer)?;
-        self.r#type.encode(writer)?;
-        Ok(())
+        self.r#type.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -256,8 +252,7 @@ impl Xdr for Lengths {
         writer.array(&self.serials, Some(2), |writer, each| each.encode(writer))?;
         writer.array(&self.colors, None, |writer, each| each.encode(writer))?;
         self.known.encode(writer)?;
-        writer.opaque(&self.for_c, Some(17))?;
-        Ok(())
+        writer.opaque(&self.for_c, Some(17))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -296,8 +291,7 @@ impl ::std::ops::Deref for Label {
 
 impl Xdr for Label {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(8))?;
-        Ok(())
+        writer.text(&self.0, Some(8))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -354,8 +348,7 @@ impl ::std::ops::Deref for Labels {
 
 impl Xdr for Labels {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, Some(4), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, Some(4), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -386,8 +379,7 @@ impl ::std::ops::Deref for MaybeLengths {
 
 impl Xdr for MaybeLengths {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -585,8 +577,7 @@ pub struct Node {
 impl Xdr for Node {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.name.encode(writer)?;
-        self.value.encode(writer)?;
-        Ok(())
+        self.value.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -617,8 +608,7 @@ impl ::std::ops::Deref for Chain {
 
 impl Xdr for Chain {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.list(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -635,8 +625,7 @@ pub struct Link {
 
 impl Xdr for Link {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.number.encode(writer)?;
-        Ok(())
+        self.number.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -664,8 +653,7 @@ impl Xdr for Tree {
         self.value.encode(writer)?;
         writer.optional(self.left.as_ref(), |writer, each| each.encode(writer))?;
         writer.optional(self.right.as_ref(), |writer, each| each.encode(writer))?;
-        writer.array(&self.children, Some(2), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.children, Some(2), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -752,8 +740,7 @@ pub struct HolderPoint {
 impl Xdr for HolderPoint {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.x.encode(writer)?;
-        self.part.encode(writer)?;
-        Ok(())
+        self.part.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -782,8 +769,7 @@ impl Xdr for Holder {
         writer.list(&self.nodes, |writer, each| each.encode(writer))?;
         self.links.encode(writer)?;
         writer.optional(self.one.as_ref(), |writer, each| each.encode(writer))?;
-        self.point.encode(writer)?;
-        Ok(())
+        self.point.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -805,8 +791,7 @@ pub struct Result_ {
 
 impl Xdr for Result_ {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.ok.encode(writer)?;
-        Ok(())
+        self.ok.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -860,18 +845,12 @@ pub mod everything {
                 argument1: i32,
                 argument2: i32,
             ) -> Result<i32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: ADD,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, ADD),
                         |writer| {
                             argument1.encode(writer)?;
-                            argument2.encode(writer)?;
-                            Ok(())
+                            argument2.encode(writer)
                         },
                         i32::decode,
                     )
@@ -883,18 +862,10 @@ pub mod everything {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn greet(&self, name: &Text) -> Result<Text, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: GREET,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            writer.text(name, None)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, GREET),
+                        |writer| { writer.text(name, None) },
                         |reader| reader.text(None),
                     )
                     .await
@@ -909,19 +880,13 @@ pub mod everything {
                 argument1: &Holder,
                 prefix: &[Label],
             ) -> Result<Option<Labels>, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: FIND,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, FIND),
                         |writer| {
                             argument1.encode(writer)?;
                             writer
-                                .array(prefix, None, |writer, each| each.encode(writer))?;
-                            Ok(())
+                                .array(prefix, None, |writer, each| each.encode(writer))
                         },
                         |reader| reader.optional(Labels::decode),
                     )
@@ -933,12 +898,13 @@ pub mod everything {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn forget(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: FORGET,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, FORGET),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// `TELL`, procedure 5.
@@ -946,18 +912,10 @@ pub mod everything {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn tell(&self, argument: &Chain) -> Result<Result_, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: TELL,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, TELL),
+                        |writer| { argument.encode(writer) },
                         Result_::decode,
                     )
                     .await
@@ -1028,21 +986,15 @@ pub mod everything {
                         )?;
                         let result = Server::add(&self.0, caller, argument1, argument2)
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     GREET => {
-                        let (name,) = service::arguments(
+                        let name = service::arguments(
                             arguments,
-                            |reader| Ok((reader.text(None)?,)),
+                            |reader| reader.text(None),
                         )?;
                         let result = Server::greet(&self.0, caller, name).await?;
-                        service::results(|writer| {
-                            writer.text(&result, None)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { writer.text(&result, None) })
                     }
                     FIND => {
                         let (argument1, prefix) = service::arguments(
@@ -1059,25 +1011,18 @@ pub mod everything {
                                 .optional(
                                     result.as_ref(),
                                     |writer, each| each.encode(writer),
-                                )?;
-                            Ok(())
+                                )
                         })
                     }
                     FORGET => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::forget(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     TELL => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Chain::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Chain::decode)?;
                         let result = Server::tell(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }
@@ -1113,12 +1058,13 @@ pub mod everything {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn null_of_its_own(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: NULL_OF_ITS_OWN,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, NULL_OF_ITS_OWN),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// `ADD`, procedure 1.
@@ -1126,18 +1072,10 @@ pub mod everything {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn add(&self, argument: &Scalars) -> Result<ByNumber, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: ADD,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, ADD),
+                        |writer| { argument.encode(writer) },
                         ByNumber::decode,
                     )
                     .await
@@ -1178,20 +1116,14 @@ pub mod everything {
             ) -> Result<Bytes, Refusal> {
                 match procedure {
                     NULL_OF_ITS_OWN => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::null_of_its_own(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     ADD => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Scalars::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Scalars::decode)?;
                         let result = Server::add(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

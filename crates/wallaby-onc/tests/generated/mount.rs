@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// maximum bytes in a pathname argument
 pub const MNTPATHLEN: u32 = 1024;
@@ -109,8 +107,7 @@ impl ::std::ops::Deref for Dirpath {
 
 impl Xdr for Dirpath {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(1024))?;
-        Ok(())
+        writer.text(&self.0, Some(1024))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -138,8 +135,7 @@ impl ::std::ops::Deref for Name {
 
 impl Xdr for Name {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(255))?;
-        Ok(())
+        writer.text(&self.0, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -167,8 +163,7 @@ impl ::std::ops::Deref for Mountlist {
 
 impl Xdr for Mountlist {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.list(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -188,8 +183,7 @@ pub struct Mountbody {
 impl Xdr for Mountbody {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.ml_hostname.encode(writer)?;
-        self.ml_directory.encode(writer)?;
-        Ok(())
+        self.ml_directory.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -220,8 +214,7 @@ impl ::std::ops::Deref for Groups {
 
 impl Xdr for Groups {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.list(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -238,8 +231,7 @@ pub struct Groupnode {
 
 impl Xdr for Groupnode {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        self.gr_name.encode(writer)?;
-        Ok(())
+        self.gr_name.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -269,8 +261,7 @@ impl ::std::ops::Deref for Exports {
 
 impl Xdr for Exports {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.list(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.list(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -290,8 +281,7 @@ pub struct Exportnode {
 impl Xdr for Exportnode {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.ex_dir.encode(writer)?;
-        self.ex_groups.encode(writer)?;
-        Ok(())
+        self.ex_groups.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -353,12 +343,13 @@ pub mod mountprog {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn mountproc_null(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_NULL,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, MOUNTPROC_NULL),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// If fhs\_status is 0, then fhs\_fhandle contains the
@@ -374,18 +365,10 @@ pub mod mountprog {
                 &self,
                 argument: &Dirpath,
             ) -> Result<Fhstatus, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_MNT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, MOUNTPROC_MNT),
+                        |writer| { argument.encode(writer) },
                         Fhstatus::decode,
                     )
                     .await
@@ -398,12 +381,13 @@ pub mod mountprog {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn mountproc_dump(&self) -> Result<Mountlist, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_DUMP,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), Mountlist::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, MOUNTPROC_DUMP),
+                        |_| Ok(()),
+                        Mountlist::decode,
+                    )
+                    .await
             }
 
             /// Removes the mount list entry for the directory
@@ -415,18 +399,10 @@ pub mod mountprog {
                 &self,
                 argument: &Dirpath,
             ) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_UMNT,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, MOUNTPROC_UMNT),
+                        |writer| { argument.encode(writer) },
                         <()>::decode,
                     )
                     .await
@@ -438,12 +414,13 @@ pub mod mountprog {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn mountproc_umntall(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_UMNTALL,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, MOUNTPROC_UMNTALL),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
 
             /// Returns a list of all the exported filesystems, and which
@@ -452,12 +429,13 @@ pub mod mountprog {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn mountproc_export(&self) -> Result<Exports, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_EXPORT,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), Exports::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, MOUNTPROC_EXPORT),
+                        |_| Ok(()),
+                        Exports::decode,
+                    )
+                    .await
             }
 
             /// Identical to MOUNTPROC\_EXPORT above
@@ -465,12 +443,13 @@ pub mod mountprog {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn mountproc_exportall(&self) -> Result<Exports, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: MOUNTPROC_EXPORTALL,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), Exports::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, MOUNTPROC_EXPORTALL),
+                        |_| Ok(()),
+                        Exports::decode,
+                    )
+                    .await
             }
         }
 
@@ -550,58 +529,40 @@ pub mod mountprog {
             ) -> Result<Bytes, Refusal> {
                 match procedure {
                     MOUNTPROC_NULL => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::mountproc_null(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_MNT => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Dirpath::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Dirpath::decode)?;
                         let result = Server::mountproc_mnt(&self.0, caller, argument)
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     MOUNTPROC_DUMP => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::mountproc_dump(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     MOUNTPROC_UMNT => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Dirpath::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Dirpath::decode)?;
                         Server::mountproc_umnt(&self.0, caller, argument).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_UMNTALL => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::mountproc_umntall(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }
                     MOUNTPROC_EXPORT => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::mountproc_export(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     MOUNTPROC_EXPORTALL => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         let result = Server::mountproc_exportall(&self.0, caller).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

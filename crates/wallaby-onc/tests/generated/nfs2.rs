@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `NFS_MAXDATA` of the interface.
 pub const NFS_MAXDATA: u32 = 8192;
@@ -106,8 +104,7 @@ pub struct Nfstime {
 impl Xdr for Nfstime {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.seconds.encode(writer)?;
-        self.useconds.encode(writer)?;
-        Ok(())
+        self.useconds.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -166,8 +163,7 @@ impl Xdr for Fattr {
         self.fileid.encode(writer)?;
         self.atime.encode(writer)?;
         self.mtime.encode(writer)?;
-        self.ctime.encode(writer)?;
-        Ok(())
+        self.ctime.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -210,8 +206,7 @@ impl ::std::ops::Deref for Filename {
 
 impl Xdr for Filename {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(255))?;
-        Ok(())
+        writer.text(&self.0, Some(255))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -269,8 +264,7 @@ pub struct Diropargs {
 impl Xdr for Diropargs {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.dir.encode(writer)?;
-        self.name.encode(writer)?;
-        Ok(())
+        self.name.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -302,8 +296,7 @@ impl Xdr for Writeargs {
         self.beginoffset.encode(writer)?;
         self.offset.encode(writer)?;
         self.totalcount.encode(writer)?;
-        writer.opaque(&self.data, Some(8192))?;
-        Ok(())
+        writer.opaque(&self.data, Some(8192))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {

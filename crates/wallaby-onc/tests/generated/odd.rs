@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `MINUS` of the interface.
 pub const MINUS: i32 = -7;
@@ -302,8 +300,7 @@ impl ::std::ops::Deref for Blocks {
 
 impl Xdr for Blocks {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.fixed_array(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -331,8 +328,7 @@ impl ::std::ops::Deref for Grid {
 
 impl Xdr for Grid {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, Some(2), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, Some(2), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -360,8 +356,7 @@ impl ::std::ops::Deref for Word {
 
 impl Xdr for Word {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(12))?;
-        Ok(())
+        writer.text(&self.0, Some(12))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -389,8 +384,7 @@ impl ::std::ops::Deref for MaybeWord {
 
 impl Xdr for MaybeWord {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -424,8 +418,7 @@ impl ::std::ops::Deref for Few {
 
 impl Xdr for Few {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, Some(2), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, Some(2), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -453,8 +446,7 @@ impl ::std::ops::Deref for Fixed {
 
 impl Xdr for Fixed {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.fixed_array(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -482,8 +474,7 @@ impl ::std::ops::Deref for MaybeFixed {
 
 impl Xdr for MaybeFixed {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.0.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -511,8 +502,7 @@ impl ::std::ops::Deref for All {
 
 impl Xdr for All {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, None, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, None, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -550,8 +540,7 @@ impl Xdr for EverythingOdd {
         self.u.encode(writer)?;
         writer.fixed_array(&self.b, |writer, each| each.encode(writer))?;
         writer.optional(self.o.as_ref(), |writer, each| each.encode(writer))?;
-        writer.array(&self.l, Some(2), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.l, Some(2), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -580,8 +569,7 @@ pub struct Yin {
 impl Xdr for Yin {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.value.encode(writer)?;
-        writer.optional(self.other.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.other.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -604,8 +592,7 @@ pub struct Yang {
 impl Xdr for Yang {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.optional(self.other.as_ref(), |writer, each| each.encode(writer))?;
-        self.value.encode(writer)?;
-        Ok(())
+        self.value.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -628,8 +615,7 @@ pub struct Binary {
 impl Xdr for Binary {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.optional(self.left.as_ref(), |writer, each| each.encode(writer))?;
-        writer.optional(self.right.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.right.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -710,8 +696,7 @@ pub struct Forest {
 impl Xdr for Forest {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         writer.text(&self.name, Some(20))?;
-        writer.array(&self.trees, None, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.trees, None, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {

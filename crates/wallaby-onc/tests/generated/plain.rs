@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `SHORTEST` of the interface.
 pub const SHORTEST: u32 = 2;
@@ -86,8 +84,7 @@ impl Xdr for Numbers {
         self.k.encode(writer)?;
         self.l.encode(writer)?;
         self.m.encode(writer)?;
-        self.n.encode(writer)?;
-        Ok(())
+        self.n.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -130,8 +127,7 @@ impl ::std::ops::Deref for Title {
 
 impl Xdr for Title {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, Some(20))?;
-        Ok(())
+        writer.text(&self.0, Some(20))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -188,8 +184,7 @@ impl ::std::ops::Deref for Block {
 
 impl Xdr for Block {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.opaque(&self.0, Some(30))?;
-        Ok(())
+        writer.opaque(&self.0, Some(30))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -217,8 +212,7 @@ impl ::std::ops::Deref for Several {
 
 impl Xdr for Several {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, Some(3), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, Some(3), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -246,8 +240,7 @@ impl ::std::ops::Deref for Pair {
 
 impl Xdr for Pair {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.fixed_array(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -275,8 +268,7 @@ impl ::std::ops::Deref for States {
 
 impl Xdr for States {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, None, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, None, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -414,8 +406,7 @@ impl Xdr for Item {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.name.encode(writer)?;
         self.choice.encode(writer)?;
-        self.reply.encode(writer)?;
-        Ok(())
+        self.reply.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -442,8 +433,7 @@ impl Xdr for Tree {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self.value.encode(writer)?;
         writer.optional(self.left.as_ref(), |writer, each| each.encode(writer))?;
-        writer.optional(self.right.as_ref(), |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.optional(self.right.as_ref(), |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -485,8 +475,7 @@ impl Xdr for All {
         self.flags.encode(writer)?;
         writer.text(&self.text, None)?;
         writer.opaque(&self.raw, Some(2))?;
-        writer.fixed_array(&self.fixed, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.fixed, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -533,18 +522,10 @@ pub mod plain {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn swap(&self, argument: &All) -> Result<All, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: SWAP,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, SWAP),
+                        |writer| { argument.encode(writer) },
                         All::decode,
                     )
                     .await
@@ -580,15 +561,9 @@ pub mod plain {
                 match procedure {
                     0 => service::results(|_| Ok(())),
                     SWAP => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((All::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, All::decode)?;
                         let result = Server::swap(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }

@@ -4,9 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{
-    AcceptError, Bytes, CallError, Caller, Channel, Procedure, Refusal, service,
-};
+use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
 
 /// `LATER` of the interface.
 pub const LATER: u32 = 2;
@@ -47,8 +45,7 @@ impl Xdr for Wide {
         self.b.encode(writer)?;
         self.c.encode(writer)?;
         self.d.encode(writer)?;
-        self.e.encode(writer)?;
-        Ok(())
+        self.e.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -86,8 +83,7 @@ impl Xdr for Thing {
         self.a_b__.encode(writer)?;
         self.r#gen.encode(writer)?;
         self.self_.encode(writer)?;
-        self.__.encode(writer)?;
-        Ok(())
+        self.__.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -114,8 +110,7 @@ pub struct Thing_ {
 impl Xdr for Thing_ {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
         self._thing.encode(writer)?;
-        self.ab.encode(writer)?;
-        Ok(())
+        self.ab.encode(writer)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -146,8 +141,7 @@ impl ::std::ops::Deref for Thing__ {
 
 impl Xdr for Thing__ {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.opaque(&self.0, Some(3))?;
-        Ok(())
+        writer.opaque(&self.0, Some(3))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -175,8 +169,7 @@ impl ::std::ops::Deref for S_ {
 
 impl Xdr for S_ {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.text(&self.0, None)?;
-        Ok(())
+        writer.text(&self.0, None)
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -204,8 +197,7 @@ impl ::std::ops::Deref for C_ {
 
 impl Xdr for C_ {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.fixed_array(&self.0, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.fixed_array(&self.0, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -233,8 +225,7 @@ impl ::std::ops::Deref for T {
 
 impl Xdr for T {
     fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.array(&self.0, None, |writer, each| each.encode(writer))?;
-        Ok(())
+        writer.array(&self.0, None, |writer, each| each.encode(writer))
     }
 
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
@@ -457,18 +448,12 @@ pub mod service_ {
                 caller_: i32,
                 argument2: &C_,
             ) -> Result<i32, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: VERSION_,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, VERSION_),
                         |writer| {
                             caller_.encode(writer)?;
-                            argument2.encode(writer)?;
-                            Ok(())
+                            argument2.encode(writer)
                         },
                         i32::decode,
                     )
@@ -480,18 +465,10 @@ pub mod service_ {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn into(&self, argument: &S_) -> Result<S_, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: INTO,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, INTO),
+                        |writer| { argument.encode(writer) },
                         S_::decode,
                     )
                     .await
@@ -503,18 +480,10 @@ pub mod service_ {
             /// The call could not be made, was refused, or what came back is no answer.
             #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             pub async fn into_(&self, argument: &Thing_) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: INTO_,
-                };
                 service::call(
                         &self.0,
-                        procedure,
-                        |writer| {
-                            argument.encode(writer)?;
-                            Ok(())
-                        },
+                        (PROGRAM, VERSION, INTO_),
+                        |writer| { argument.encode(writer) },
                         <()>::decode,
                     )
                     .await
@@ -529,18 +498,12 @@ pub mod service_ {
                 argument2: u32,
                 argument2_: i32,
             ) -> Result<T, CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: TRY,
-                };
                 service::call(
                         &self.0,
-                        procedure,
+                        (PROGRAM, VERSION, TRY),
                         |writer| {
                             argument2.encode(writer)?;
-                            argument2_.encode(writer)?;
-                            Ok(())
+                            argument2_.encode(writer)
                         },
                         T::decode,
                     )
@@ -607,27 +570,15 @@ pub mod service_ {
                         )?;
                         let result = Server::version(&self.0, caller, caller_, argument2)
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     INTO => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((S_::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, S_::decode)?;
                         let result = Server::into(&self.0, caller, argument).await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     INTO_ => {
-                        let (argument,) = service::arguments(
-                            arguments,
-                            |reader| Ok((Thing_::decode(reader)?,)),
-                        )?;
+                        let argument = service::arguments(arguments, Thing_::decode)?;
                         Server::into_(&self.0, caller, argument).await?;
                         service::results(|_| Ok(()))
                     }
@@ -643,10 +594,7 @@ pub mod service_ {
                                 argument2_,
                             )
                             .await?;
-                        service::results(|writer| {
-                            result.encode(writer)?;
-                            Ok(())
-                        })
+                        service::results(|writer| { result.encode(writer) })
                     }
                     _ => Err(AcceptError::ProcedureUnavailable.into()),
                 }
@@ -679,12 +627,13 @@ pub mod service_ {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             pub async fn program(&self) -> Result<(), CallError> {
-                let procedure = Procedure {
-                    program: PROGRAM,
-                    version: VERSION,
-                    number: PROGRAM_,
-                };
-                service::call(&self.0, procedure, |_| Ok(()), <()>::decode).await
+                service::call(
+                        &self.0,
+                        (PROGRAM, VERSION, PROGRAM_),
+                        |_| Ok(()),
+                        <()>::decode,
+                    )
+                    .await
             }
         }
 
@@ -716,7 +665,7 @@ pub mod service_ {
                 match procedure {
                     0 => service::results(|_| Ok(())),
                     PROGRAM_ => {
-                        let () = service::arguments(arguments, |reader| Ok(()))?;
+                        let () = service::arguments(arguments, <()>::decode)?;
                         Server::program(&self.0, caller).await?;
                         service::results(|_| Ok(()))
                     }

@@ -83,10 +83,11 @@ fn tuple(
     let name = naming::identifier(&name);
     let doc = format!(" The {} of `{}`.", what.to_lowercase(), procedure.name);
     let kinds = forms.iter().map(|form| emitter.kind(NO_TYPE, form));
-    let encode = forms.iter().enumerate().map(|(at, form)| {
+    let parts = forms.iter().enumerate().map(|(at, form)| {
         let at = proc_macro2::Literal::usize_unsuffixed(at);
-        emitter.encode(form, &quote!(self.#at), &quote!(&self.#at))
+        (*form, quote!(self.#at), quote!(&self.#at))
     });
+    let encode = emitter.encode_all(&parts.collect::<Vec<_>>());
     let decode = forms.iter().map(|form| emitter.decode(NO_TYPE, form));
     let code = quote! {
         #[doc = #doc]
@@ -95,8 +96,7 @@ fn tuple(
 
         impl Xdr for #name {
             fn encode(&self, writer: &mut Writer) -> Result<(), EncodeError> {
-                #(#encode)*
-                Ok(())
+                #encode
             }
 
             fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {

@@ -134,18 +134,22 @@ impl Emitter<'_> {
                 }
                 _ => quote!(&#kind),
             });
-        let encode = procedure
-            .arguments
-            .iter()
-            .zip(&names)
-            .map(|((_, form), name)| self.encode(form, &quote!(#name), &quote!(#name)));
-        let encode = if procedure.arguments.is_empty() {
-            quote!(|_| Ok(()))
-        } else {
-            quote!(|writer| { #(#encode)* Ok(()) })
+        let forms = procedure.arguments.iter().zip(&names);
+        let parts: Vec<_> = forms
+            .map(|((_, form), name)| (form, quote!(#name), quote!(#name)))
+            .collect();
+        let encode = match &parts[..] {
+            [] => quote!(|_| Ok(())),
+            parts => {
+                let encode = self.encode_all(parts);
+                quote!(|writer| { #encode })
+            }
         };
         let result = self.result(procedure);
-        let decode = self.decoded_result(procedure);
+        let decode = match &procedure.result {
+            Some(form) => self.reader(NO_TYPE, form),
+            None => quote!(<()>::decode),
+        };
         quote! {
             #docs
             ///
@@ -153,14 +157,7 @@ impl Emitter<'_> {
             /// The call could not be made, was refused, or what came back is no answer.
             #lints
             pub async fn #name(&self, #(#names: #kinds),*) -> Result<#result, CallError> {
-                let procedure = Procedure { program: PROGRAM, version: VERSION, number: #number };
-                service::call(
-                    &self.0,
-                    procedure,
-                    #encode,
-                    #decode,
-                )
-                .await
+                service::call(&self.0, (PROGRAM, VERSION, #number), #encode, #decode).await
             }
         }
     }
@@ -187,21 +184,25 @@ impl Emitter<'_> {
         let name = naming::identifier(&procedure.rust);
         let number = naming::identifier(&procedure.rust_number);
         let names = argument_names(procedure);
-        let decode = procedure
-            .arguments
-            .iter()
-            .map(|(_, form)| self.decode(NO_TYPE, form));
+        let (pattern, decode) = match &procedure.arguments[..] {
+            [] => (quote!(()), quote!(<()>::decode)),
+            [(_, form)] => (quote!(#(#names)*), self.reader(NO_TYPE, form)),
+            several => {
+                let decode = several.iter().map(|(_, form)| self.decode(NO_TYPE, form));
+                (quote!((#(#names),*)), quote!(|reader| Ok((#(#decode?),*))))
+            }
+        };
         let handle = quote!(Server::#name(&self.0, caller, #(#names),*).await?;);
         let respond = match &procedure.result {
             Some(form) => {
-                let encode = self.encode(form, &quote!(result), &quote!(&result));
-                quote!(let result = #handle service::results(|writer| { #encode Ok(()) }))
+                let encode = self.encode_all(&[(form, quote!(result), quote!(&result))]);
+                quote!(let result = #handle service::results(|writer| { #encode }))
             }
             None => quote!(#handle service::results(|_| Ok(()))),
         };
         quote! {
             #number => {
-                let (#(#names,)*) = service::arguments(arguments, |reader| Ok((#(#decode?,)*)))?;
+                let #pattern = service::arguments(arguments, #decode)?;
                 #respond
             }
         }
@@ -216,21 +217,6 @@ impl Emitter<'_> {
         match &procedure.result {
             Some(form) => self.kind(NO_TYPE, form),
             None => quote!(()),
-        }
-    }
-
-    /// The function that reads the results.
-    fn decoded_result(&self, procedure: &Procedure) -> TokenStream {
-        match &procedure.result {
-            Some(Form::Plain(kind)) => {
-                let kind = self.type_name(kind);
-                quote!(#kind::decode)
-            }
-            Some(form) => {
-                let decode = self.decode(NO_TYPE, form);
-                quote!(|reader| #decode)
-            }
-            None => quote!(<()>::decode),
         }
     }
 }

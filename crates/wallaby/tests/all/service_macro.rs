@@ -392,8 +392,20 @@ mod names {
         async fn deadline(request: Request) -> Client;
         async fn metadata(client: super::names::Client) -> [u8; SERVICE];
         async fn name();
+        async fn together(
+            one: u8,
+            two: u8,
+            three: u8,
+            four: u8,
+            five: u8,
+            six: u8,
+        ) -> [u8; deadline()];
         #[cfg(not(test))]
         async fn missing(of: Nothing) -> Nothing;
+    }
+
+    const fn deadline() -> usize {
+        6
     }
 
     pub(crate) struct Files;
@@ -414,6 +426,17 @@ mod names {
             [number; SERVICE]
         }
         async fn name(&self) {}
+        async fn together(
+            &self,
+            one: u8,
+            two: u8,
+            three: u8,
+            four: u8,
+            five: u8,
+            six: u8,
+        ) -> [u8; deadline()] {
+            [one, two, three, four, five, six]
+        }
         #[cfg(not(test))]
         async fn missing(&self, of: Nothing) -> Nothing {
             of
@@ -446,6 +469,8 @@ async fn names_do_not_clash() {
     );
     assert_eq!(files.metadata(Client(5)).await.expect("an answer"), [5, 5]);
     files.name().await.expect("done");
+    let numbers = files.together(1, 2, 3, 4, 5, 6).await;
+    assert_eq!(numbers.expect("an answer"), [1, 2, 3, 4, 5, 6]);
 }
 
 /// Bytes as they are.
@@ -454,6 +479,10 @@ trait Blobs {
     async fn reverse(data: Bytes) -> Vec<u8>;
     async fn chunks(data: Bytes) -> Many<Bytes>;
     async fn clear();
+    #[cfg(test)]
+    #[deprecated = "there is nothing to say"]
+    #[must_use]
+    async fn greet() -> Vec<u8>;
 }
 
 struct BlobServer;
@@ -475,6 +504,10 @@ impl Blobs for BlobServer {
     }
     fn clear(&self) -> Result<(), Status> {
         Err(Status::new(Code::FailedPrecondition, "not now"))
+    }
+    #[cfg(test)]
+    fn greet(&self) -> Vec<u8> {
+        b"hello".to_vec()
     }
 }
 
@@ -504,6 +537,9 @@ async fn codecs_of_services() {
         code(&blobs.clear().await.expect_err("a status")),
         Code::FailedPrecondition
     );
+    #[expect(deprecated, reason = "attributes of methods are those of the client")]
+    let greeting = blobs.greet();
+    assert_eq!(greeting.await.expect("an answer"), b"hello");
 }
 
 /// Two services of one server, in one process.
@@ -549,8 +585,40 @@ async fn one_server_has_several_services() {
     );
 }
 
+/// A server of any type and size, whose attributes are kept.
+#[tokio::test]
+async fn servers_are_generic() {
+    struct Shard<T, const N: usize>([T; N]);
+
+    #[wallaby::serve]
+    #[cfg(test)]
+    impl<T, const N: usize> both::Right for Shard<T, N>
+    where
+        T: Copy + Into<u64> + Send + Sync + 'static,
+    {
+        #[cfg(test)]
+        #[allow(unused_variables, reason = "it would not compile if this were lost")]
+        async fn sum(&self) -> u64 {
+            let unused = N;
+            self.0.iter().copied().map(Into::into).sum()
+        }
+    }
+
+    let endpoint = Endpoint::bind("mem://macro-shard").await.expect("binds");
+    endpoint
+        .serve(both::right::service(Shard([1_u8, 2, 3])))
+        .expect("served");
+    let sum = both::right::at(&endpoint, address(&endpoint)).sum().await;
+    assert_eq!(sum.expect("an answer"), 6);
+    assert_eq!(both::empty::SERVICE, "test.both.Empty");
+}
+
 /// Services cannot be defined in a function: their modules could not see its types.
 mod both {
+    #[wallaby::service(package = "test.both")]
+    #[cfg(test)]
+    pub(super) trait Empty {}
+
     #[wallaby::service(package = "test.both")]
     pub(super) trait Left {
         async fn add(count: u64);

@@ -1,4 +1,5 @@
-//! Bytes as choices: what a target does next.
+//! Bytes as choices: what a target does next. Not by the crate `arbitrary`: what the inputs of the corpus mean must not change with
+//! the version of a crate.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// A small generator of random numbers (SplitMix64): all that happens is named by its seed.
+/// A small generator of random numbers (SplitMix64): all that happens is named by its seed. It is written here because reports
+/// and pages name seeds, which must mean the same whatever crate comes or changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

@@ -319,15 +319,6 @@ fn what_others_wrote_is_taken() {
     fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// SplitMix64.
-fn random(state: &mut u64) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) as usize
-}
-
 #[test]
 fn whatever_the_text_is_it_is_compiled_or_refused() {
     const TEXT: &str = "#define N 3\n#if N > 2 && defined(N)\n%#define M N\nconst A = M + 0x1f; /* what */\n#endif\n\
@@ -342,14 +333,14 @@ fn whatever_the_text_is_it_is_compiled_or_refused() {
         "struct ",
     ];
     for seed in 0..2000 {
-        let mut state = seed;
+        let mut random = fastrand::Rng::with_seed(seed);
         let mut text: Vec<&str> = parts.clone();
-        for _ in 0..=random(&mut state) % 4 {
-            let at = random(&mut state) % text.len();
-            match random(&mut state) % 4 {
+        for _ in 0..=random.usize(..4) {
+            let at = random.usize(..text.len());
+            match random.usize(..4) {
                 0 if text.len() > 1 => drop(text.remove(at)),
-                1 => text.insert(at, strange[random(&mut state) % strange.len()]),
-                2 => text[at] = parts[random(&mut state) % parts.len()],
+                1 => text.insert(at, strange[random.usize(..strange.len())]),
+                2 => text[at] = parts[random.usize(..parts.len())],
                 _ => text.truncate(at + 1),
             }
         }

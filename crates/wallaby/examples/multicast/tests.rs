@@ -210,15 +210,6 @@ async fn killed(victim: usize, moment: Moment) {
     }
 }
 
-/// SplitMix64.
-fn random(state: &mut u64, below: usize) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) as usize % below
-}
-
 #[test]
 fn what_is_told_of_a_long_line_is_true_at_any_moment() {
     for seed in 0..4 {
@@ -231,18 +222,18 @@ fn what_is_told_of_a_long_line_is_true_at_any_moment() {
 /// chance, as is what has been answered then.
 async fn killed_at_random(seed: u64) {
     const SERVERS: usize = 16;
-    let mut state = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let settings = PipelineSettings::default();
-    let chunks = 1 + random(&mut state, 200);
-    let (moment, victim) = (random(&mut state, chunks + 1), random(&mut state, SERVERS));
-    let watched = random(&mut state, SERVERS);
+    let chunks = 1 + random.usize(..200);
+    let (moment, victim) = (random.usize(..=chunks), random.usize(..SERVERS));
+    let watched = random.usize(..SERVERS);
     let deadline = Duration::from_secs(60);
     let mut line = Line::begin_with(start(SERVERS), &settings, deadline, false);
     for chunk in 0..chunks {
         line.send();
         if chunk == moment {
             // Some of it has come so far, or nothing has left.
-            if random(&mut state, 3) > 0 {
+            if random.usize(..3) > 0 {
                 while line.progress(watched).await.0 == 0 {}
             }
             line.servers[victim].process.kill().expect("it lives");
@@ -251,7 +242,7 @@ async fn killed_at_random(seed: u64) {
     let (end, _) = mpsc::unbounded_channel();
     drop(std::mem::replace(&mut line.send, end));
     if moment == chunks {
-        let whole = random(&mut state, 2) > 0;
+        let whole = random.usize(..2) > 0;
         while whole && !line.progress(watched).await.1 {}
         line.servers[victim].process.kill().expect("it lives");
     }

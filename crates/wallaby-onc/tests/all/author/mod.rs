@@ -6,24 +6,11 @@ use wallaby_idl::onc::model::{Form, Model, Shape, Type};
 /// Writes random values by what the file says, with no code of the crate under test.
 struct Author<'a> {
     model: &'a Model,
-    state: u64,
+    random: fastrand::Rng,
     out: Vec<u8>,
 }
 
 impl Author<'_> {
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.random() % limit
-    }
-
     fn number(&mut self, number: i64) {
         let low = number as u32;
         self.out.extend(low.to_be_bytes());
@@ -31,7 +18,7 @@ impl Author<'_> {
 
     fn opaque(&mut self, length: u64) {
         for _ in 0..length {
-            let byte = self.random() as u8;
+            let byte = self.random.u8(..);
             self.out.push(byte);
         }
         while !self.out.len().is_multiple_of(4) {
@@ -51,11 +38,11 @@ impl Author<'_> {
     /// A length: none, the longest, or any between.
     fn length(&mut self, limit: Option<u32>, deep: bool) -> u64 {
         let most = u64::from(limit.unwrap_or(40).min(40));
-        let length = match self.below(4) {
+        let length = match self.random.u64(..4) {
             _ if deep => 0,
             0 => 0,
             1 => most,
-            _ => self.below(most + 1),
+            _ => self.random.u64(..=most),
         };
         self.number(length as i64);
         length
@@ -66,14 +53,14 @@ impl Author<'_> {
         match form {
             Form::Plain(kind) => self.kind(kind, depth),
             Form::Optional(kind) => {
-                let there = !deep && self.below(2) == 1;
+                let there = !deep && self.random.u64(..2) == 1;
                 self.number(i64::from(there));
                 if there {
                     self.kind(kind, depth + 1);
                 }
             }
             Form::List(kind) => {
-                while !deep && self.below(4) > 0 {
+                while !deep && self.random.u64(..4) > 0 {
                     self.number(1);
                     self.kind(kind, depth + 1);
                 }
@@ -104,24 +91,24 @@ impl Author<'_> {
     fn kind(&mut self, kind: &Type, depth: u32) {
         match kind {
             Type::Scalar("bool") => {
-                let truth = self.below(2);
+                let truth = self.random.u64(..2);
                 self.number(truth as i64);
             }
             Type::Scalar("i64" | "u64" | "f64") => self.opaque(8),
             Type::Scalar("i8") => {
-                let number = self.random() as i8;
+                let number = self.random.i8(..);
                 self.number(number.into());
             }
             Type::Scalar("u8") => {
-                let number = self.random() as u8;
+                let number = self.random.u8(..);
                 self.number(number.into());
             }
             Type::Scalar("i16") => {
-                let number = self.random() as i16;
+                let number = self.random.i16(..);
                 self.number(number.into());
             }
             Type::Scalar("u16") => {
-                let number = self.random() as u16;
+                let number = self.random.u16(..);
                 self.number(number.into());
             }
             Type::Scalar(_) => self.opaque(4),
@@ -134,7 +121,7 @@ impl Author<'_> {
         let model = self.model;
         match &model.types[at].shape {
             Shape::Enum(values) => {
-                let at = self.below(values.len() as u64) as usize;
+                let at = self.random.usize(..values.len());
                 self.number(values[at].value.into());
             }
             Shape::Struct(fields) => {
@@ -152,10 +139,10 @@ impl Author<'_> {
                     let value = i64::from(i32::from_be_bytes(four));
                     let mut arms = union.arms.iter();
                     let has_case = arms.any(|arm| arm.value as u32 == value as u32);
-                    (!has_case && self.below(2) == 0).then_some((value, default))
+                    (!has_case && self.random.u64(..2) == 0).then_some((value, default))
                 });
                 let (value, content) = other.unwrap_or_else(|| {
-                    let arm = &union.arms[self.below(union.arms.len() as u64) as usize];
+                    let arm = &union.arms[self.random.usize(..union.arms.len())];
                     (arm.value, &arm.content)
                 });
                 self.number(value);
@@ -171,7 +158,7 @@ impl Author<'_> {
 pub(crate) fn bytes(model: &Model, at: usize, seed: u64) -> Bytes {
     let mut author = Author {
         model,
-        state: seed,
+        random: fastrand::Rng::with_seed(seed),
         out: Vec::new(),
     };
     author.defined(at, 0);

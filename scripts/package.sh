@@ -6,5 +6,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallaby-link wallaby-onc wallaby-tls)
+published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallaby-link wallaby-onc wallaby-tls
+    wallaby-chain-guest wallaby-chain-macros wallaby-chain wallaby-chain-wasm wallaby-etcd wallaby-metrics wallaby-otel)
 cargo package --locked "${published[@]/#/-p=}" "$@"

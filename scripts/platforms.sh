@@ -2,7 +2,7 @@
 # Type-checks the published crates for other systems, and with the oldest Rust that Cargo.toml states: as far as rustup can have
 # the targets and that toolchain. What it cannot have is named and left out.
 #
-#   scripts/platforms.sh                      without wallaby-build: it touches nothing but files, and what it depends on takes long
+#   scripts/platforms.sh                      those that touch the system themselves: what the others depend on takes long
 #   scripts/platforms.sh -p wallaby-build     with it; other crates, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

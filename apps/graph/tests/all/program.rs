@@ -109,7 +109,7 @@ impl Up {
 
     fn start_with(store: &str, more: &[&str]) -> Self {
         let mut command = program(&[&["up", "--store", store], more].concat());
-        Self(start(&mut command, "serving"))
+        Self(start(command.stderr(Stdio::piped()), "serving"))
     }
 }
 
@@ -117,6 +117,11 @@ impl Drop for Up {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
+        // The servers have this, too: it ends when all of them have, and nobody has the store.
+        let mut said = String::new();
+        let stderr = self.0.stderr.take().unwrap();
+        BufReader::new(stderr).read_to_string(&mut said).unwrap();
+        print!("{said}");
     }
 }
 

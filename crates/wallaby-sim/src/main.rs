@@ -151,7 +151,7 @@ fn describe(seed: u64, options: Options, log: bool) -> String {
         None => String::new(),
     };
     let mut text = format!(
-        "replay: cargo run -p wallaby-sim --release -- --seed {seed}{kind}{broken} --log\n"
+        "replay: cargo run -p wallaby-sim --profile sim -- --seed {seed}{kind}{broken} --log\n"
     );
     if let Some(small) = shrink(&options.plan(seed), options) {
         let report = run(

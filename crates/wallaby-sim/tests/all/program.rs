@@ -41,7 +41,7 @@ fn a_violation_is_exit_status_1_with_the_command_that_replays_it() {
     let shown = text(&output.stderr);
     let replay = shown
         .lines()
-        .find_map(|line| line.strip_prefix("replay: cargo run -p wallaby-sim --release -- "));
+        .find_map(|line| line.strip_prefix("replay: cargo run -p wallaby-sim --profile sim -- "));
     let arguments: Vec<&str> = replay.expect("the command is shown").split(' ').collect();
     let again = sim(&arguments);
     assert_eq!(again.status.code(), Some(1));

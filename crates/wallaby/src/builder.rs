@@ -55,13 +55,13 @@ impl Default for Tokio {
 /// unless a setting says otherwise.
 ///
 /// ```
-/// # use wallaby::{Endpoint, ExecutorConfig, Schedule};
+/// # use wallaby::{Endpoint, ExecutorConfig};
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), wallaby::BindError> {
 /// let endpoint = Endpoint::builder()
 ///     .listen("tcp://127.0.0.1:0")
-///     .executor(ExecutorConfig { concurrency: 64, queue: 256, schedule: Schedule::OldestCall })
+///     .executor(ExecutorConfig { concurrency: 64, queue: 256, ..Default::default() })
 ///     .default_deadline(Duration::from_secs(5))
 ///     .bind()
 ///     .await?;

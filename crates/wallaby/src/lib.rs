@@ -28,6 +28,43 @@
 //! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
 //! | [`reflection`], [`schema`], [`health`] | what an endpoint serves, of which types, and whether it takes work |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
+//!
+//! # Example
+//!
+//! ```
+//! use wallaby::Endpoint;
+//!
+//! #[wallaby::service(package = "library")]
+//! trait Shelf {
+//!     async fn fetch(id: u32) -> String;
+//! }
+//!
+//! struct MyShelf;
+//!
+//! #[wallaby::serve]
+//! impl Shelf for MyShelf {
+//!     async fn fetch(&self, id: u32) -> String {
+//!         format!("volume {id}")
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(shelf::service(MyShelf)).bind().await?;
+//! let client = Endpoint::client()?;
+//! let shelf = shelf::at(&client, server.address().ok_or("it listens")?);
+//! assert_eq!(shelf.fetch(7).await?, "volume 7");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! - `msgpack`: the codec `codec::MessagePack`, for types that change while programs of several versions run.
+//! - `protobuf`: the codec `codec::Protobuf`, for services from `.proto` files, which wallaby-build compiles.
+//! - `turmoil`: the module `simulation`; endpoints inside a simulation of turmoil use its network and its time.
 
 pub mod codec;
 pub mod health;
@@ -126,9 +163,10 @@ pub mod __private {
     pub use bytes::Bytes;
 }
 
-/// The README's program compiles and runs.
+/// The programs of the README and of that of the crate compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// So does that of the page about the polling driver.

@@ -361,6 +361,31 @@ fn readme_is_compiled() {
     report(problems);
 }
 
+/// Who reads an older version than is needed gets errors of the compiler in our code.
+#[test]
+fn pages_name_the_oldest_rust() {
+    let manifest = read("Cargo.toml");
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \""));
+    let oldest = line.and_then(|line| line.split('"').next()).unwrap_or("");
+    let mut problems = Vec::new();
+    for (page, text) in pages() {
+        for (number, line) in (1..).zip(text.lines()) {
+            let named = line
+                .split("Rust 1.")
+                .skip(1)
+                .filter(|rest| rest.contains("or newer"));
+            for rest in named.filter(|rest| !format!("1.{rest}").starts_with(oldest)) {
+                problems.push(format!(
+                    "{page}:{number}: Rust 1.{rest}: Cargo.toml says {oldest}"
+                ));
+            }
+        }
+    }
+    report(problems);
+}
+
 /// A program that nobody compiles does not compile for long.
 #[test]
 fn guide_is_compiled() {

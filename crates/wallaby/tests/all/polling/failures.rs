@@ -358,7 +358,7 @@ fn calls_that_fail_together_take_several_turns() {
 /// They are told by and by, and all of them.
 #[test]
 fn very_many_calls_learn_that_their_server_is_another_life() {
-    const CALLS: usize = 20_000;
+    const CALLS: usize = 6_000;
     let (world, mut client, _) = pair(33);
     let roomy = ExecutorConfig {
         concurrency: 2 * CALLS,

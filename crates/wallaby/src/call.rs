@@ -373,12 +373,10 @@ impl Inner {
         if self.was_away() {
             return self.send_later(within, outgoing);
         }
-        let initial = Initial::new(outgoing, false);
+        let initial = Initial::new(outgoing, true);
         let mut following = None;
         let shared = CallShared::begin_with(self, within, options, |core, key| {
-            core.endpoint.share_among(key, 1);
             following = initial.give(core, key).ok().and_then(|sent| sent.1);
-            core.endpoint.close_call(key);
         });
         if let Some((out, body)) = following {
             body::spawn(self, body, out);
@@ -391,13 +389,11 @@ impl Inner {
     fn send_later(self: &Arc<Self>, within: Option<&Handling>, outgoing: Outgoing) -> RawCall {
         let options = Arc::clone(&outgoing.options);
         let call = RawCall::new(CallShared::begin(self, within, options));
-        call.share_among(1);
         let (endpoint, shared) = (Arc::clone(self), Arc::downgrade(call.shared()));
         self.runtime.spawn(async move {
             endpoint.listen().await;
             if let Some(shared) = shared.upgrade() {
-                let _ = shared.give(outgoing, false);
-                shared.close();
+                let _ = shared.give(outgoing, true);
             }
         });
         call
@@ -410,22 +406,23 @@ struct Initial {
     body: Option<Body>,
     /// What was to follow it went with another request.
     is_gone: bool,
-    /// Only its metadata, its continuation and its durable id are its own, not the call's other options.
-    own: bool,
+    /// It is the only one of its call. Of another one the metadata, the continuation and the durable id are its own, not the call's
+    /// other options.
+    only: bool,
 }
 
 /// The place of an initial request that was sent, and what is to be written behind it.
 type Given = (RequestId, Option<(OutBody, Body)>);
 
 impl Initial {
-    fn new(mut outgoing: Outgoing, own: bool) -> Self {
+    fn new(mut outgoing: Outgoing, only: bool) -> Self {
         let attached = outgoing.body.take();
         let body = attached.as_ref().and_then(Attached::take);
         Self {
             is_gone: attached.is_some() && body.is_none(),
             body,
             outgoing,
-            own,
+            only,
         }
     }
 
@@ -450,27 +447,22 @@ impl Initial {
             let (call, method) = (core.endpoint.call_id(key), Arc::clone(&method));
             effects::push(Effect::Sends(call, method, server.clone()));
         }
-        let own = self.own.then_some(&*options);
-        let endpoint = &mut core.endpoint;
-        match self.body {
-            None => {
-                let sent = endpoint.send_with(key, &server, &method, payload, own)?;
-                Ok((sent, None))
-            }
-            Some(body) => {
-                let sent = endpoint.send_with_body(key, &server, &method, payload, own)?;
-                Ok((sent.0, Some((sent.1, body))))
-            }
-        }
+        let (endpoint, followed) = (&mut core.endpoint, self.body.is_some());
+        let (sent, out) = if self.only {
+            endpoint.send_only(key, &server, &method, payload, followed)?
+        } else {
+            endpoint.send_with(key, &server, &method, payload, Some(&options), followed)?
+        };
+        Ok((sent, out.zip(self.body)))
     }
 }
 
 impl CallShared {
-    fn give(&self, outgoing: Outgoing, own: bool) -> Result<RequestId, Failure> {
+    fn give(&self, outgoing: Outgoing, only: bool) -> Result<RequestId, Failure> {
         if let Some(failure) = self.refused.get() {
             return Err(failure.clone());
         }
-        let initial = Initial::new(outgoing, own);
+        let initial = Initial::new(outgoing, only);
         let (id, body) = self.with(|core, key| initial.give(core, key))?;
         if let Some((out, body)) = body {
             body::spawn(&self.endpoint, body, out);
@@ -575,7 +567,7 @@ impl RawCall {
         if endpoint.was_away() {
             endpoint.listen().await;
         }
-        let id = self.shared.give(outgoing, true)?;
+        let id = self.shared.give(outgoing, false)?;
         poll_fn(|cx| self.shared.poll_sent(id, cx)).await?;
         Ok(id)
     }

@@ -292,15 +292,17 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        self.send_with(key, server, method, payload, None)
+        let (request, _) = self.send_with(key, server, method, payload, None, false)?;
+        Ok(request)
     }
 
     /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else
-    /// of it counts.
+    /// of it counts. If it is `followed` by a body, that is to be [written](Self::write_body). It can be read once, so the request is
+    /// sent once, whatever the call says of [`Resend`].
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// As [`send`](Self::send). That bodies do not go over `udp:` is told when a session to the server is open.
     pub fn send_with(
         &mut self,
         key: CallKey,
@@ -308,39 +310,39 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
         own: Option<&CallOptions>,
-    ) -> Result<RequestId, Failure> {
+        followed: bool,
+    ) -> Result<(RequestId, Option<OutBody>), Failure> {
         let request = self.begin_initial(key, server, method)?;
-        match self.try_initial(key, request, (server, method), payload, own, None) {
-            Ok(()) => Ok(request),
-            Err(failure) => self.give_initial_up(key, request, failure),
+        let body = followed.then(|| self.bodies.begin_root(key.0));
+        let to = (server, method);
+        if let Err(failure) = self.try_initial(key, request, to, payload, own, body) {
+            if let Some(body) = body {
+                self.forget_body(body);
+            }
+            self.give_initial_up(key, request, failure)?;
         }
+        Ok((request, body))
     }
 
-    /// Sends an initial request of a call, which a body follows: see [`write_body`](Self::write_body). It can be read once, so the
-    /// request is sent once, whatever the call says of [`Resend`]. `own` is as for [`send_with`](Self::send_with).
+    /// Sends the only initial request of a call, which gets all of its budgets, and closes the call. If it is `followed` by a body, that
+    /// is to be written as [`send_with`](Self::send_with) says.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send). That bodies do not go over `udp:` is told when a session to the server is open.
-    pub fn send_with_body(
+    /// As `send_with`. The call's outcome says the same, as that of any other that has failed: who does not want to be told twice
+    /// [forgets](Self::forget) it.
+    pub fn send_only(
         &mut self,
-        call: CallKey,
+        key: CallKey,
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        own: Option<&CallOptions>,
-    ) -> Result<(RequestId, OutBody), Failure> {
-        let request = self.begin_initial(call, server, method)?;
-        let body = self.bodies.begin_root(call.0);
-        let to = (server, method);
-        match self.try_initial(call, request, to, payload, own, Some(body)) {
-            Ok(()) => Ok((request, body)),
-            Err(failure) => {
-                self.forget_body(body);
-                let request = self.give_initial_up(call, request, failure)?;
-                Ok((request, body))
-            }
-        }
+        followed: bool,
+    ) -> Result<(RequestId, Option<OutBody>), Failure> {
+        self.share_among(key, 1);
+        let sent = self.send_with(key, server, method, payload, None, followed);
+        self.close_call(key);
+        sent
     }
 
     /// A place for an initial request among those of its call.
@@ -384,11 +386,11 @@ impl<P: Probe> Endpoint<P> {
         key: CallKey,
         request: RequestId,
         failure: Failure,
-    ) -> Result<RequestId, Failure> {
+    ) -> Result<(), Failure> {
         let call = self.calls.get(key.0);
         if call.is_some_and(|call| call.tolerant.is_some()) {
             self.unsent.push((key.0, request, failure));
-            return Ok(request);
+            return Ok(());
         }
         self.end_call(key.0, Err(failure.clone()));
         Err(failure)

@@ -109,8 +109,7 @@
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
-//! client.endpoint.send(call, &at, &echo, "hop".into())?;
-//! client.endpoint.close_call(call);
+//! client.endpoint.send_only(call, &at, &echo, "hop".into(), false)?;
 //! let mut network = Vec::new();
 //! client.turn(&mut network, Duration::ZERO); // it dials
 //! server.streams.insert(server.endpoint.handle_accepted(), (0, 1));

@@ -138,7 +138,12 @@ impl Node {
             let payload = root.task.to_payload();
             context.hit(Point::RequestInitial);
             // One that cannot be sent ends its call, which says so.
-            if let Ok(request) = self.endpoint.send(key, &to, &self.method, payload) {
+            let (endpoint, method) = (&mut self.endpoint, &self.method);
+            let sent = match plan.roots.len() {
+                1 => (endpoint.send_only(key, &to, method, payload, false)).map(|sent| sent.0),
+                _ => endpoint.send(key, &to, method, payload),
+            };
+            if let Ok(request) = sent {
                 roots.push((request, root.task.number, root.server));
             }
         }

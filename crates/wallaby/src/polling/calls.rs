@@ -51,7 +51,7 @@ impl<D: Datagrams> Endpoint<D> {
     }
 }
 
-/// Sends the only initial request of a call that has begun.
+/// Sends the only initial request of a call that has begun. If it cannot be sent, whoever asked is told that here, and by no event.
 pub(super) fn send_target<A: Answer, C: Codec<A::Item>>(
     (core, bodies): (&mut Core, &mut Bodies),
     call: CallKey,
@@ -59,14 +59,12 @@ pub(super) fn send_target<A: Answer, C: Codec<A::Item>>(
     target: Target<A, C>,
 ) -> Result<Call<A, C>, Failure> {
     let payload = target.payload.inspect_err(|_| core.forget(call))?;
-    let Some(body) = target.body else {
-        let call = send_only(core, call, server, &target.definition, payload)?;
-        return Ok(Call::new(call));
-    };
-    let sent = core.send_with_body(call, server, &target.definition, payload, None);
+    let (method, followed) = (&target.definition, target.body.is_some());
+    let sent = core.send_only(call, server, method, payload, followed);
     let (_, out) = sent.inspect_err(|_| core.forget(call))?;
-    core.close_call(call);
-    bodies.send(core, out, body);
+    if let Some((out, body)) = out.zip(target.body) {
+        bodies.send(core, out, body);
+    }
     Ok(Call::new(call))
 }
 
@@ -78,10 +76,6 @@ pub(super) fn send_only(
     method: &Arc<MethodDefinition>,
     payload: Bytes,
 ) -> Result<CallKey, Failure> {
-    if let Err(failure) = core.send(call, server, method, payload) {
-        core.forget(call); // its outcome says the same
-        return Err(failure);
-    }
-    core.close_call(call);
-    Ok(call)
+    let sent = core.send_only(call, server, method, payload, false);
+    sent.inspect_err(|_| core.forget(call)).map(|_| call)
 }

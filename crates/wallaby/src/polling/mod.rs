@@ -466,11 +466,11 @@ impl<D: Datagrams> Endpoint<D> {
         body: Body,
     ) -> Result<RequestId, Failure> {
         self.look_at_clock();
-        let sent = self
-            .core
-            .send_with_body(call, &server.into(), method, payload, None);
-        let (request, out) = sent?;
-        self.bodies.send(&mut self.core, out, body);
+        let (core, server) = (&mut self.core, server.into());
+        let (request, out) = core.send_with(call, &server, method, payload, None, true)?;
+        if let Some(out) = out {
+            self.bodies.send(core, out, body);
+        }
         Ok(request)
     }
 

@@ -8,7 +8,7 @@ use crate::common::raw::{Raw, hello, request};
 use crate::common::{Net, all, at, client, failure, patience, service, sorted, until, work};
 use wallaby::{
     Address, Budget, Budgets, CallId, Client, Code, Endpoint, Failure, Many, NodeId, One, Request,
-    SendError, Service, Violation,
+    Retry, SendError, Service, Violation,
 };
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::Message;
@@ -299,6 +299,33 @@ async fn an_announced_scatter_needs_no_more_than_it_uses() {
         let bounded = Client::new(&client, at(&root)).budgets(exact);
         let (answers, statuses) = sorted(&mut work::within(bounded).many("x".into())).await;
         assert_eq!((answers.len(), statuses), (50, vec![]));
+    })
+    .await;
+}
+
+/// However it is made: `polling::behalf` tests the same without a runtime.
+#[tokio::test]
+async fn the_only_request_of_a_call_has_all_of_its_budgets() {
+    patience(async {
+        let net = Net::tcp();
+        let service = service().method(
+            &work::ONE,
+            |request: Request<One<_>>, (_,): (String,)| async move {
+                let left = request.budgets().map(|left| left.requests);
+                Ok(request.respond(format!("{left:?}")).await?)
+            },
+        );
+        let (server, client) = (net.serve(service).await, client());
+        let bounded = Client::new(&client, at(&server)).budgets(SMALL);
+        let mut left = Vec::new();
+        for bounded in [bounded.clone(), bounded.retry(Retry::idempotent(2))] {
+            left.push(work::within(bounded).one("x".into()).await);
+        }
+        let all = client.caller().budgets(SMALL);
+        let all = all.multicast([at(&server)], work::one("x".into()));
+        left.extend(all.all().await);
+        assert!(left.iter().flatten().all(|left| left == "Some(99)"));
+        assert_eq!(left.iter().flatten().count(), 3, "{left:?}");
     })
     .await;
 }

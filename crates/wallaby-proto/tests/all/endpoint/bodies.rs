@@ -393,7 +393,7 @@ fn bodies_do_not_go_over_udp() {
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
     let to = wallaby_proto::Address::Udp(udp(1));
-    let sent = endpoint.send_with_body(call, &to, &method, Bytes::new(), None);
+    let sent = endpoint.send_with(call, &to, &method, Bytes::new(), None, true);
     let (_, out) = sent.expect("it waits for a session");
     world.turn_all();
     let (_, ended) = outcome(&mut world, 0);
@@ -405,7 +405,7 @@ fn bodies_do_not_go_over_udp() {
         matches!(&*failure, Failure::Refused { reason, .. } if reason.starts_with(text)),
         "{failure:?}"
     );
-    assert!(!world.endpoint(0).wants_body(out));
+    assert!(out.is_some_and(|out| !world.endpoint(0).wants_body(out)));
     // Where the session is open it is told at once.
     let call = world.endpoint(0).begin(&CallOptions::default());
     let call = call.expect("room");
@@ -414,7 +414,7 @@ fn bodies_do_not_go_over_udp() {
     world.turn_all();
     let sent = world
         .endpoint(0)
-        .send_with_body(call, &to, &method, Bytes::new(), None);
+        .send_with(call, &to, &method, Bytes::new(), None, true);
     assert!(matches!(sent, Err(Failure::Refused { .. })), "{sent:?}");
     assert_eq!(bodies(&world), [0, 0]);
 }
@@ -426,12 +426,12 @@ fn the_body_of_a_request_that_is_refused_is_stopped() {
     let unknown = std::sync::Arc::new(unknown.expect("a legal name"));
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
-    let sent = endpoint.send_with_body(call, &at(1), &unknown, Bytes::new(), None);
+    let sent = endpoint.send_with(call, &at(1), &unknown, Bytes::new(), None, true);
     let (_, out) = sent.expect("it is sent");
     // The call may have further requests: it does not end yet.
     world.turn_all();
     assert!(world.hosts[1].runs.is_empty());
-    assert!(!world.endpoint(0).wants_body(out));
+    assert!(out.is_some_and(|out| !world.endpoint(0).wants_body(out)));
     assert_eq!(bodies(&world), [0, 0]);
 }
 

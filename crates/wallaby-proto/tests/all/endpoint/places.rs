@@ -235,8 +235,7 @@ fn a_body_waits_with_its_request() {
     let [waits, aborted, _refused] = ["waits", "aborted", "refused"].map(|name| {
         let (client, method) = (&mut world.endpoints[0], world.method.clone());
         let call = client.begin(&CallOptions::default()).expect("room");
-        let sent = client.send_with_body(call, &at(1), &method, name.into(), None);
-        client.close_call(call);
+        let sent = client.send_only(call, &at(1), &method, name.into(), true);
         world.settle();
         (call, sent.expect("it is sent").1)
     });

@@ -139,9 +139,9 @@ impl World {
         let method = Arc::clone(&self.method);
         let endpoint = self.endpoint(from);
         let call = endpoint.begin(options).expect("room");
-        let sent = endpoint.send_with_body(call, &at(to), &method, payload, None);
-        endpoint.close_call(call);
-        (call, sent.expect("it is sent").1)
+        let sent = endpoint.send_only(call, &at(to), &method, payload, true);
+        let (_, body) = sent.expect("it is sent");
+        (call, body.expect("it was asked for"))
     }
 
     /// The oldest request that came to a host and was not looked at, put aside, and its body.

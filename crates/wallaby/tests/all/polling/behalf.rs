@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use wallaby::polling::{CallKey, CallOptions, Endpoint, Event, Request, RequestKey};
+use wallaby::polling::{CallKey, CallOptions, Endpoint, Event, Request, RequestKey, RetryPolicy};
 use wallaby::{Address, Budgets, DurableId, Failure, One};
 
-use super::alone::{LONG, pair, work};
+use super::alone::{LONG, outcome, pair, work};
 use super::world::{Link, World};
 
 /// A request that is put aside, and the call that was made on its behalf.
@@ -133,8 +133,36 @@ fn a_call_inherits_from_its_request() {
     assert!(pairs.eq(expected), "{metadata:?}");
     let names = [0, 1].map(|index| durable.initial(0).child(index).initial(0).key());
     assert_eq!(seen.durable.map(|id| id.key()), Some(names[0]));
+    // Of 99 that came along the rule gives a call a quarter, and one for its request.
     let budgets = seen.budgets.expect("they are stated");
-    assert!((1..50).contains(&budgets.requests), "{budgets:?}");
+    assert_eq!(budgets.requests, 24);
+}
+
+/// However it is made: `budgets` tests the same on a runtime.
+#[test]
+fn the_only_request_of_a_call_has_all_of_its_budgets() {
+    let (world, mut client, mut server) = pair(63);
+    let (seen, at) = (serve_seeing(&mut server), server.address());
+    let mut options = CallOptions::default();
+    options.budgets = Some(Budgets {
+        requests: 10,
+        ..Budgets::default()
+    });
+    for how in ["call", "call_again", "multicast"] {
+        let target = work::one("hop".into());
+        let sent = match how {
+            "call" => client.call(at.clone(), target, &options),
+            "call_again" => {
+                client.call_again(at.clone(), target, &options, &RetryPolicy::default())
+            }
+            _ => client.multicast([at.clone()], target, &options).remove(0),
+        };
+        sent.expect("it is sent");
+        let (_, end) = outcome(&world, &mut [&mut client, &mut server]);
+        assert!(matches!(end, Event::Complete { .. }), "{end:?}");
+        let left = seen.take().budgets.map(|left| left.requests);
+        assert_eq!(left, Some(9), "{how}");
+    }
 }
 
 /// One is given up, the other one has no time left.

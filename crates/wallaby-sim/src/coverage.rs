@@ -70,6 +70,8 @@ points! {
     RequestCarriesManifest: "request: carries a manifest",
     RequestRefused: "request: refused for want of room",
     RequestQueued: "request: waited for its turn",
+    HandlerWaits: "request: its handler waited for those that it had sent before",
+    HandlerFull: "request: its handler waited until there was room",
     RequestQueueFull: "request: refused, as many waited as may",
     RequestDeadline: "request: stopped at its deadline",
     RequestUndelivered: "request: certainly not delivered",

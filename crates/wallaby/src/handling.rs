@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    Author, CallKey, Handler as Request, How, InBody, Lane, NewDelegation, OutBody, Permit,
-    RequestKey,
+    Author, CallKey, Endpoint as Proto, Handler as Request, How, InBody, Lane, NewDelegation,
+    Offer, Offered, OutBody, Permit, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
@@ -296,80 +296,82 @@ impl Handling {
             self.fail_now(&status);
             return Poll::Ready(Ok(()));
         }
-        let own = *lane.get_or_insert_with(|| message.as_ref().map_or(Lane::Answers, Intent::lane));
-        let cancelled = self.is_cancelled();
         let mut body = Following::default();
         let sent = self.endpoint.enter(|core| {
-            let waits = core.endpoint.waits(self.key, own) && !cancelled;
-            if waits {
-                core.wait(Wait::Room(self.key, own), cx.waker());
-                return Poll::Pending;
-            }
-            let Some(sending) = message.take() else {
-                return Poll::Ready(Ok(()));
+            let offered = match *lane {
+                Some(lane) if core.endpoint.waits(self.key, lane) => Ok(Offered::Waits(lane)),
+                Some(_) => Ok(Offered::Sent(None)),
+                None => self.offer(core, Offer::Wait, message, &mut body),
             };
-            let (server, size, last) = (sending.server(), sending.payload(), sending.is_last());
-            if !cancelled && core.endpoint.is_full_for(self.key, server, size) {
-                core.wait(Wait::Space(self.key), cx.waker());
-                *message = Some(sending);
-                return Poll::Pending;
-            }
-            let other = own.other();
-            let waited = core.endpoint.waits(self.key, other);
-            self.give(core, sending, &mut body)?;
-            // Asked under the lock: whose poll is over says so before it takes the lock to flush.
-            if !self.is_polling() && !last {
-                core.endpoint.flush(self.key);
-            }
-            // What was held back has left, too.
-            let waits = match core.endpoint.waits(self.key, own) {
-                true => own,
-                false if !waited && core.endpoint.waits(self.key, other) => other,
-                false => return Poll::Ready(Ok(())),
+            let wait = match offered? {
+                Offered::Sent(None) => return Poll::Ready(Ok(())),
+                Offered::Sent(Some(waits)) => Wait::Room(self.key, *lane.insert(waits)),
+                Offered::Waits(lane) => Wait::Room(self.key, lane),
+                Offered::Full => Wait::Space(self.key),
             };
-            *lane = Some(waits);
-            core.wait(Wait::Room(self.key, waits), cx.waker());
+            core.wait(wait, cx.waker());
             Poll::Pending
         });
         self.send_body(body);
         sent.map_err(|error| self.ended(error))
     }
 
-    /// Sends a message after which more may follow, if it need not wait.
-    pub(crate) fn try_send(self: &Arc<Self>, message: Intent) -> Result<(), SendError> {
-        if let Some(around) = self.around() {
-            let server = message.server();
-            let leaves = |core: &mut Core| core.endpoint.may_leave_now(self.key, server);
-            return match self.endpoint.enter(leaves) {
-                true => Exit::of(self).try_pass(&around, message),
-                false => Err(SendError::Full),
-            };
-        }
-        let (mut message, mut body) = (Some(message), Following::default());
-        let sent = self.endpoint.enter(|core| {
-            let server = message.as_ref().and_then(Intent::server);
-            if !core.endpoint.may_leave_now(self.key, server) {
-                return Err(SendError::Full);
-            }
-            if let Some(message) = message.take() {
-                self.give(core, message, &mut body)?;
-            }
-            if !self.is_polling() {
-                core.endpoint.flush(self.key);
+    fn offer(
+        &self,
+        core: &mut Core,
+        how: Offer,
+        message: &mut Option<Intent>,
+        body: &mut Following,
+    ) -> Result<Offered, SendError> {
+        let send = |endpoint: &mut Proto, message: Intent| {
+            let last = message.is_last();
+            self.give(endpoint, message, body)?;
+            // Asked under the lock: whose poll is over says so before it takes the lock to flush.
+            if !self.is_polling() && !last {
+                endpoint.flush(self.key);
             }
             Ok(())
+        };
+        (core.endpoint).offer(self.key, how, message, Intent::outline, send)
+    }
+
+    /// Sends a message after which more may follow, if it need not wait.
+    pub(crate) fn try_send(self: &Arc<Self>, message: Intent) -> Result<(), SendError> {
+        let around = self.around();
+        let (mut message, mut body) = (Some(message), Following::default());
+        let offered = self.endpoint.enter(|core| match around {
+            None => self.offer(core, Offer::Now, &mut message, &mut body),
+            // It passes those around first.
+            Some(_) => {
+                let outline = &mut message.as_ref().map(Intent::outline);
+                let endpoint = &mut core.endpoint;
+                endpoint.offer(
+                    self.key,
+                    Offer::Now,
+                    outline,
+                    |outline| *outline,
+                    |_, _| Ok(()),
+                )
+            }
         });
         self.send_body(body);
-        sent.map_err(|error| self.ended(error))
+        match offered.map_err(|error| self.ended(error))? {
+            Offered::Sent(_) => {}
+            Offered::Waits(_) | Offered::Full => return Err(SendError::Full),
+        }
+        match (around, message) {
+            (Some(around), Some(message)) => Exit::of(self).try_pass(&around, message),
+            _ => Ok(()),
+        }
     }
 
     fn give(
         &self,
-        core: &mut Core,
+        endpoint: &mut Proto,
         message: Intent,
         body: &mut Following,
     ) -> Result<(), SendError> {
-        let (key, endpoint) = (self.key, &mut core.endpoint);
+        let key = self.key;
         match message {
             Intent::Answer {
                 payload,
@@ -382,7 +384,7 @@ impl Handling {
             Intent::Delegation { to, last } => match (&to.body, &to.own, last) {
                 (None, None, false) => endpoint.delegate(key, to.server, &to.method, to.payload),
                 (None, None, true) => endpoint.forward(key, to.server, &to.method, to.payload),
-                (.., last) => self.give_with(core, to, last, body),
+                (.., last) => self.give_with(endpoint, to, last, body),
             },
             Intent::Status(status) => {
                 endpoint.fail(key, &status);
@@ -394,7 +396,7 @@ impl Handling {
     #[cold]
     fn give_with(
         &self,
-        core: &mut Core,
+        endpoint: &mut Proto,
         to: DelegatedRequest,
         last: bool,
         body: &mut Following,
@@ -411,9 +413,9 @@ impl Handling {
         };
         let how = if last { How::Last } else { How::More };
         body.out = match own.place {
-            None if !last => core.endpoint.delegate_with(self.key, delegation)?,
+            None if !last => endpoint.delegate_with(self.key, delegation)?,
             place => {
-                let handed = core.endpoint.delegate_now(self.key, delegation, how)?;
+                let handed = endpoint.delegate_now(self.key, delegation, how)?;
                 if let Some(place) = place {
                     let _ = place.set(handed.place);
                 }
@@ -462,14 +464,11 @@ impl Handling {
     /// The message held back leaves now, and all that wait.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.endpoint.enter(|core| {
-            core.endpoint.flush(self.key);
-            for lane in [Lane::Answers, Lane::Requests] {
-                if core.endpoint.waits(self.key, lane) && !self.is_cancelled() {
-                    core.wait(Wait::Room(self.key, lane), cx.waker());
-                    return Poll::Pending;
-                }
-            }
-            Poll::Ready(())
+            let Some(lane) = core.endpoint.flush(self.key) else {
+                return Poll::Ready(());
+            };
+            core.wait(Wait::Room(self.key, lane), cx.waker());
+            Poll::Pending
         })
     }
 
@@ -847,7 +846,8 @@ impl Handling {
     /// [ended](Self::has_ended).
     pub(crate) fn send_now(&self, to: DelegatedRequest) {
         let mut body = Following::default();
-        let _ = (self.endpoint).enter(|core| self.give_with(core, to, false, &mut body));
+        let _ =
+            (self.endpoint).enter(|core| self.give_with(&mut core.endpoint, to, false, &mut body));
         self.send_body(body);
     }
 

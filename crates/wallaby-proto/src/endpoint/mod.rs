@@ -167,7 +167,8 @@ pub use self::metrics::Metrics;
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::{
-    AcceptedDelegation, Author, DelegateOptions, Handler, How, NewDelegation,
+    AcceptedDelegation, Author, DelegateOptions, Handler, How, NewDelegation, Offer, Offered,
+    Outline,
 };
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::delegation::{AcceptedDelegation, DelegateOptions, How, NewDelegation};
+pub use self::verbs::{Offer, Offered, Outline};
 
 use super::bodies::{InBody, OutBody};
 use super::conn::{ConnId, Meant, RefusedMethod};

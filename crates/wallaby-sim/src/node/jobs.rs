@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use wallaby_proto::endpoint::{Permit, RequestKey};
+use bytes::Bytes;
+use wallaby_proto::endpoint::{Endpoint, Lane, Offer, Offered, Outline, Permit, RequestKey};
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::Child;
-use wallaby_proto::{CallId, Code, RequestId, Status};
+use wallaby_proto::{Address, CallId, Code, RequestId, Status};
 
+use super::eyes::Eyes;
 use super::{Node, address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
@@ -33,12 +35,42 @@ pub(super) struct Job {
     finale: Option<Finale>,
     /// Of one that goes on when it is told to stop.
     permit: Option<Permit>,
+    /// What it waits for, if it goes on as soon as it is told of that.
+    awaits: Option<Awaited>,
+}
+
+/// What a handler waits for that cannot send something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    Room(Lane),
+    Space,
+}
+
+/// What a handler sends.
+enum Message {
+    Answer(Bytes),
+    Delegation(Address, Bytes),
+}
+
+impl Message {
+    fn outline(&self) -> Outline<'_> {
+        match self {
+            Self::Answer(payload) => Outline::answer(payload.len()),
+            Self::Delegation(to, payload) => Outline {
+                server: Some(to),
+                payload: payload.len(),
+                followed: false,
+            },
+        }
+    }
 }
 
 /// How far a handler got.
 enum Step {
     /// It goes on after so long.
     Waits(Duration),
+    /// It goes on when it may send more.
+    Awaits(Awaited),
     Returned(Result<(), Status>),
 }
 
@@ -69,6 +101,7 @@ impl Node {
                 true => self.endpoint.keep_permit(key),
                 false => None,
             },
+            awaits: None,
         };
         self.go_on(key, job, context);
     }
@@ -84,6 +117,26 @@ impl Node {
             let now = context.now();
             context.oracle.progressed(now, job.call, job.id);
             self.go_on(key, job, context);
+        }
+    }
+
+    /// No message of a request waits any more in this direction.
+    pub(super) fn has_room(&mut self, key: RequestKey, lane: Lane, context: &mut Context<'_>) {
+        self.go_on_for(key, Awaited::Room(lane), context);
+    }
+
+    /// There may be room again for what was refused.
+    pub(super) fn has_space(&mut self, context: &mut Context<'_>) {
+        let keys: Vec<RequestKey> = self.jobs.keys().copied().collect();
+        for key in keys {
+            self.go_on_for(key, Awaited::Space, context);
+        }
+    }
+
+    fn go_on_for(&mut self, key: RequestKey, what: Awaited, context: &mut Context<'_>) {
+        let job = self.jobs.get_mut(&key);
+        if job.is_some_and(|job| job.awaits.take_if(|awaited| *awaited == what).is_some()) {
+            self.resume(key, context);
         }
     }
 
@@ -107,6 +160,11 @@ impl Node {
         let place = (job.call, job.id);
         self.endpoint.probe().upcoming.remove(&place);
         match self.step(key, &mut job, context) {
+            Step::Awaits(what) => {
+                job.awaits = Some(what);
+                self.endpoint.put_aside(key);
+                self.jobs.insert(key, job);
+            }
             Step::Waits(wait) => {
                 if context.is(Broken::PongListsHeld)
                     && let Some(Act::Delegate(hop)) = job.acts.front()
@@ -135,29 +193,29 @@ impl Node {
 
     fn step(&mut self, key: RequestKey, job: &mut Job, context: &mut Context<'_>) -> Step {
         while let Some(act) = job.acts.pop_front() {
-            let sent = match &act {
+            let message = match &act {
                 Act::Wait(wait) => return Step::Waits(*wait),
-                Act::Reply(answer) => self.endpoint.reply(key, said(answer, job)),
-                Act::Delegate(hop) => {
-                    let (to, payload) = self.hop(hop, context);
-                    self.endpoint.delegate(key, to, &self.method, payload)
-                }
+                Act::Reply(answer) => Message::Answer(said(answer, job)),
+                Act::Delegate(hop) => self.hop(hop, context),
             };
-            match sent {
-                Ok(()) => {}
-                Err(SendError::Full) => {
+            match self.offer(key, message, false, context) {
+                Ok(Offered::Sent(None)) => {}
+                Ok(Offered::Sent(Some(lane))) => return Step::Awaits(Awaited::Room(lane)),
+                Ok(offered) => {
                     job.acts.push_front(act);
-                    return Step::Waits(FULL);
+                    return self.wait_to_offer(offered);
                 }
                 Err(error) => return Step::Returned(Err(error.into())),
             }
         }
         let sent = match &job.finale {
-            None | Some(Finale::Return) => Ok(()),
-            Some(Finale::Respond(answer)) => self.endpoint.respond(key, said(answer, job)),
+            None | Some(Finale::Return) => return Step::Returned(Ok(())),
+            Some(Finale::Respond(answer)) => {
+                self.offer(key, Message::Answer(said(answer, job)), true, context)
+            }
             Some(Finale::Forward(hop)) => {
-                let (to, payload) = self.hop(hop, context);
-                self.endpoint.forward(key, to, &self.method, payload)
+                let message = self.hop(hop, context);
+                self.offer(key, message, true, context)
             }
             Some(Finale::Fail) => {
                 context.hit(Point::EndStatus);
@@ -172,18 +230,61 @@ impl Node {
             }
         };
         match sent {
-            Err(SendError::Full) => Step::Waits(FULL),
-            sent => Step::Returned(sent.map_err(Status::from)),
+            Ok(Offered::Sent(_)) => Step::Returned(Ok(())),
+            Ok(offered) => self.wait_to_offer(offered),
+            Err(error) => Step::Returned(Err(error.into())),
         }
     }
 
-    fn hop(&self, hop: &Hop, context: &Context<'_>) -> (wallaby_proto::Address, bytes::Bytes) {
-        (address(context.plan, hop.server), hop.task.to_payload())
+    /// Sends a message, as the drivers do: only on tokio handlers can wait.
+    fn offer(
+        &mut self,
+        key: RequestKey,
+        message: Message,
+        last: bool,
+        context: &mut Context<'_>,
+    ) -> Result<Offered, SendError> {
+        let method = &self.method;
+        let send = |endpoint: &mut Endpoint<Eyes>, message| match (message, last) {
+            (Message::Answer(payload), false) => endpoint.reply(key, payload),
+            (Message::Answer(payload), true) => endpoint.respond(key, payload),
+            (Message::Delegation(to, payload), false) => {
+                endpoint.delegate(key, to, method, payload)
+            }
+            (Message::Delegation(to, payload), true) => endpoint.forward(key, to, method, payload),
+        };
+        if !self.plan.tokio {
+            return match send(&mut self.endpoint, message) {
+                Err(SendError::Full) => Ok(Offered::Full),
+                sent => sent.map(|()| Offered::Sent(None)),
+            };
+        }
+        let message = &mut Some(message);
+        let offered = (self.endpoint).offer(key, Offer::Wait, message, Message::outline, send);
+        match offered {
+            Ok(Offered::Waits(_) | Offered::Sent(Some(_))) => context.hit(Point::HandlerWaits),
+            Ok(Offered::Full) => context.hit(Point::HandlerFull),
+            _ => {}
+        }
+        offered
+    }
+
+    /// How a handler waits that could not send something.
+    fn wait_to_offer(&self, offered: Offered) -> Step {
+        match offered {
+            _ if !self.plan.tokio => Step::Waits(FULL),
+            Offered::Waits(lane) => Step::Awaits(Awaited::Room(lane)),
+            Offered::Sent(_) | Offered::Full => Step::Awaits(Awaited::Space),
+        }
+    }
+
+    fn hop(&self, hop: &Hop, context: &Context<'_>) -> Message {
+        Message::Delegation(address(context.plan, hop.server), hop.task.to_payload())
     }
 }
 
 /// What an answer of a request says.
-fn said(answer: &Answer, job: &Job) -> bytes::Bytes {
+fn said(answer: &Answer, job: &Job) -> Bytes {
     answer.to_payload(mark_of(job.call))
 }
 

@@ -244,6 +244,8 @@ impl Node {
                 Output::Run(request) => self.run(request, context),
                 Output::Call(call) => self.look_at_call(call, context),
                 Output::Stopped(request, status) => self.stopped(request, &status, context),
+                Output::Room(request, lane) => self.has_room(request, lane, context),
+                Output::Space => self.has_space(context),
                 Output::Socket(udp, _) => self.udp = Some(udp),
                 Output::Datagrams(udp) => self.transmit(udp, context),
                 Output::Dial(conn, to) => self.dial(conn, &to, context),

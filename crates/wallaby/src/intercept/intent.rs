@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{DelegateOptions, Lane};
+use wallaby_proto::endpoint::{DelegateOptions, Outline};
 use wallaby_proto::{Address, RequestId, Status};
 
 use crate::body::Attached;
@@ -119,10 +119,14 @@ impl Intent {
         matches!(self, Self::Status(_))
     }
 
-    pub(crate) fn lane(&self) -> Lane {
+    pub(crate) fn outline(&self) -> Outline<'_> {
         match self {
-            Self::Answer { .. } | Self::Status(_) => Lane::Answers,
-            Self::Delegation { .. } => Lane::Requests,
+            Self::Answer { .. } | Self::Status(_) => Outline::answer(self.payload()),
+            Self::Delegation { to, .. } => Outline {
+                server: Some(&to.server),
+                payload: to.payload.len(),
+                followed: to.body.is_some(),
+            },
         }
     }
 

@@ -33,17 +33,71 @@ impl HandlerMessage {
         matches!(self, Self::Delegation(to, _) if to.always)
     }
 
-    fn size(&self) -> usize {
-        let (Self::Answer(payload) | Self::Delegation(_, payload)) = self;
-        payload.len()
-    }
-
-    fn server(&self) -> Option<&Address> {
+    fn outline(&self) -> Outline<'_> {
         match self {
-            Self::Answer(_) => None,
-            Self::Delegation(to, _) => Some(&to.server),
+            Self::Answer(payload) => Outline::answer(payload.len()),
+            Self::Delegation(to, payload) => Outline {
+                server: Some(&to.server),
+                payload: payload.len(),
+                followed: to.body.is_some(),
+            },
         }
     }
+}
+
+/// What a message needs on its way.
+#[derive(Debug, Clone, Copy)]
+pub struct Outline<'a> {
+    /// The server that it goes to; `None` if it goes to the initiator.
+    pub server: Option<&'a Address>,
+    /// How long its payload is, in bytes.
+    pub payload: usize,
+    /// Whether a body follows it.
+    pub followed: bool,
+}
+
+impl Outline<'_> {
+    /// An answer with a payload of so many bytes.
+    pub fn answer(payload: usize) -> Self {
+        Self {
+            server: None,
+            payload,
+            followed: false,
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self.server {
+            Some(_) => Lane::Requests,
+            None => Lane::Answers,
+        }
+    }
+
+    /// What it costs while it waits, in bytes.
+    fn cost(&self) -> usize {
+        self.payload + MESSAGE_COST as usize
+    }
+}
+
+/// How a handler offers a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// It does not wait: the message is sent if it would leave at once, as far as can be told.
+    Now,
+    /// It waits until there is room for the message to wait in.
+    Wait,
+}
+
+/// What became of a message that [was offered](Endpoint::offer).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// It was sent. If messages wait in this direction now, who can wait does so [until they do not](Endpoint::waits) before it goes
+    /// on: so a handler is no faster than those who take what it sends.
+    Sent(Option<Lane>),
+    /// Not yet: messages wait that were sent in this direction before. [`Output::Room`] tells when they do not.
+    Waits(Lane),
+    /// Not yet: there is no room. If it can wait, [`Output::Space`] tells when there may be.
+    Full,
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -107,75 +161,95 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    /// Whether a message with a payload of so many bytes, to this server or to the initiator, finds no room now. If so,
-    /// [`Output::Space`] tells when it may.
-    pub fn is_full_for(
+    /// A handler offers a message: `send` sends it if no earlier one of its direction waits and there is room. Else `message` stays
+    /// where it is, to be offered again. For a request that has ended or was stopped it is sent, which says so.
+    ///
+    /// # Errors
+    ///
+    /// What `send` says.
+    pub fn offer<M>(
         &mut self,
         key: RequestKey,
-        server: Option<&Address>,
-        payload: usize,
-    ) -> bool {
-        let cost = payload + MESSAGE_COST as usize;
-        let is_plenty = match server {
-            Some(_) => self.has_room(payload),
-            None => self.answers_waiting.is_plenty(cost),
+        how: Offer,
+        message: &mut Option<M>,
+        outline: impl FnOnce(&M) -> Outline<'_>,
+        send: impl FnOnce(&mut Self, M) -> Result<(), SendError>,
+    ) -> Result<Offered, SendError> {
+        let Some(offered) = message.as_ref().map(outline) else {
+            return Ok(Offered::Sent(None));
         };
+        let lane = offered.lane();
+        if self.waits(key, lane) {
+            return Ok(Offered::Waits(lane));
+        }
+        if self.goes_on(key) && !self.finds_room(key, how, offered) {
+            return Ok(Offered::Full);
+        }
+        let waited = self.waits(key, lane.other());
+        if let Some(message) = message.take() {
+            send(self, message)?;
+        }
+        // What was held back may have left with it, in the other direction.
+        let waits = match self.waits(key, lane) {
+            true => Some(lane),
+            false => Some(lane.other()).filter(|other| !waited && self.waits(key, *other)),
+        };
+        Ok(Offered::Sent(waits))
+    }
+
+    fn finds_room(&mut self, key: RequestKey, how: Offer, message: Outline<'_>) -> bool {
         let handler = self.handlers.get(key);
         let is_own = handler.is_some_and(|handler| handler.server.call().initiator == self.node);
-        if is_plenty && !is_own {
-            return false;
-        }
-        self.finds_no_room(key, server, cost)
-    }
-
-    #[cold]
-    fn finds_no_room(&mut self, key: RequestKey, server: Option<&Address>, cost: usize) -> bool {
-        let Some(handler) = self.handlers.take(key) else {
-            return false;
-        };
-        let call = handler.server.call();
-        let fits = match server {
-            Some(server) => {
-                self.has_room(cost - MESSAGE_COST as usize) || self.takes_request(server, false)
-            }
-            None if call.initiator == self.node => self.takes_own(call.sequence),
-            None => {
-                self.answers_waiting.is_plenty(cost)
-                    || self.may_have(&handler, cost)
-                    || self.takes_answer(&handler)
-            }
-        };
-        self.handlers.put(key, handler);
-        self.full.refused += usize::from(!fits);
-        !fits
-    }
-
-    /// Whether a message would leave at once, as far as can be told, and none waits before it.
-    pub fn may_leave_now(&mut self, key: RequestKey, server: Option<&Address>) -> bool {
-        let lane = match server {
-            Some(_) => Lane::Requests,
-            None => Lane::Answers,
-        };
-        if self.waits(key, lane) {
-            return false;
+        if how == Offer::Wait && !is_own && self.has_plenty(message) {
+            return true;
         }
         let Some(handler) = self.handlers.take(key) else {
             return true; // that it has ended is told when it is sent
         };
+        let has_room = match how {
+            Offer::Now => self.leaves_now(&handler, message),
+            Offer::Wait => self.has_room_for(&handler, message),
+        };
+        self.handlers.put(key, handler);
+        has_room
+    }
+
+    /// Whether there is room for a message whatever request it is of, if it is none of this endpoint's own calls.
+    fn has_plenty(&self, message: Outline<'_>) -> bool {
+        match message.server {
+            Some(_) => self.has_room(message.payload),
+            None => self.answers_waiting.is_plenty(message.cost()),
+        }
+    }
+
+    /// Whether a message may wait, if it must, or would leave at once, as far as can be told. If not, [`Output::Space`] tells when it
+    /// may.
+    fn has_room_for(&mut self, handler: &Handler, message: Outline<'_>) -> bool {
         let call = handler.server.call();
-        let may = match server {
+        let has_room = match message.server {
+            None if call.initiator == self.node => self.takes_own(call.sequence),
+            _ if self.has_plenty(message) => true,
+            None => self.may_have(handler, message.cost()) || self.takes_answer(handler),
+            Some(server) => self.takes_request(server, message.followed),
+        };
+        self.full.refused += usize::from(!has_room);
+        has_room
+    }
+
+    /// Whether a message would leave at once, as far as can be told.
+    fn leaves_now(&mut self, handler: &Handler, message: Outline<'_>) -> bool {
+        let call = handler.server.call();
+        match message.server {
             None if call.initiator == self.node => self.takes_own(call.sequence),
             None => {
-                let conn = self.route_of(&handler);
-                !self.is_open(conn) || self.takes_answer(&handler)
+                let conn = self.route_of(handler);
+                !self.is_open(conn) || self.takes_answer(handler)
             }
             Some(server) => {
                 let conn = self.conn_at(server);
-                !self.is_open(conn) || self.takes_request(server, false)
+                !self.is_open(conn) || self.takes_request(server, message.followed)
             }
-        };
-        self.handlers.put(key, handler);
-        may
+        }
     }
 
     fn is_open(&self, conn: Option<ConnId>) -> bool {
@@ -202,18 +276,26 @@ impl<P: Probe> Endpoint<P> {
         !waits && carrier.is_some_and(|carrier| carrier.takes_requests())
     }
 
-    /// Whether messages of a request wait that were sent in this direction. Whoever does not send the next one before
+    /// Whether messages of a request that goes on wait which were sent in this direction. Whoever does not send the next one before
     /// [`Output::Room`] keeps their order and has few that wait.
     pub fn waits(&self, key: RequestKey, lane: Lane) -> bool {
-        self.handlers.waits(key, lane)
+        self.handlers.waits(key, lane) && self.goes_on(key)
     }
 
-    /// Sends the message that is held back because it might be the last one.
-    pub fn flush(&mut self, key: RequestKey) {
+    /// Whether it is of any use to wait for something of a request, if it has not ended.
+    fn goes_on(&self, key: RequestKey) -> bool {
+        !self.closed && !self.is_stopping(key)
+    }
+
+    /// Sends the message that is held back because it might be the last one. In which direction messages of the request wait now, if
+    /// any do.
+    pub fn flush(&mut self, key: RequestKey) -> Option<Lane> {
         if let Some(mut handler) = self.handlers.take(key) {
             self.flush_held(&mut handler);
             self.handlers.put(key, handler);
         }
+        let lanes = [Lane::Answers, Lane::Requests];
+        lanes.into_iter().find(|lane| self.waits(key, *lane))
     }
 
     /// Lets a request end that was put aside: what it has sent last was the last. The status that it ends with all the same, if
@@ -361,12 +443,12 @@ impl<P: Probe> Endpoint<P> {
         if sending.is_always() {
             return check_open(handler);
         }
-        self.check_may(handler, sending.server(), sending.size())?;
-        if !self.may_wait_for(handler, sending) && !self.would_leave(handler, sending) {
-            self.full.refused += 1;
-            return Err(SendError::Full);
+        let message = sending.outline();
+        self.check_may(handler, message.server, message.payload)?;
+        match self.has_room_for(handler, message) {
+            true => Ok(()),
+            false => Err(SendError::Full),
         }
-        Ok(())
     }
 
     fn check_may(
@@ -409,20 +491,6 @@ impl<P: Probe> Endpoint<P> {
         Ok(())
     }
 
-    /// Whether a message may wait, if it must.
-    fn may_wait_for(&mut self, handler: &Handler, sending: &HandlerMessage) -> bool {
-        match sending {
-            HandlerMessage::Delegation(_, payload) => self.has_room(payload.len()),
-            HandlerMessage::Answer(_) if handler.server.call().initiator == self.node => {
-                self.takes_own(handler.server.call().sequence)
-            }
-            HandlerMessage::Answer(payload) => {
-                let cost = payload.len() + MESSAGE_COST as usize;
-                self.answers_waiting.is_plenty(cost) || self.may_have(handler, cost)
-            }
-        }
-    }
-
     /// Whether an answer of this request may take so much of the room for those that wait.
     #[cold]
     fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
@@ -430,16 +498,6 @@ impl<P: Probe> Endpoint<P> {
         let route = self.route_of(handler).unwrap_or(handler.from);
         let share = self.answers_waiting.name(route.session(), initiator);
         self.answers_waiting.has_room_for(share, cost)
-    }
-
-    /// Whether a message would leave at once, as far as can be told: then it needs no room to wait.
-    #[cold]
-    fn would_leave(&mut self, handler: &Handler, sending: &HandlerMessage) -> bool {
-        match sending {
-            HandlerMessage::Answer(_) if handler.server.call().initiator == self.node => false,
-            HandlerMessage::Answer(_) => self.takes_answer(handler),
-            HandlerMessage::Delegation(to, _) => self.takes_request(&to.server, to.body.is_some()),
-        }
     }
 
     /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).

@@ -12,6 +12,7 @@ use wallaby_proto::endpoint::{
     CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Output, Probe,
     RequestKey, Schemes, Seeds, Serving,
 };
+use wallaby_proto::error::SendError;
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
@@ -283,20 +284,22 @@ fn told(refused: u64) -> (usize, World) {
     let (mut waiting, mut others) = (Vec::new(), Vec::new());
     for (sequence, key) in (1..).zip(calls) {
         world.reply(key, &"first".into());
-        match world.server.is_full_for(key, None, payload.len()) {
-            true => others.push(key),
-            false => waiting.push(sequence),
+        match world.server.reply(key, payload.clone()) {
+            Ok(()) => waiting.push(sequence),
+            Err(error) => {
+                assert_eq!(error, SendError::Full);
+                others.push(key);
+            }
         }
-        if others.is_empty() {
-            world.reply(key, &payload);
-        }
+        world.server.flush(key);
     }
     others.truncate(refused as usize);
     assert_eq!(others.len(), refused as usize);
     world.carry();
     for sequence in waiting.into_iter().take(20) {
         for key in &others {
-            world.server.is_full_for(*key, None, 100_000);
+            let sent = world.server.reply(*key, vec![7; 100_000].into());
+            assert_eq!(sent, Err(SendError::Full));
         }
         world.peer.grant_call(call_id(sequence), 1, 5);
         world.carry();

@@ -303,15 +303,17 @@ impl World {
                 false => endpoint.delegate(key, to, method, part),
             };
         }
-        match first >> 5 {
-            0 => endpoint.returned(key, Err(Status::new(Code::Aborted, "as it was told"))),
-            1 if !last => {
-                endpoint.put_aside(key);
-                aside.push(key);
-                endpoint.returned(key, Ok(()));
-            }
-            _ => endpoint.returned(key, Ok(())),
+        if first >> 5 == 1 && !last {
+            endpoint.put_aside(key);
+            aside.push(key);
         }
+        endpoint.returned(
+            key,
+            match first >> 5 {
+                0 => Err(Status::new(Code::Aborted, "as it was told")),
+                _ => Ok(()),
+            },
+        );
     }
 
     fn hear(&mut self, host: usize, call: CallKey) {

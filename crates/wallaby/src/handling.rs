@@ -17,10 +17,10 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
     Author, CallKey, Endpoint as Proto, Handler as Request, How, InBody, Lane, NewDelegation,
-    Offer, Offered, OutBody, Permit, RequestKey,
+    Offer, Offered, OutBody, Permit, RequestKey, Returned,
 };
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
-use wallaby_proto::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
 use crate::blocking::panic_message;
 use crate::body::{self, Attached, Body, BodyError};
@@ -489,28 +489,23 @@ impl Handling {
     /// The request ends with a status.
     #[inline(never)]
     pub(crate) fn fail_now(&self, status: &Status) {
-        let stopped = {
-            let mut state = self.lock();
-            state.over = true;
-            state.stopped.is_some()
-        };
-        // What a handler says because it was stopped is no news.
-        if stopped && status.code() == Code::Cancelled {
-            return;
-        }
-        let late = self.leave(|core| {
-            let before = core.endpoint.late_errors();
-            core.endpoint.returned(self.key, Err(status.clone()));
-            let late = core.endpoint.late_errors() > before;
-            (late, (!late).then(|| Box::new(status.clone())))
+        self.lock().over = true;
+        let returned = self.leave(|core| {
+            let returned = core.endpoint.returned(self.key, Err(status.clone()));
+            let is_heard = returned == Returned::Heard;
+            (returned, is_heard.then(|| Box::new(status.clone())))
         });
-        if late {
-            if let Some(left_out) = self.endpoint.logs.late_errors.pass() {
-                let method = self.method().name().as_ref();
-                tracing::warn!(method, call = %self.call, request = %self.id, %status, left_out, "error after the request ended");
+        match returned {
+            Returned::Heard => {
+                tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
             }
-        } else {
-            tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
+            Returned::Late => {
+                if let Some(left_out) = self.endpoint.logs.late_errors.pass() {
+                    let method = self.method().name().as_ref();
+                    tracing::warn!(method, call = %self.call, request = %self.id, %status, left_out, "error after the request ended");
+                }
+            }
+            Returned::Stopped => {}
         }
         self.drop_body();
     }
@@ -924,14 +919,13 @@ impl Handling {
     }
 
     fn note_panic(&self, who: &str, panic: &(dyn Any + Send)) -> Status {
-        self.endpoint.ask(|core| core.endpoint.note_panic());
         let message = panic_message(who, panic);
         if let Some(left_out) = self.endpoint.logs.panics.pass() {
             let method = self.method().name().as_ref();
             let (call, request, panic) = (&self.call, &self.id, message.as_str());
             tracing::warn!(method, %call, %request, panic, left_out, "a handler or an interceptor panicked");
         }
-        Status::new(Code::Panicked, message)
+        self.endpoint.ask(|core| core.endpoint.panicked(message))
     }
 
     /// The handler says that it makes progress.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use wallaby_proto::NodeId;
 
+use crate::metrics::Metrics;
 use crate::timer::Instant;
 
 /// Whether a subscriber may want events and spans of level DEBUG.
@@ -73,11 +74,11 @@ impl Limiter {
 /// must not fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    known: [u64; TROUBLES.len()],
+    known: [u64; KINDS],
     /// The sum of these.
     all: u64,
     /// When each may be told next.
-    next: [Duration; TROUBLES.len()],
+    next: [Duration; KINDS],
 }
 
 /// Something that was counted, and how often since it was told last.
@@ -87,38 +88,66 @@ pub(crate) struct Trouble {
     times: u64,
 }
 
-const TROUBLES: [&str; 9] = [
-    "messages without the token of their call were dropped",
-    "answers are undeliverable: no route leads to their initiators",
-    "requests were refused: they are not sealed with a key of the cluster",
-    "addresses were not dialled: the dial policy forbids them",
-    "connections were given up: their peers were silent",
-    "requests were refused: too many wait for a handler",
-    "connections were closed to make room for others",
-    "connections were refused: all that may be are in use",
-    "connections were closed: their peers did not say who they are",
-];
+const KINDS: usize = 9;
+
+/// What an operator should know of, and how often each was counted.
+fn troubles(of: &Metrics) -> [(u64, &'static str); KINDS] {
+    [
+        (
+            of.forged_dropped,
+            "messages without the token of their call were dropped",
+        ),
+        (
+            of.undeliverable,
+            "answers are undeliverable: no route leads to their initiators",
+        ),
+        (
+            of.unsealed_refused,
+            "requests were refused: they are not sealed with a key of the cluster",
+        ),
+        (
+            of.dials_forbidden,
+            "addresses were not dialled: the dial policy forbids them",
+        ),
+        (
+            of.connections_silent,
+            "connections were given up: their peers were silent",
+        ),
+        (
+            of.requests_refused,
+            "requests were refused: too many wait for a handler",
+        ),
+        (
+            of.connections_evicted,
+            "connections were closed to make room for others",
+        ),
+        (
+            of.connections_refused,
+            "connections were refused: all that may be are in use",
+        ),
+        (
+            of.strangers_dismissed,
+            "connections were closed: their peers did not say who they are",
+        ),
+    ]
+}
 
 impl Watcher {
     /// What is to be told now.
-    pub(crate) fn look(
-        &mut self,
-        counted: [u64; TROUBLES.len()],
-        now: Duration,
-    ) -> Option<Trouble> {
-        let all: u64 = counted.iter().sum();
+    pub(crate) fn look(&mut self, counted: &Metrics, now: Duration) -> Option<Trouble> {
+        let troubles = troubles(counted);
+        let all: u64 = troubles.iter().map(|(times, _)| times).sum();
         if all == self.all {
             return None;
         }
-        let changed = (0..TROUBLES.len())
-            .find(|which| counted[*which] != self.known[*which] && now >= self.next[*which])?;
-        self.next[changed] = now.saturating_add(Duration::from_secs(1));
-        let before = std::mem::replace(&mut self.known[changed], counted[changed]);
-        self.all += counted[changed] - before;
-        Some(Trouble {
-            what: TROUBLES[changed],
-            times: counted[changed] - before,
-        })
+        let is_news = |which: usize, times| times != self.known[which] && now >= self.next[which];
+        let changed =
+            (troubles.iter().enumerate()).find(|(which, (times, _))| is_news(*which, *times));
+        let (which, (counted, what)) = changed?;
+        self.next[which] = now.saturating_add(Duration::from_secs(1));
+        let times = counted - std::mem::replace(&mut self.known[which], *counted);
+        self.all += times;
+        Some(Trouble { what, times })
     }
 }
 
@@ -137,9 +166,10 @@ mod tests {
         let mut watcher = Watcher::default();
         let at = Duration::from_millis;
         let mut look = |counted: [u64; 3], now| {
-            let mut all = [0; TROUBLES.len()];
-            (all[0], all[4], all[8]) = (counted[0], counted[1], counted[2]);
-            watcher.look(all, at(now)).map(|told| told.times)
+            let mut all = Metrics::default();
+            all.forged_dropped = counted[0];
+            (all.connections_silent, all.strangers_dismissed) = (counted[1], counted[2]);
+            watcher.look(&all, at(now)).map(|told| told.times)
         };
         assert_eq!(look([0; 3], 5), None);
         assert_eq!(look([1, 0, 0], 5), Some(1));

@@ -168,7 +168,7 @@ pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::{
     AcceptedDelegation, Author, DelegateOptions, Handler, How, NewDelegation, Offer, Offered,
-    Outline,
+    Outline, Returned,
 };
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
@@ -488,33 +488,9 @@ impl<P: Probe> Endpoint<P> {
         self.raw
     }
 
-    /// How many answers were delivered to calls.
-    pub fn answers_received(&self) -> u64 {
-        self.metrics.responses_received
-    }
-
-    /// How many errors of handlers came after their requests had ended.
-    pub fn late_errors(&self) -> u64 {
-        self.metrics.late_errors
-    }
-
-    /// What an operator should know of, how often each happened: messages without the token of their call, answers that are
-    /// undeliverable, requests without a seal, addresses that are forbidden, peers that were silent, requests that were refused
-    /// since too many wait, connections that made room, connections for which there was none, strangers that did not say who they
-    /// are.
-    pub fn troubles(&self) -> [u64; 9] {
-        let counted = &self.metrics;
-        [
-            counted.forged_dropped,
-            counted.undeliverable,
-            counted.unsealed_refused,
-            counted.dials_forbidden,
-            counted.connections_silent,
-            counted.requests_refused,
-            counted.connections_evicted,
-            counted.connections_refused,
-            counted.strangers_dismissed,
-        ]
+    /// What it has counted itself: all but what its connections and sockets have.
+    pub fn counted(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Who looks on.

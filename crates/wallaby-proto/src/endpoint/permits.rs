@@ -90,7 +90,8 @@ impl<P: Probe> Endpoint<P> {
                 self.drop_body(body);
             }
             let why = self.executor.why_refused(owner);
-            return self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
+            self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
+            return;
         }
         self.probe.notes(Note::Queued);
         detach(&mut handler.payload);

@@ -110,6 +110,17 @@ pub struct Handler {
     pub(super) stopping: Option<Box<Status>>,
 }
 
+/// What becomes of what a handler has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// Its request ends so, or goes on.
+    Heard,
+    /// It has failed after its request had ended: nobody hears of that but who counts it.
+    Late,
+    /// Its request had ended before, or was stopped: that the handler says so as well is no news.
+    Stopped,
+}
+
 /// Who hands work on, or calls, for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Author {
@@ -305,7 +316,7 @@ impl<P: Probe> Endpoint<P> {
                 let key = self.handlers.add(handler);
                 self.outputs.push_back(Output::Run(key));
             }
-            Err(status) => self.end_with(handler, &status),
+            Err(status) => drop(self.end_with(handler, &status)),
         }
     }
 
@@ -501,25 +512,33 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A handler has returned, with a status if it failed. Its request ends, unless it was put aside.
-    pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) {
-        if self.is_stopping(key) {
-            self.metrics.late_errors += u64::from(result.is_err());
-            return;
-        }
-        match (self.handlers.take(key), result) {
+    pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) -> Returned {
+        let handler = match self.is_stopping(key) {
+            true => None,
+            false => self.handlers.take(key),
+        };
+        match (handler, result) {
             (Some(handler), Ok(())) if handler.stage == Stage::Aside => {
                 self.handlers.put(key, handler);
+                Returned::Heard
             }
-            (Some(handler), Ok(())) => drop(self.finish(handler)),
+            (Some(handler), Ok(())) => {
+                self.finish(handler);
+                Returned::Heard
+            }
             (Some(handler), Err(status)) => self.end_with(handler, &status),
-            (None, Ok(())) => {}
-            (None, Err(_)) => self.metrics.late_errors += 1,
+            (None, Err(status)) if status.code() != Code::Cancelled => {
+                self.metrics.late_errors += 1;
+                Returned::Late
+            }
+            (None, _) => Returned::Stopped,
         }
     }
 
-    /// A handler has panicked; it has returned with a status that says so.
-    pub fn note_panic(&mut self) {
+    /// A handler has panicked, as this text says: the status with which it is to [return](Self::returned).
+    pub fn panicked(&mut self, text: String) -> Status {
         self.metrics.panics += 1;
+        Status::new(Code::Panicked, text)
     }
 
     /// A request waits for something of the application's: it is put aside until it is [resumed](Self::resume), aborted, or has no

@@ -224,8 +224,7 @@ impl Node {
             }
             Some(Finale::Panic) => {
                 context.hit(Point::EndPanic);
-                self.endpoint.note_panic();
-                let status = Status::new(Code::Panicked, "as planned");
+                let status = self.endpoint.panicked("as planned".to_owned());
                 return Step::Returned(Err(status));
             }
         };

@@ -190,12 +190,12 @@ impl Port {
                 let some = arrived.drain(..arrived.len().min(AT_ONCE));
                 answers += endpoint.enter(|core| {
                     let core = &mut core.endpoint;
-                    let before = core.answers_received();
+                    let before = core.counted().responses_received;
                     for (from, datagram) in some {
                         core.handle_datagram(self.id, from, datagram);
                     }
                     core.settle();
-                    core.answers_received() - before
+                    core.counted().responses_received - before
                 });
             }
             if answers > 1 {

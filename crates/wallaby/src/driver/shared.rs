@@ -280,8 +280,8 @@ impl Core {
             }
         }
         if log::warns() {
-            let (troubles, now) = (self.endpoint.troubles(), self.endpoint.time());
-            if let Some(trouble) = self.watcher.look(troubles, now) {
+            let (counted, now) = (self.endpoint.counted(), self.endpoint.time());
+            if let Some(trouble) = self.watcher.look(counted, now) {
                 effects::push(Effect::Trouble(shell.node, trouble));
             }
         }

@@ -299,10 +299,10 @@ impl Stream {
         loop {
             let bytes = &mut input.bytes;
             let taken = endpoint.enter(|core| {
-                let answers = core.endpoint.answers_received();
+                let answers = core.endpoint.counted().responses_received;
                 let taken = core.endpoint.handle_input(self.id, bytes);
                 // Whoever waits for them has something to send next, often.
-                if core.endpoint.answers_received() - answers > 1 {
+                if core.endpoint.counted().responses_received - answers > 1 {
                     self.gathering.store(true, Ordering::Release);
                 }
                 taken

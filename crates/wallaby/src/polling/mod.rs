@@ -64,7 +64,7 @@ use wallaby_proto::connection::{MethodDefinition, is_reserved};
 use wallaby_proto::endpoint::{
     ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, Serving, SocketId,
 };
-use wallaby_proto::{Address, Code, NodeId, RequestId, Status};
+use wallaby_proto::{Address, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
     Answer, CallKey, CallOptions, DelegateOptions, Limits, Load, RequestKey, Sizes,
@@ -750,11 +750,8 @@ impl<D: Datagrams> Endpoint<D> {
         let request = RawRequest::new(&mut self.core, &mut self.bodies, key, true);
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
         let result = result.unwrap_or_else(|panic| {
-            self.core.note_panic();
-            Err(Status::new(
-                Code::Panicked,
-                panic_message("the handler", &*panic),
-            ))
+            let text = panic_message("the handler", &*panic);
+            Err(self.core.panicked(text))
         });
         if let Some(body) = self.bodies.withdraw() {
             self.core.drop_body(body); // nobody reads it

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Destination, Handler, age};
+use super::{Destination, Handler, Returned, age};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
@@ -553,10 +553,16 @@ impl<P: Probe> Endpoint<P> {
     /// A request ends with a status.
     #[cold]
     #[inline(never)]
-    pub(in crate::endpoint) fn end_with(&mut self, mut handler: Box<Handler>, status: &Status) {
+    pub(in crate::endpoint) fn end_with(
+        &mut self,
+        mut handler: Box<Handler>,
+        status: &Status,
+    ) -> Returned {
+        let mut returned = Returned::Heard;
         if handler.server.has_ended() {
             if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
                 self.metrics.late_errors += 1;
+                returned = Returned::Late;
             }
         } else {
             let record = self.record(&handler);
@@ -571,6 +577,7 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.release_key(&handler);
+        returned
     }
 
     // How it leaves.

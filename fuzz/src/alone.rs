@@ -65,7 +65,8 @@ impl Alone {
         };
         let method = Arc::new(method(0));
         let mut endpoint = Endpoint::new(config, me, Some(address(9)), seeds);
-        endpoint.serve(Arc::clone(&method), Serving::default());
+        let served = endpoint.serve(Arc::clone(&method), Serving::default());
+        assert_eq!(served, Ok(0));
         Self {
             endpoint,
             method,

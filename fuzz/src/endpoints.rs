@@ -90,7 +90,8 @@ impl World {
             };
             let told = (host + 1 < NODES).then(|| address(host));
             let mut endpoint = Endpoint::new(config, node(host as u64 + 1), told, seeds);
-            endpoint.serve(Arc::clone(&method), Serving::default());
+            let served = endpoint.serve(Arc::clone(&method), Serving::default());
+            assert_eq!(served, Ok(0));
             Host {
                 endpoint,
                 streams: BTreeMap::new(),

@@ -781,10 +781,43 @@ impl AttemptsFailed {
     }
 }
 
+/// Why a service was not registered.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The method is registered already.
+    #[error("method {name} is registered already")]
+    Taken {
+        /// Its name.
+        name: String,
+    },
+    /// The name belongs to the framework.
+    #[error("{name}: names that begin with \"wallaby.\" are reserved")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+    /// The endpoint was closed.
+    #[error("the endpoint was closed")]
+    Closed,
+}
+
+impl ServeError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Taken { .. } => Code::AlreadyExists,
+            Self::Reserved { .. } => Code::InvalidArgument,
+            Self::Closed => Code::Cancelled,
+        }
+    }
+}
+
 crate::debug_as_text!(
     CodecError,
     ConnectError,
     SendError,
+    ServeError,
     CallError,
     Failure,
     StillRunning,

@@ -10,7 +10,7 @@ use wallaby_proto::{Address, AddressError, Code, Status};
 
 pub use wallaby_proto::error::{
     AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, RunningHandler,
-    SendError, StillRunning,
+    SendError, ServeError, StillRunning,
 };
 
 /// Why an endpoint could not be made.
@@ -83,38 +83,6 @@ impl BindError {
     }
 }
 
-/// Why a service was not registered.
-#[derive(Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The method is registered already.
-    #[error("method {name} is registered already")]
-    Taken {
-        /// Its name.
-        name: String,
-    },
-    /// The name belongs to the framework.
-    #[error("{name}: names that begin with \"wallaby.\" are reserved")]
-    Reserved {
-        /// The name.
-        name: String,
-    },
-    /// The endpoint was closed.
-    #[error("the endpoint was closed")]
-    Closed,
-}
-
-impl ServeError {
-    /// What kind of error it is.
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Taken { .. } => Code::AlreadyExists,
-            Self::Reserved { .. } => Code::InvalidArgument,
-            Self::Closed => Code::Cancelled,
-        }
-    }
-}
-
 /// An endpoint was not done when it had to close.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("{running} handlers ran and {waiting} requests waited when time was up")]
@@ -154,7 +122,7 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
     }
 }
 
-wallaby_proto::debug_as_text!(BindError, ServeError, Undrained);
+wallaby_proto::debug_as_text!(BindError, Undrained);
 
 #[cfg(test)]
 mod tests {

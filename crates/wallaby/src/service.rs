@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
@@ -130,12 +130,6 @@ impl Reserved {
     }
 }
 
-/// What all methods are called that are not served by their names.
-static REST: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
-    let definition = MethodDefinition::new("*", "", 0, 0);
-    Arc::new(definition.expect("it has a name"))
-});
-
 impl Service {
     /// A service without methods; `name` (`package.Service`) is for messages only.
     pub fn new(name: &'static str) -> Self {
@@ -249,7 +243,7 @@ impl Service {
     /// ```
     #[must_use]
     pub fn catch_all(mut self, handler: impl Handler) -> Self {
-        let definition = Arc::clone(&REST);
+        let definition = Arc::clone(MethodDefinition::rest());
         self.methods.push(Registered {
             rest: true,
             ..Registered::new(definition, handler, Description::default())

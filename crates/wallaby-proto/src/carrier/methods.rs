@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{BufMut, Bytes};
 use siphasher::sip::SipHasher24;
@@ -71,6 +71,15 @@ impl MethodDefinition {
             hash: hasher.finish(),
             types: None,
         })
+    }
+
+    /// What all methods are called together that are not served by their names.
+    pub fn rest() -> &'static Arc<Self> {
+        static REST: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
+            let definition = MethodDefinition::new("*", "", 0, 0);
+            Arc::new(definition.expect("it has a name"))
+        });
+        &REST
     }
 
     /// The same, and what its types look like, each in a line of text: when the types of a caller and of a server differ, the server

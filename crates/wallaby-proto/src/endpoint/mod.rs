@@ -105,7 +105,7 @@
 //! };
 //! let (mut client, mut server) = (shell(1), shell(2));
 //! let echo = Arc::new(MethodDefinition::new("example.Echo/say", "raw", 0, 0).unwrap());
-//! server.endpoint.serve(echo.clone(), Serving { one: true, ..Serving::default() });
+//! server.endpoint.serve(echo.clone(), Serving { one: true, ..Serving::default() })?;
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
@@ -193,6 +193,7 @@ use crate::connection::{
     Bounds, ConnectionSlots, Dials, Event as News, Hello, MethodDefinition, Partials, is_reserved,
 };
 use crate::datagram::SessionEvent;
+use crate::error::ServeError;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::Message;
@@ -232,9 +233,6 @@ enum Alarm {
     Body(OutBody),
 }
 
-/// What all methods are called together that are not served by their names.
-const REST: &str = "*";
-
 /// A method that is served.
 #[derive(Debug)]
 struct Served {
@@ -256,6 +254,13 @@ pub struct Serving {
     pub credit_free: bool,
     /// With a cluster's key they must be sealed, even where [others need not](Config::require_seals).
     pub sealed: bool,
+    /// It stands for all methods that are not served by their names, but for those whose names begin with `wallaby.`: which one a
+    /// request calls tells [`method_of`](Endpoint::method_of). Whoever serves them checks what callers say of their types.
+    pub rest: bool,
+    /// Its name may be one of Wallaby's own.
+    pub reserved: bool,
+    /// Callers that mean other types are told which these are.
+    pub tells_types: bool,
 }
 
 /// One participant, client and server at once, without IO.
@@ -777,42 +782,63 @@ impl<P: Probe> Endpoint<P> {
 
     // Methods.
 
-    /// Serves a method from now on; returns its place among those served. `None` if one of this name is served already.
-    pub fn serve(&mut self, definition: Arc<MethodDefinition>, how: Serving) -> Option<usize> {
-        let name = Arc::clone(definition.name());
-        if self.names.contains_key(&name) {
-            return None;
-        }
-        self.names.insert(name, self.served.len());
-        Some(self.add_served(definition, how))
+    /// Serves a method from now on; returns its place among those served.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve_all`](Self::serve_all).
+    pub fn serve(
+        &mut self,
+        definition: Arc<MethodDefinition>,
+        how: Serving,
+    ) -> Result<usize, ServeError> {
+        self.serve_all(&[(definition, how)])
     }
 
-    /// Serves all methods that are not served by their names, but for those whose names begin with `wallaby.`; returns its place among
-    /// those served. Which one a request calls tells [`method_of`](Self::method_of). Whoever serves them checks what callers say of
-    /// their types. `None` if the rest is served already.
-    pub fn serve_rest(&mut self, how: Serving) -> Option<usize> {
-        if self.rest.is_some() {
-            return None;
+    /// Serves these methods from now on; returns the place of the first among those served, which the others follow.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is served already or is among them twice, or its name is reserved, or the endpoint was closed: then none is
+    /// served.
+    pub fn serve_all(
+        &mut self,
+        methods: &[(Arc<MethodDefinition>, Serving)],
+    ) -> Result<usize, ServeError> {
+        if self.closed {
+            return Err(ServeError::Closed);
         }
-        let definition = Arc::new(MethodDefinition::new(REST, "", 0, 0)?);
-        self.rest = Some(self.served.len());
-        Some(self.add_served(definition, how))
-    }
-
-    fn add_served(&mut self, definition: Arc<MethodDefinition>, how: Serving) -> usize {
-        self.served.push(Served { definition, how });
+        let mut new = BTreeSet::new();
+        for (definition, how) in methods {
+            let name = &**definition.name();
+            if is_reserved(name) && !how.reserved {
+                let name = name.to_owned();
+                return Err(ServeError::Reserved { name });
+            }
+            let is_taken = match how.rest {
+                true => self.rest.is_some(),
+                false => self.names.contains_key(name),
+            };
+            if is_taken || !new.insert(name) {
+                let name = name.to_owned();
+                return Err(ServeError::Taken { name });
+            }
+        }
+        let first = self.served.len();
+        for ((definition, how), place) in methods.iter().zip(first..) {
+            match how.rest {
+                true => self.rest = Some(place),
+                false => drop(self.names.insert(Arc::clone(definition.name()), place)),
+            }
+            let definition = match how.tells_types {
+                true => Arc::clone(definition),
+                false => Arc::new((**definition).clone().with_types(None)),
+            };
+            let how = *how;
+            self.served.push(Served { definition, how });
+        }
         self.look_up_again();
-        self.served.len() - 1
-    }
-
-    /// Whether what is not served by its name is [served](Self::serve_rest).
-    pub fn serves_rest(&self) -> bool {
-        self.rest.is_some()
-    }
-
-    /// Whether a method of this name is served.
-    pub fn serves(&self, name: &str) -> bool {
-        self.names.contains_key(name)
+        Ok(first)
     }
 
     /// Which of the methods served a caller means.

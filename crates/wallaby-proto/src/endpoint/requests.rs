@@ -214,7 +214,7 @@ impl Handler {
         Some(durable.child(index))
     }
 
-    /// The method as its caller has named it, if it is [one of the rest](Endpoint::serve_rest).
+    /// The method as its caller has named it, if it is [one of the rest](Serving::rest).
     pub fn named(&self) -> Option<&Arc<MethodDefinition>> {
         self.named.as_ref()
     }

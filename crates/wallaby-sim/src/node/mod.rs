@@ -145,7 +145,9 @@ impl Node {
             unreachable!("the name is neither empty nor long")
         };
         let method = Arc::new(method);
-        endpoint.serve(Arc::clone(&method), Serving::default());
+        let Ok(_) = endpoint.serve(Arc::clone(&method), Serving::default()) else {
+            unreachable!("nothing else is served")
+        };
         note!(context, index, "life {life} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
         let ghosts = Ghosts::new(Arc::clone(endpoint.hello()));

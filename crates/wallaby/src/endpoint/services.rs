@@ -4,7 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use wallaby_proto::Code;
-use wallaby_proto::connection::{MethodDefinition, is_reserved};
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Serving;
 
 use crate::driver::shared::Inner;
@@ -20,14 +20,15 @@ impl Inner {
         let definition = Arc::clone(pipeline::definition());
         // Whoever has a cluster's key seals what it passes on, and what is kept of messages is bounded by itself (`Store`).
         let how = Serving {
-            one: false,
             ahead: true,
             while_draining: true,
             credit_free: true,
             sealed: true,
+            reserved: true,
+            ..Serving::default()
         };
         self.enter(|core| {
-            if (core.endpoint.serve(Arc::clone(&definition), how)).is_some() {
+            if (core.endpoint.serve(Arc::clone(&definition), how)).is_ok() {
                 let elsewhere = |_| ready(Err(Status::internal("it is for another method")));
                 core.served.push(Arc::new(Registered {
                     interceptors: Box::new([Arc::new(pipeline::PipelineInterceptor)]),
@@ -46,67 +47,37 @@ impl Inner {
     }
 
     pub(super) fn register(self: &Arc<Self>, service: Service) -> Result<(), ServeError> {
-        let names = || {
-            service
-                .methods
-                .iter()
-                .map(|method| method.definition.name())
-        };
-        for (index, name) in names().enumerate() {
-            let name = name.to_string();
-            let granted = || service.reserved.iter().any(|service| service.has(&name));
-            if is_reserved(&name) && !granted() {
-                return Err(ServeError::Reserved { name });
-            }
-            if names().take(index).any(|other| **other == *name) {
-                return Err(ServeError::Taken { name });
-            }
-        }
-        let methods: Vec<Registered> = (service.methods.into_iter())
+        let methods: Vec<Arc<Registered>> = (service.methods.into_iter())
             .map(|method| {
                 let all = (service.interceptors.iter()).chain(&self.settings.driver.interceptors);
                 // Of the rest it is not known yet which methods these are.
                 let asked = all
                     .filter(|interceptor| method.rest || interceptor.concerns(&method.definition));
-                Registered {
+                Arc::new(Registered {
                     interceptors: asked.map(Arc::clone).collect(),
                     ..method
-                }
+                })
             })
             .collect();
         let tells = self.settings.driver.reflection && !self.settings.config.require_seals;
-        self.enter(|core| {
-            if core.endpoint.is_closed() {
-                return Err(ServeError::Closed);
-            }
-            let taken = methods.iter().find(|method| match method.rest {
-                true => core.endpoint.serves_rest(),
-                false => core.endpoint.serves(method.definition.name()),
-            });
-            if let Some(taken) = taken {
-                let name = taken.definition.name().to_string();
-                return Err(ServeError::Taken { name });
-            }
-            for method in methods {
+        let served = methods.iter().map(|method| {
+            let (name, asks) = (method.definition.name(), !method.interceptors.is_empty());
+            let how = Serving {
+                one: method.one,
+                ahead: asks,
+                rest: method.rest,
+                reserved: service.reserved.iter().any(|service| service.has(name)),
                 // Who does not tell its types does not tell those either who have others; nor does who asks first whether somebody may
                 // call, as other types are noticed before that.
-                let definition = match tells && method.interceptors.is_empty() {
-                    true => Arc::clone(&method.definition),
-                    false => Arc::new((*method.definition).clone().with_types(None)),
-                };
-                let how = Serving {
-                    one: method.one,
-                    ahead: !method.interceptors.is_empty(),
-                    ..Serving::default()
-                };
-                let served = match method.rest {
-                    true => core.endpoint.serve_rest(how),
-                    false => core.endpoint.serve(definition, how),
-                };
-                if served.is_some() {
-                    core.served.push(Arc::new(method));
-                }
-            }
+                tells_types: tells && !asks,
+                ..Serving::default()
+            };
+            (Arc::clone(&method.definition), how)
+        });
+        let served: Vec<_> = served.collect();
+        self.enter(|core| {
+            core.endpoint.serve_all(&served)?;
+            core.served.extend(methods);
             Ok(())
         })?;
         self.health.look_again();

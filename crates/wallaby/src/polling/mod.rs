@@ -60,7 +60,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
-use wallaby_proto::connection::{MethodDefinition, is_reserved};
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, Serving, SocketId,
 };
@@ -295,7 +295,11 @@ impl<D: Datagrams> Endpoint<D> {
                 Ok(arguments) => handler(Request::new(request), arguments),
                 Err(error) => Err(undecodable(&error)),
             };
-        self.add_handler(Arc::clone(method.definition()), A::ONE, Box::new(handler))
+        self.add_handler(
+            method.definition().clone(),
+            answers::<A>(),
+            Box::new(handler),
+        )
     }
 
     /// Serves a method behind whose requests something follows, bytes ([`Body`]) or items ([`crate::Streaming`]), and gives that to
@@ -321,7 +325,11 @@ impl<D: Datagrams> Endpoint<D> {
             let body = B::receive(&mut request)?;
             handler(Request::new(request), arguments, body)
         };
-        self.add_handler(Arc::clone(method.definition()), A::ONE, Box::new(handler))
+        self.add_handler(
+            method.definition().clone(),
+            answers::<A>(),
+            Box::new(handler),
+        )
     }
 
     /// Serves a method with payloads as bytes.
@@ -334,7 +342,7 @@ impl<D: Datagrams> Endpoint<D> {
         method: Arc<MethodDefinition>,
         handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError> {
-        self.add_handler(method, false, Box::new(handler))
+        self.add_handler(method, Serving::default(), Box::new(handler))
     }
 
     /// Serves all methods that are not served by their names, for gateways and proxies: see
@@ -347,32 +355,21 @@ impl<D: Datagrams> Endpoint<D> {
         &mut self,
         handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError> {
-        if self.core.serve_rest(Serving::default()).is_none() {
-            return Err(ServeError::Taken { name: "*".into() });
-        }
-        self.handlers.push(Box::new(handler));
-        Ok(())
+        let how = Serving {
+            rest: true,
+            ..Serving::default()
+        };
+        let rest = Arc::clone(MethodDefinition::rest());
+        self.add_handler(rest, how, Box::new(handler))
     }
 
     fn add_handler(
         &mut self,
         method: Arc<MethodDefinition>,
-        one: bool,
+        how: Serving,
         handler: Handler,
     ) -> Result<(), ServeError> {
-        let name = method.name().to_string();
-        if is_reserved(&name) {
-            return Err(ServeError::Reserved { name });
-        }
-        let how = Serving {
-            one,
-            ..Serving::default()
-        };
-        // It tells nobody which types it serves.
-        let method = Arc::new((*method).clone().with_types(None));
-        if self.core.serve(method, how).is_none() {
-            return Err(ServeError::Taken { name });
-        }
+        self.core.serve(method, how)?;
         self.handlers.push(handler);
         Ok(())
     }
@@ -984,6 +981,14 @@ impl<D: Datagrams> Endpoint<D> {
     /// Whether something waits for room.
     fn is_full(&self) -> bool {
         self.refused.is_some() || self.keeps
+    }
+}
+
+/// How a method with these answers is served.
+fn answers<A: method::Answer>() -> Serving {
+    Serving {
+        one: A::ONE,
+        ..Serving::default()
     }
 }
 

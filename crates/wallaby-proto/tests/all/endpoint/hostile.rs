@@ -85,7 +85,8 @@ impl World {
         };
         let (node, probe) = (hello(1, WireLimits::default()).node, Attempts::default());
         let mut server = Endpoint::with_probe(config, node, None, seeds, probe);
-        server.serve(Arc::new(method()), Serving::default());
+        let served = server.serve(Arc::new(method()), Serving::default());
+        assert_eq!(served, Ok(0));
         let limits = WireLimits {
             call: granted,
             ..WireLimits::default()

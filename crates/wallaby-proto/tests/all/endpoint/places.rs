@@ -271,7 +271,7 @@ fn ahead(concurrency: usize, queue: usize, limits: Limits) -> World {
                 ..Serving::default()
             }
         ),
-        Some(1)
+        Ok(1)
     );
     world
 }

@@ -101,7 +101,8 @@ impl World {
             cookies: seed,
         };
         let mut endpoint = Endpoint::new(config, node, Some(at(number)), seeds);
-        endpoint.serve(Arc::clone(&self.method), Serving::default());
+        let served = endpoint.serve(Arc::clone(&self.method), Serving::default());
+        assert_eq!(served, Ok(0));
         endpoint.set_time(self.now);
         self.endpoints.push(endpoint);
         number

@@ -70,13 +70,11 @@ impl Host {
             cookies: seed,
         };
         let mut endpoint = Endpoint::with_probe(config, node, None, seeds, Ends::default());
-        endpoint.serve(
-            echo(),
-            Serving {
-                one: true,
-                ..Serving::default()
-            },
-        );
+        let how = Serving {
+            one: true,
+            ..Serving::default()
+        };
+        assert_eq!(endpoint.serve(echo(), how), Ok(0));
         let add = |(local, listens): &(&str, bool)| {
             let local = at(local);
             (endpoint.add_socket(local, *listens), local)

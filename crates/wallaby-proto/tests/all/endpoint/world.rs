@@ -96,7 +96,8 @@ impl World {
                 cookies: seed,
             };
             let mut endpoint = Endpoint::new(config, node(host), Some(at(host)), seeds);
-            endpoint.serve(Arc::clone(&method), Serving::default());
+            let served = endpoint.serve(Arc::clone(&method), Serving::default());
+            assert_eq!(served, Ok(0));
             Host {
                 socket: endpoint.add_socket(udp(host), true),
                 endpoint,

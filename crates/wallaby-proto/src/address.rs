@@ -9,8 +9,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 use thiserror::Error;
 
-use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, Reader};
 
 /// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux), and
 /// longest text of an address with another scheme.

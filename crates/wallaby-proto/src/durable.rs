@@ -5,8 +5,7 @@ use std::hash::Hasher as _;
 use bytes::BufMut;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, Reader};
 
 /// The name of a piece of work that its initiator chose, under which it can be asked for again, by another incarnation of the
 /// initiator too, and be recognised: `client` and `sequence` name the call, `branch` the request in its tree.

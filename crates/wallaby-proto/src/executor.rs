@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::call::records::SessionNumber;
 use crate::call::shares::Shares;
-use crate::id::NodeId;
+use crate::id::{NodeId, SessionNumber};
 
 /// How many handlers run at a time, how many requests wait, and in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,11 @@ use bytes::BufMut;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, Reader};
+
+/// One connection of this incarnation to another, by a number that the driver never uses again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionNumber(pub u64);
 
 /// One incarnation of one endpoint: 64 random bits, new at every start, never zero.
 ///

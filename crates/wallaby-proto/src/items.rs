@@ -3,8 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::varint::{self, MAX_LEN, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, MAX_LEN, Reader};
 
 /// What an item's length is called in errors.
 const LENGTH: &str = "the item's length";

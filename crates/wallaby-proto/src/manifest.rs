@@ -6,8 +6,7 @@
 use bytes::BufMut;
 
 use crate::id::Path;
-use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, Reader};
 
 /// The facts of a branch: final as soon as they are known, written once (PROTOCOL-NOTES 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::address::Address;
 use crate::call::watch::Loss;
 use crate::id::RequestId;
-use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::varint::{self, DecodeError, Reader};
 
 /// Longest message of a status in bytes; a longer one is cut at a character's border.
 pub const MAX_STATUS_MESSAGE: usize = 4096;

@@ -6,8 +6,50 @@
 use std::time::Duration;
 
 use bytes::BufMut;
+use thiserror::Error;
 
-use crate::wire::DecodeError;
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end inside a field.
+    #[error("{what}: the bytes end inside it")]
+    Truncated {
+        /// The field.
+        what: &'static str,
+    },
+    /// A field holds what it may not hold.
+    #[error("{what}: {why}")]
+    Malformed {
+        /// The field.
+        what: &'static str,
+        /// What was found.
+        why: &'static str,
+    },
+    /// A field is longer than its limit.
+    #[error("{what}: {len} long, at most {limit} are allowed")]
+    TooLong {
+        /// The field.
+        what: &'static str,
+        /// How long it claims to be.
+        len: u64,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// A frame kind that this version does not know.
+    #[error("unknown frame kind {kind:#04x}")]
+    UnknownKind {
+        /// Its number.
+        kind: u8,
+    },
+    /// Flags or an optional field that must be understood, but are not.
+    #[error("{what}: {bits:#x} is not known to this version and may not be ignored")]
+    NotUnderstood {
+        /// Where they were found.
+        what: &'static str,
+        /// The flags or the field's tag.
+        bits: u64,
+    },
+}
 
 /// Longest encoding of a `u64`.
 pub(crate) const MAX_LEN: usize = 10;

@@ -10,8 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::call::records::SessionNumber;
-use crate::id::NodeId;
+use crate::id::{NodeId, SessionNumber};
 
 /// How many times what is free one holder may have.
 const TIMES: usize = 8;

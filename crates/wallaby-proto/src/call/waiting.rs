@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::call::records::SessionNumber;
 use crate::call::shares::{Share, Shares};
-use crate::id::{CallId, NodeId, RequestId, Token};
+use crate::id::{CallId, NodeId, RequestId, SessionNumber, Token};
 use crate::numbers::MESSAGE_COST;
 
 /// How much may wait for routes that are gone.

@@ -10,7 +10,6 @@ mod request;
 mod response;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use thiserror::Error;
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
 pub use self::options::{
@@ -21,6 +20,7 @@ pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub(crate) use self::response::Begin as ResponseBegin;
 pub use self::response::{End, Response};
+pub use crate::varint::DecodeError;
 
 use crate::id::{CallId, NodeId, Token};
 use crate::varint::{self, Reader};
@@ -94,49 +94,6 @@ pub enum Message {
     Pong(Pong),
     /// Trace records that found no place in another message.
     Trace(TraceReport),
-}
-
-/// Why bytes are not a message.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// The bytes end inside a field.
-    #[error("{what}: the bytes end inside it")]
-    Truncated {
-        /// The field.
-        what: &'static str,
-    },
-    /// A field holds what it may not hold.
-    #[error("{what}: {why}")]
-    Malformed {
-        /// The field.
-        what: &'static str,
-        /// What was found.
-        why: &'static str,
-    },
-    /// A field is longer than its limit.
-    #[error("{what}: {len} long, at most {limit} are allowed")]
-    TooLong {
-        /// The field.
-        what: &'static str,
-        /// How long it claims to be.
-        len: u64,
-        /// What is allowed.
-        limit: usize,
-    },
-    /// A frame kind that this version does not know.
-    #[error("unknown frame kind {kind:#04x}")]
-    UnknownKind {
-        /// Its number.
-        kind: u8,
-    },
-    /// Flags or an optional field that must be understood, but are not.
-    #[error("{what}: {bits:#x} is not known to this version and may not be ignored")]
-    NotUnderstood {
-        /// Where they were found.
-        what: &'static str,
-        /// The flags or the field's tag.
-        bits: u64,
-    },
 }
 
 impl Message {

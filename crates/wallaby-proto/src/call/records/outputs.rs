@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use std::collections::BTreeMap;
 
-use crate::id::NodeId;
-
-/// One connection of this incarnation to another, by a number that the driver never uses again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionNumber(pub u64);
+use crate::id::{NodeId, SessionNumber};
 
 /// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.

@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use crate::call::records::children::Children;
 use crate::call::records::kept::Number;
-use crate::call::records::outputs::{Outputs, SessionNumber};
+use crate::call::records::outputs::Outputs;
 use crate::call::records::queues::Queues;
 use crate::call::records::relaying::RelayedPing;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{RelayRoute, Ticket};
 use crate::call::shares::Share;
-use crate::id::{CallId, NodeId, Path, RequestId, Token};
+use crate::id::{CallId, NodeId, Path, RequestId, SessionNumber, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, ReplyTo};
 

@@ -26,6 +26,7 @@ pub(crate) struct Logs {
     pub(crate) late_errors: Limiter,
     pub(crate) stuck: Limiter,
     pub(crate) dials: Limiter,
+    pub(crate) accepts: Limiter,
     pub(crate) opened: Limiter,
     pub(crate) not_opened: Limiter,
     pub(crate) ended: Limiter,

@@ -16,14 +16,13 @@ pub(crate) use std::time::Instant;
 #[cfg(feature = "turmoil")]
 pub(crate) use tokio::time::Instant; // the system's clock, except in simulations
 
+use wallaby_proto::wire::PingSettings;
+
 use crate::driver::shared::Inner;
 
-/// What is longer is taken for this: it can be added to any moment, and nobody waits for its end.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-
-/// A time that an application states, as it can be added to the present one.
+/// A time that an application states, as it can be added to the present one: nobody waits for the end of what is longer.
 pub(crate) fn bounded(time: Duration) -> Duration {
-    time.min(LONGEST)
+    time.min(PingSettings::LONGEST)
 }
 
 /// A moment that time is counted from, for what asks for the time with every datagram.

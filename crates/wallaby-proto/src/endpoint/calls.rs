@@ -24,14 +24,11 @@ use super::order::Order;
 use super::probe::{Note, Probe};
 use super::resending::{Resend, Resending};
 use super::streams::MarkOwner;
-use super::{Alarm, Endpoint};
+use super::{Alarm, Endpoint, LONGEST};
 use crate::error::{ConnectError, Failure};
 use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING, MESSAGE_COST};
 use crate::trace::{self, Trace};
-
-/// Longer times than this are as good as none.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// How a call is made.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -196,8 +196,11 @@ use crate::datagram::SessionEvent;
 use crate::error::ServeError;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
-use crate::wire::Message;
+use crate::wire::{Message, PingSettings};
 use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
+
+/// Longer times than this are as good as none.
+const LONGEST: Duration = PingSettings::LONGEST;
 
 /// Nothing is due.
 const NEVER: Duration = Duration::MAX;

@@ -16,7 +16,7 @@ use super::conn::{ConnId, Meant, RefusedMethod};
 use super::draining::shutting_down;
 use super::event::{IncomingRequest, Output, RequestKey};
 use super::probe::Probe;
-use super::{Alarm, Endpoint, Serving};
+use super::{Alarm, Endpoint, LONGEST, Serving};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::call::server::Server;
 use crate::connection::MethodDefinition;
@@ -30,9 +30,6 @@ use crate::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
-
-/// Longer times than this are as good as none.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Where a delegated request goes.
 #[derive(Debug)]

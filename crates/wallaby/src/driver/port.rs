@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::endpoint::SocketId;
@@ -17,6 +16,7 @@ use super::effects::Inside;
 use super::shared::Inner;
 use crate::log::Limiter;
 use crate::timer::{self, Instant, Sleep};
+use crate::transport::PAUSE;
 use crate::transport::udp::{Inbox, Outbox, Socket};
 
 /// Datagrams that are read in a row before their messages are handled, and as many more as the system had joined.
@@ -28,12 +28,8 @@ const AT_ONCE: usize = 16;
 /// Batches of datagrams that one thread sends before it does something else.
 const SENDS_A_TURN: usize = 16;
 
-/// Errors in a row that are taken for news of datagrams that were sent. A socket that has more of them can most likely receive nothing,
-/// and trying again at once would only burn the processor.
+/// Errors in a row that are taken for news of datagrams that were sent. A socket that has more of them can most likely receive nothing.
 const MOST_ERRORS: u32 = 16;
-
-/// How long nothing is received from it then.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// A socket, and what waits to be sent from it.
 pub(crate) struct Port {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use wallaby_proto::connection::KeepAliveSettings;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
@@ -34,9 +35,6 @@ use crate::pipeline::Store;
 use crate::service::Registered;
 use crate::timer::{self, Epoch, Instant};
 use crate::transport::Identity;
-
-/// After so long without a sign of life peers close their connections, unless they are set otherwise.
-const AWAY: Duration = Duration::from_secs(10);
 
 /// A runtime looks at its sockets in the first turn; in the next ones connections read: what came, and that they ended.
 const LISTENING_TURNS: u32 = 4;
@@ -237,7 +235,9 @@ impl Inner {
     /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead, and have closed their connections
     /// without its having noticed.
     pub(crate) fn was_away(&self) -> bool {
-        let silence = self.settings.config.keep_alive.timeout.min(AWAY) / 4;
+        // Peers may be set otherwise; mostly they are not.
+        let theirs = KeepAliveSettings::default().timeout;
+        let silence = self.settings.config.keep_alive.timeout.min(theirs) / 4;
         let listened = Duration::from_micros(self.listened.load(Ordering::Acquire));
         self.epoch.elapsed().saturating_sub(listened) > silence
     }

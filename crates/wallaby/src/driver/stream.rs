@@ -13,10 +13,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
-use crate::transport::{Identity, ReadHalf, WriteHalf};
-
-/// Least and most room for one read from the transport. A small room is used over and over and stays in the cache.
-const READ: (usize, usize) = (2 * 1024, 64 * 1024);
+use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
 /// arrives, whoever waits for some of it goes first.
@@ -194,7 +191,7 @@ impl Stream {
         };
         let mut input = InputBuffer {
             bytes: BytesMut::new(),
-            room: READ.0,
+            room: ReadRoom::default(),
             unread: false,
         };
         poll_fn(|cx| {
@@ -207,7 +204,7 @@ impl Stream {
                 std::mem::swap(&mut scratch, &mut input.bytes);
             }
             let end = self.poll(cx, &mut *reader, &mut input, &endpoint);
-            if input.bytes.is_empty() && input.room == READ.0 {
+            if input.bytes.is_empty() && input.room.is_least() {
                 std::mem::swap(&mut scratch, &mut input.bytes);
                 input.bytes = BytesMut::new();
             }
@@ -337,8 +334,7 @@ thread_local! {
 /// Where arriving bytes gather.
 struct InputBuffer {
     bytes: BytesMut,
-    /// Room for the next read: grows while reads fill it.
-    room: usize,
+    room: ReadRoom,
     /// Some of it was not handled, since too much waits to be written.
     unread: bool,
 }
@@ -349,15 +345,9 @@ impl InputBuffer {
         reader: &mut dyn ReadHalf,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        if self.bytes.capacity() - self.bytes.len() < self.room {
-            self.bytes.reserve(2 * self.room);
-        }
+        self.room.make(&mut self.bytes);
         let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
-        if read >= self.room {
-            self.room = (self.room * 2).min(READ.1);
-        } else if read < self.room / 4 {
-            self.room = (self.room / 2).max(READ.0);
-        }
+        self.room.note(read);
         Poll::Ready(Ok(read))
     }
 }

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use tracing::field::display;
@@ -19,14 +18,10 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Identity, Listener, Opening, names};
+use crate::transport::{self, Accepted, Identity, Listener, Opening, PAUSE, names};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
-
-/// How long nothing is accepted after that has failed: out of file descriptors, most likely, and trying again at once would only
-/// burn the processor.
-const PAUSE: Duration = Duration::from_millis(20);
 
 impl Inner {
     /// Opens a stream for the endpoint.
@@ -148,7 +143,9 @@ impl Inner {
                 Ok(Accepted::Open(stream)) => endpoint.let_in(stream),
                 Ok(Accepted::Opening(opening)) => endpoint.open_accepted(opening),
                 Err(error) => {
-                    tracing::error!(%error, "cannot accept a connection");
+                    if let Some(left_out) = endpoint.logs.accepts.pass() {
+                        tracing::error!(%error, left_out, "cannot accept a connection");
+                    }
                     timer::sleep_until(Instant::now() + PAUSE).await;
                 }
             }

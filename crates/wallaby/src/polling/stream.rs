@@ -7,10 +7,8 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 
 use super::epoll::Interest;
 use super::sockets::Channel;
+use crate::transport::ReadRoom;
 use crate::transport::shm::turned::{self, Found};
-
-/// Least and most room for one read. A small room is used over and over and stays in the cache.
-const READ: (usize, usize) = (2 * 1024, 64 * 1024);
 
 /// A stream to a peer.
 #[derive(Debug)]
@@ -26,8 +24,7 @@ pub(super) struct Stream {
     /// Some of it was not handled, since too much waits to be written.
     pub(super) unread: bool,
     lent: bool,
-    /// Room for the next read: grows while reads fill it.
-    room: usize,
+    room: ReadRoom,
 }
 
 /// The streams of an endpoint, by their connections.
@@ -111,7 +108,7 @@ impl Stream {
             input: BytesMut::new(),
             unread: false,
             lent: false,
-            room: READ.0,
+            room: ReadRoom::default(),
         }
     }
 
@@ -250,9 +247,7 @@ impl Stream {
     /// The system's.
     pub(super) fn read(&mut self, input: &mut BytesMut) -> io::Result<Read> {
         self.lend(input);
-        if input.capacity() - input.len() < self.room {
-            input.reserve(2 * self.room);
-        }
+        self.room.make(input);
         let room = input.spare_capacity_mut().len();
         let read = match self.channel.read(input) {
             Ok(0) => return Ok(Read::End),
@@ -267,11 +262,7 @@ impl Stream {
             }
             Err(error) => return Err(error),
         };
-        if read >= self.room {
-            self.room = (self.room * 2).min(READ.1);
-        } else if read < self.room / 4 {
-            self.room = (self.room / 2).max(READ.0);
-        }
+        self.room.note(read);
         Ok(if read < room { Read::All } else { Read::Some })
     }
 

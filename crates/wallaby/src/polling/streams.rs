@@ -13,13 +13,10 @@ use super::rings::Rings;
 use super::sockets::{Channel, Listener};
 use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
+use crate::transport::PAUSE;
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
-
-/// How long nothing is accepted after that has failed: out of descriptors, most likely, and trying again at once would only burn
-/// the processor.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long it is not told again that nothing is accepted, for the same reason.
 const TOLD: Duration = Duration::from_secs(10);

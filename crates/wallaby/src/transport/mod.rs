@@ -22,6 +22,7 @@ mod mem;
 pub(crate) mod names;
 #[cfg(target_os = "linux")]
 pub(crate) mod outbox;
+mod reading;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
 #[cfg(feature = "turmoil")]
@@ -49,6 +50,7 @@ pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, Wrap, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
+pub(crate) use self::reading::{PAUSE, ReadRoom};
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 

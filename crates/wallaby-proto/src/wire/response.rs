@@ -293,19 +293,6 @@ impl Response {
         let (begin, found, header) = Begin::read_header(Reader::new(&body), link)?;
         Ok(begin.response(found, body.behind(header)))
     }
-
-    /// The facts that this response states of its own branch, if it does.
-    pub fn own_facts(&self) -> Option<Facts> {
-        if self.last {
-            return Some(Facts {
-                requests: 0,
-                responses: self.index + 1,
-            });
-        }
-        self.manifest
-            .filter(|manifest| manifest.owner == self.request.path)
-            .map(|manifest| manifest.facts)
-    }
 }
 
 impl End {

@@ -6,9 +6,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use wallaby_proto::connection::Features;
 use wallaby_proto::id::stable_hash;
 use wallaby_proto::wire::{MAX_METADATA, Message, Metadata, MetadataError, Options};
-use wallaby_proto::{Address, Facts, Token};
+use wallaby_proto::{Address, Token};
 
-use crate::protocol::samples::{all, manifest, path, response, token};
+use crate::protocol::samples::{all, response, token};
 
 #[test]
 fn a_message_tells_the_token_that_it_shows() {
@@ -23,29 +23,6 @@ fn a_message_tells_the_token_that_it_shows() {
     let mut other = response(&[0]);
     other.token = Some(Token::new(5));
     assert_eq!(Message::Response(other).token(), Some(Token::new(5)));
-}
-
-#[test]
-fn a_response_tells_the_facts_of_its_own_branch_only() {
-    let mut message = response(&[0]);
-    (message.index, message.last, message.manifest) = (2, true, None);
-    let (requests, responses) = (0, 3);
-    let facts = Facts {
-        requests,
-        responses,
-    };
-    assert_eq!(message.own_facts(), Some(facts));
-    message.last = false;
-    assert_eq!(message.own_facts(), None);
-    message.manifest = manifest(path(&[0]), 4, 5);
-    let (requests, responses) = (4, 5);
-    let facts = Facts {
-        requests,
-        responses,
-    };
-    assert_eq!(message.own_facts(), Some(facts));
-    message.manifest = manifest(path(&[]), 4, 5);
-    assert_eq!(message.own_facts(), None, "those of an ancestor");
 }
 
 #[test]

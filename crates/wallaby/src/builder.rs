@@ -30,7 +30,6 @@ pub struct Tokio {
     /// Folder in which those of this host offer shared memory.
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
-    pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) transports: Transports,
     pub(crate) reflection: bool,
 }
@@ -44,7 +43,6 @@ impl Default for Tokio {
             stored: 64 << 20,
             same_host: None,
             interceptors: Vec::new(),
-            call_interceptors: Vec::new(),
             transports: Transports::default(),
             reflection: true,
         }
@@ -75,6 +73,7 @@ pub struct Builder<D = Tokio> {
     pub(crate) config: Config,
     /// Bytes of a ring of shared memory.
     pub(crate) ring: usize,
+    pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
     pub(crate) driver: D,
 }
 
@@ -85,6 +84,7 @@ impl<D: Default> Default for Builder<D> {
             advertise: None,
             config: Config::default(),
             ring: transport::DEFAULT_RING,
+            call_interceptors: Vec::new(),
             driver: D::default(),
         }
     }
@@ -98,6 +98,14 @@ impl<D> Builder<D> {
     /// told, unless [`advertise`](Self::advertise) says otherwise.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen.push(address.to_owned());
+        self
+    }
+
+    /// Every initial request of this endpoint's calls passes this interceptor before it leaves; the one added last sees it
+    /// first.
+    pub fn call_interceptor(mut self, interceptor: impl CallInterceptor) -> Self {
+        let interceptor = Arc::new(interceptor);
+        self.call_interceptors.push(interceptor);
         self
     }
 
@@ -370,14 +378,6 @@ impl Builder {
     /// first.
     pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
         self.driver.interceptors.push(Arc::new(interceptor));
-        self
-    }
-
-    /// Every initial request of this endpoint's calls passes this interceptor before it leaves; the one added last sees it
-    /// first.
-    pub fn call_interceptor(mut self, interceptor: impl CallInterceptor) -> Self {
-        let interceptor = Arc::new(interceptor);
-        self.driver.call_interceptors.push(interceptor);
         self
     }
 

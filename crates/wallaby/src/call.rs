@@ -14,7 +14,7 @@ use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended};
+use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended, ReportedEnd};
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, Path, RequestId, Token};
 
@@ -70,6 +70,14 @@ pub struct CallEnd {
 }
 
 impl CallEnd {
+    pub(crate) fn new(call: CallId, end: &ReportedEnd) -> Self {
+        Self {
+            call,
+            outcome: Outcome::from(&end.outcome),
+            status: end.status,
+        }
+    }
+
     /// What kind of error the call ended with: its failure's, or that of the first status among its answers; `None` if all is well.
     pub fn code(&self) -> Option<Code> {
         match &self.outcome {
@@ -197,26 +205,21 @@ impl CallShared {
             return;
         }
         let ended = match self.refused.get() {
-            Some(failure) => Some((Outcome::Failed(failure.clone()), None)),
+            Some(failure) => Some(ReportedEnd {
+                outcome: Ended::Failed(Box::new(failure.clone())),
+                status: None,
+            }),
             None => self.with(|core, key| {
-                let Some(end) = core.endpoint.report_end(key) else {
-                    core.watched
-                        .entry(key)
-                        .or_default()
-                        .extend_from_slice(&watches);
-                    return None;
-                };
-                Some((Outcome::from(&end.outcome), end.status))
+                let ended = core.endpoint.report_end(key);
+                if ended.is_none() {
+                    let watched = core.watched.entry(key).or_default();
+                    watched.extend_from_slice(&watches);
+                }
+                ended
             }),
         };
-        if let Some((outcome, status)) = ended {
-            let call = self.id;
-            let end = CallEnd {
-                call,
-                outcome,
-                status,
-            };
-            CallWatch::tell(&watches, &end);
+        if let Some(end) = ended {
+            CallWatch::tell(&watches, &CallEnd::new(self.id, &end));
         }
     }
 

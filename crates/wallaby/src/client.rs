@@ -72,6 +72,22 @@ impl Outgoing {
     pub fn on_end(&mut self, told: impl Fn(&CallEnd) + Send + Sync + 'static) {
         self.watches.push(CallWatch(Arc::new(told)));
     }
+
+    /// It passes these, the one that was added last first.
+    pub(crate) fn pass(
+        &mut self,
+        interceptors: &[Arc<dyn CallInterceptor>],
+    ) -> Result<(), Failure> {
+        for interceptor in interceptors.iter().rev() {
+            let passed = interceptor.outgoing(self);
+            passed.map_err(|status| Failure::Intercepted {
+                server: self.server.clone(),
+                method: Arc::clone(self.method.name()),
+                status: Box::new(status),
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// Sees every initial request of an endpoint's calls before it leaves, whatever makes them: typed clients, each attempt of a

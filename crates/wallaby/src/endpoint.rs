@@ -286,16 +286,7 @@ impl Inner {
     /// An initial request passes the interceptors of calls.
     #[inline]
     pub(crate) fn intercept(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
-        for interceptor in self.settings.driver.call_interceptors.iter().rev() {
-            interceptor
-                .outgoing(outgoing)
-                .map_err(|status| Failure::Intercepted {
-                    server: outgoing.server.clone(),
-                    method: Arc::clone(outgoing.method.name()),
-                    status: Box::new(status),
-                })?;
-        }
-        Ok(())
+        outgoing.pass(&self.settings.call_interceptors)
     }
 }
 

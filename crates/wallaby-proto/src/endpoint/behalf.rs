@@ -22,6 +22,21 @@ impl<P: Probe> Endpoint<P> {
         author: Author,
         own: &CallOptions,
     ) -> Result<CallKey, Failure> {
+        let options = self.options_for(request, author, own)?;
+        self.begin_within(request, &options)
+    }
+
+    /// How a call on behalf of a request is made that would be made like this otherwise: as [`begin_for`](Self::begin_for) says.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Codec`] if the metadata are too much.
+    pub fn options_for(
+        &mut self,
+        request: RequestKey,
+        author: Author,
+        own: &CallOptions,
+    ) -> Result<CallOptions, Failure> {
         let mut options = own.clone();
         if let Some(inherited) = self.handlers.get(request).and_then(Handler::metadata) {
             options.metadata = inherited.clone();
@@ -29,7 +44,7 @@ impl<P: Probe> Endpoint<P> {
             all.map_err(|error| CodecError::new("metadata", error.to_string()))?;
         }
         self.inherit(request, author, &mut options);
-        self.begin_within(request, &options)
+        Ok(options)
     }
 
     /// How a call on behalf of a request is made that is otherwise made like this: it has no more time than the request has left, is

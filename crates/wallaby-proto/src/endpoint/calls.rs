@@ -679,6 +679,11 @@ impl<P: Probe> Endpoint<P> {
         self.calls.get(key.0).is_some()
     }
 
+    /// How a call is made; `None` if it was not told to be made in any special way, or is forgotten.
+    pub fn options(&self, key: CallKey) -> Option<&CallOptions> {
+        self.calls.peek(key.0)?.options.as_deref()
+    }
+
     /// The name that a call has everywhere.
     pub fn call_id(&self, key: CallKey) -> CallId {
         CallId {

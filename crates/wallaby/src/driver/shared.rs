@@ -293,13 +293,7 @@ impl Core {
         match output {
             Output::Ended(key, end) => {
                 if let Some(watches) = self.watched.remove(&key) {
-                    let call = self.endpoint.call_id(key);
-                    let (outcome, status) = (Outcome::from(&end.outcome), end.status);
-                    let end = CallEnd {
-                        call,
-                        outcome,
-                        status,
-                    };
+                    let end = CallEnd::new(self.endpoint.call_id(key), &end);
                     // Before those are woken who wait for the call.
                     effects::push_first(Effect::CallEnded(watches, Box::new(end)));
                 }

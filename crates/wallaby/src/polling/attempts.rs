@@ -10,7 +10,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, Next, Outcome};
 use wallaby_proto::trace::Trace;
 
-use super::calls::send_only;
+use super::calls::Initial;
 use super::datagrams::Datagrams;
 use super::event::{Call, Event};
 use super::{Endpoint, Notification};
@@ -92,7 +92,18 @@ impl<D: Datagrams> Endpoint<D> {
         let time = options.deadline.unwrap_or(self.core.default_deadline());
         let mut plan = Plan::new(Arc::new(policy.clone()), server, None, timer::bounded(time));
         let first = plan.begin(Duration::ZERO, &self.meters);
-        let key = self.begin(&first.options(options))?;
+        self.look_at_clock();
+        let initial = Initial {
+            server: first.server.clone(),
+            method: &target.definition,
+            payload: payload.clone(),
+            body: None,
+        };
+        let (new, own) = ((None, first.number), first.options(options));
+        let (key, sent) = self.calling.attempt(&mut self.core, new, own, initial);
+        if key == CallKey::NONE {
+            return sent.map(|()| Call::new(key)); // there is no call
+        }
         let call = RetriedCall {
             plan,
             begun: self.now,
@@ -106,7 +117,7 @@ impl<D: Datagrams> Endpoint<D> {
             noted: None,
         };
         self.retried.calls.insert(key, call);
-        self.send_attempt(key, first, Ok(key));
+        self.note_attempt(key, first.number, sent.map(|()| key));
         Ok(Call::new(key))
     }
 
@@ -124,21 +135,34 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    /// Sends an attempt, whose call has begun or not.
-    fn send_attempt(&mut self, key: CallKey, new: NewAttempt, begun: Result<CallKey, Failure>) {
+    /// Makes a further attempt.
+    fn make_attempt(&mut self, key: CallKey, new: &NewAttempt) {
+        let Some(call) = self.retried.calls.get(&key) else {
+            return;
+        };
+        let initial = Initial {
+            server: new.server.clone(),
+            method: &call.method,
+            payload: call.payload.clone(),
+            body: None,
+        };
+        let (of, own) = ((None, new.number), new.options(&call.options));
+        let (attempt, sent) = self.calling.attempt(&mut self.core, of, own, initial);
+        self.note_attempt(key, new.number, sent.map(|()| attempt));
+    }
+
+    /// An attempt was sent, or cannot be.
+    fn note_attempt(&mut self, key: CallKey, number: u32, sent: Result<CallKey, Failure>) {
         let Some(call) = self.retried.calls.get_mut(&key) else {
             return;
         };
-        let (method, payload) = (&call.method, call.payload.clone());
-        let core = &mut self.core;
-        let sent = begun.and_then(|attempt| send_only(core, attempt, &new.server, method, payload));
         match sent {
             Ok(attempt) => {
-                call.racing.push((new.number, attempt));
+                call.racing.push((number, attempt));
                 self.retried.attempts.insert(attempt, key);
                 self.retried.note_due(key);
             }
-            Err(failure) => self.fail_attempt(key, new.number, failure.into()),
+            Err(failure) => self.fail_attempt(key, number, failure.into()),
         }
     }
 
@@ -280,8 +304,7 @@ impl<D: Datagrams> Endpoint<D> {
                 None => call.plan.hedge(passed, &self.meters),
             };
             if let Some(new) = new {
-                let begun = self.core.begin(&new.options(&call.options));
-                self.send_attempt(key, new, begun);
+                self.make_attempt(key, &new);
             }
         }
     }

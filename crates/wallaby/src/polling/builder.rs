@@ -85,8 +85,15 @@ impl crate::Builder<Polling> {
         let (streams, addresses) = listen(addresses, datagrams.local())?;
         let first = || addresses.first().cloned().map(transport::advertised);
         let core = self.core(self.advertise.clone().or_else(first), SCHEMES)?;
+        let interceptors = self.call_interceptors;
+        let (ring, listens) = (self.ring, addresses);
         Ok(Endpoint::new(
-            core, streams, datagrams, addresses, self.ring,
+            core,
+            streams,
+            datagrams,
+            listens,
+            ring,
+            interceptors,
         ))
     }
 }

@@ -1,16 +1,22 @@
 //! Calls with one initial request, and the same to many servers.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core};
-use wallaby_proto::{Address, RequestId};
+use wallaby_proto::endpoint::{
+    CallKey, CallOptions, Endpoint as Core, Outcome, ReportedEnd, RequestKey,
+};
+use wallaby_proto::{Address, CallId, RequestId};
 
 use super::Endpoint;
 use super::bodies::Bodies;
 use super::datagrams::Datagrams;
 use super::event::Call;
+use crate::body::Body;
+use crate::call::{CallEnd, CallWatch};
+use crate::client::{CallInterceptor, Outgoing};
 use crate::codec::Codec;
 use crate::error::Failure;
 use crate::method::{Answer, Target};
@@ -51,31 +57,176 @@ impl<D: Datagrams> Endpoint<D> {
     }
 }
 
-/// Sends the only initial request of a call that has begun. If it cannot be sent, whoever asked is told that here, and by no event.
-pub(super) fn send_target<A: Answer, C: Codec<A::Item>>(
-    (core, bodies): (&mut Core, &mut Bodies),
-    call: CallKey,
-    server: &Address,
-    target: Target<A, C>,
-) -> Result<Call<A, C>, Failure> {
-    let payload = target.payload.inspect_err(|_| core.forget(call))?;
-    let (method, followed) = (&target.definition, target.body.is_some());
-    let sent = core.send_only(call, server, method, payload, followed);
-    let (_, out) = sent.inspect_err(|_| core.forget(call))?;
-    if let Some((out, body)) = out.zip(target.body) {
-        bodies.send(core, out, body);
-    }
-    Ok(Call::new(call))
+/// What calls have beside the endpoint without IO: bodies that follow them, and code of the application's that sees them.
+pub(super) struct Calling {
+    pub(super) bodies: Bodies,
+    interceptors: Vec<Arc<dyn CallInterceptor>>,
+    /// Who wants to know how calls end.
+    watched: HashMap<CallKey, Vec<CallWatch>>,
 }
 
-/// The same with its payload as bytes.
-pub(super) fn send_only(
+/// A request that a call is to begin with, and what follows it.
+pub(super) struct Initial<'a> {
+    pub(super) server: Address,
+    pub(super) method: &'a Arc<MethodDefinition>,
+    pub(super) payload: Bytes,
+    pub(super) body: Option<Body>,
+}
+
+impl Initial<'_> {
+    /// As interceptors see it.
+    fn outgoing(&mut self, options: CallOptions, attempt: u32) -> Outgoing {
+        Outgoing {
+            server: self.server.clone(),
+            method: Arc::clone(self.method),
+            payload: std::mem::take(&mut self.payload),
+            options: Arc::new(options),
+            attempt,
+            body: None,
+            watches: Vec::new(),
+        }
+    }
+}
+
+impl Calling {
+    pub(super) fn new(interceptors: Vec<Arc<dyn CallInterceptor>>) -> Self {
+        Self {
+            bodies: Bodies::default(),
+            interceptors,
+            watched: HashMap::new(),
+        }
+    }
+
+    /// Makes a call of one request, on behalf of another one perhaps. If it cannot be sent, whoever asked is told that here, and by no
+    /// event.
+    pub(super) fn call(
+        &mut self,
+        core: &mut Core,
+        within: Option<RequestKey>,
+        options: &CallOptions,
+        initial: Initial<'_>,
+    ) -> Result<CallKey, Failure> {
+        if !self.interceptors.is_empty() {
+            let (call, sent) = self.attempt(core, (within, 0), options.clone(), initial);
+            return sent.map(|()| call);
+        }
+        let call = begin(core, within, options)?;
+        let sent = self.send_only(core, call, initial);
+        sent.inspect_err(|_| core.forget(call)).map(|()| call)
+    }
+
+    /// The same after the request has passed the interceptors, which learn which attempt it is. Without a call there is no key of one.
+    #[cold]
+    pub(super) fn attempt(
+        &mut self,
+        core: &mut Core,
+        (within, number): (Option<RequestKey>, u32),
+        options: CallOptions,
+        mut initial: Initial<'_>,
+    ) -> (CallKey, Result<(), Failure>) {
+        let mut outgoing = initial.outgoing(options, number);
+        let passed = outgoing.pass(&self.interceptors);
+        let begun = begin(core, within, &outgoing.options);
+        let call = *begun.as_ref().unwrap_or(&CallKey::NONE);
+        let initial = Initial {
+            server: outgoing.server,
+            method: &outgoing.method,
+            payload: outgoing.payload,
+            body: initial.body,
+        };
+        let sent = passed
+            .and(begun)
+            .and_then(|_| self.send_only(core, call, initial));
+        self.watch(core, call, outgoing.watches, sent.as_ref().err());
+        (call, sent.inspect_err(|_| core.forget(call)))
+    }
+
+    fn send_only(
+        &mut self,
+        core: &mut Core,
+        call: CallKey,
+        initial: Initial<'_>,
+    ) -> Result<(), Failure> {
+        let Initial {
+            server,
+            method,
+            payload,
+            body,
+        } = initial;
+        let (_, out) = core.send_only(call, &server, method, payload, body.is_some())?;
+        if let Some((out, body)) = out.zip(body) {
+            self.bodies.send(core, out, body);
+        }
+        Ok(())
+    }
+
+    /// Sends one of several initial requests of a call that has begun, if it passes the interceptors.
+    pub(super) fn send(
+        &mut self,
+        core: &mut Core,
+        call: CallKey,
+        mut initial: Initial<'_>,
+    ) -> Result<RequestId, Failure> {
+        let (mut method, mut own) = (Arc::clone(initial.method), None);
+        if !self.interceptors.is_empty() {
+            let options = core.options(call).cloned().unwrap_or_default();
+            let mut outgoing = initial.outgoing(options, 0);
+            let passed = outgoing.pass(&self.interceptors);
+            let passed = passed.inspect_err(|failure| core.fail_call(call, failure.clone()));
+            self.watch(core, call, outgoing.watches, None);
+            passed?;
+            (initial.server, initial.payload) = (outgoing.server, outgoing.payload);
+            (method, own) = (outgoing.method, Some(outgoing.options));
+        }
+        let (server, payload, followed) =
+            (&initial.server, initial.payload, initial.body.is_some());
+        let sent = core.send_with(call, server, &method, payload, own.as_deref(), followed);
+        let (request, out) = sent?;
+        if let Some((out, body)) = out.zip(initial.body) {
+            self.bodies.send(core, out, body);
+        }
+        Ok(request)
+    }
+
+    /// These are told how a call ends: now, if it has, or has `failed` to begin.
+    fn watch(
+        &mut self,
+        core: &mut Core,
+        call: CallKey,
+        watches: Vec<CallWatch>,
+        failed: Option<&Failure>,
+    ) {
+        if watches.is_empty() {
+            return;
+        }
+        let ended = match failed {
+            Some(failure) => Some(ReportedEnd {
+                outcome: Outcome::Failed(Box::new(failure.clone())),
+                status: None,
+            }),
+            None => core.report_end(call),
+        };
+        self.watched.entry(call).or_default().extend(watches);
+        if let Some(end) = ended {
+            self.ended(core.call_id(call), call, &end);
+        }
+    }
+
+    /// A call has ended: who wanted to know is told.
+    pub(super) fn ended(&mut self, id: CallId, call: CallKey, end: &ReportedEnd) {
+        if let Some(watches) = self.watched.remove(&call) {
+            CallWatch::tell(&watches, &CallEnd::new(id, end));
+        }
+    }
+}
+
+fn begin(
     core: &mut Core,
-    call: CallKey,
-    server: &Address,
-    method: &Arc<MethodDefinition>,
-    payload: Bytes,
+    within: Option<RequestKey>,
+    options: &CallOptions,
 ) -> Result<CallKey, Failure> {
-    let sent = core.send_only(call, server, method, payload, false);
-    sent.inspect_err(|_| core.forget(call)).map(|_| call)
+    match within {
+        Some(request) => core.begin_within(request, options),
+        None => core.begin(options),
+    }
 }

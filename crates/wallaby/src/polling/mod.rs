@@ -70,7 +70,7 @@ pub use wallaby_proto::endpoint::{
     Answer, CallKey, CallOptions, DelegateOptions, Limits, Load, RequestKey, Sizes,
 };
 
-use self::bodies::{Bodies, BodyNews};
+use self::bodies::BodyNews;
 pub use self::bodies::{BodyKey, BodyWriter, WriteError};
 use self::builder::DEAR;
 pub use self::builder::{Builder, Polling};
@@ -81,9 +81,11 @@ pub use crate::attempts::plan::RetryPolicy;
 pub use crate::metrics::Metrics;
 
 use self::attempts::Retried;
+use self::calls::{Calling, Initial};
 use self::streams::{Streams, Whom};
 use crate::blocking::panic_message;
 use crate::body::Body;
+use crate::client::CallInterceptor;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
 use crate::method::{self, Method, One, RequestBody, Target};
@@ -126,7 +128,7 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// Bytes of a ring of a connection over shared memory that is dialled here.
     ring: usize,
     handlers: Vec<Handler>,
-    bodies: Bodies,
+    calling: Calling,
     retried: Retried,
     meters: Meters,
     /// What the application is told next.
@@ -183,6 +185,7 @@ impl<D: Datagrams> Endpoint<D> {
         datagrams: D,
         addresses: Vec<Address>,
         ring: usize,
+        interceptors: Vec<Arc<dyn CallInterceptor>>,
     ) -> Self {
         let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
         let socket = takes_datagrams.then(|| core.add_socket(datagrams.local(), true));
@@ -201,7 +204,7 @@ impl<D: Datagrams> Endpoint<D> {
             asked: None,
             news: 0,
             handlers: Vec::new(),
-            bodies: Bodies::default(),
+            calling: Calling::new(interceptors),
             retried: Retried::default(),
             meters: Meters::default(),
             datagram: Vec::new(),
@@ -379,7 +382,7 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn request(&mut self, key: RequestKey) -> Option<RawRequest<'_>> {
         self.look_at_clock();
         let resumed = self.core.resume(key);
-        resumed.then(|| RawRequest::new(&mut self.core, &mut self.bodies, key, false))
+        resumed.then(|| RawRequest::new(&mut self.core, &mut self.calling, key, false))
     }
 
     // Calling.
@@ -400,9 +403,13 @@ impl<D: Datagrams> Endpoint<D> {
         target: Target<A, C>,
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
-        let call = self.begin(options)?;
-        let here = (&mut self.core, &mut self.bodies);
-        calls::send_target(here, call, &server.into(), target)
+        let initial = Initial {
+            server: server.into(),
+            method: &target.definition,
+            payload: target.payload?,
+            body: target.body,
+        };
+        self.make_call(options, initial).map(Call::new)
     }
 
     /// The same with its payload as bytes.
@@ -417,8 +424,22 @@ impl<D: Datagrams> Endpoint<D> {
         payload: Bytes,
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
-        let call = self.begin(options)?;
-        calls::send_only(&mut self.core, call, &server.into(), method, payload)
+        let initial = Initial {
+            server: server.into(),
+            method,
+            payload,
+            body: None,
+        };
+        self.make_call(options, initial)
+    }
+
+    fn make_call(
+        &mut self,
+        options: &CallOptions,
+        initial: Initial<'_>,
+    ) -> Result<CallKey, Failure> {
+        self.look_at_clock();
+        self.calling.call(&mut self.core, None, options, initial)
     }
 
     /// Begins a call of several initial requests. It can complete only when no more can come: after
@@ -445,7 +466,13 @@ impl<D: Datagrams> Endpoint<D> {
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
         self.look_at_clock();
-        self.core.send(call, &server.into(), method, payload)
+        let initial = Initial {
+            server: server.into(),
+            method,
+            payload,
+            body: None,
+        };
+        self.calling.send(&mut self.core, call, initial)
     }
 
     /// Sends an initial request of a call, and then a body, as [`call`](Self::call) says. It is not sent again, whatever the call's
@@ -463,17 +490,18 @@ impl<D: Datagrams> Endpoint<D> {
         body: Body,
     ) -> Result<RequestId, Failure> {
         self.look_at_clock();
-        let (core, server) = (&mut self.core, server.into());
-        let (request, out) = core.send_with(call, &server, method, payload, None, true)?;
-        if let Some(out) = out {
-            self.bodies.send(core, out, body);
-        }
-        Ok(request)
+        let initial = Initial {
+            server: server.into(),
+            method,
+            payload,
+            body: Some(body),
+        };
+        self.calling.send(&mut self.core, call, initial)
     }
 
     /// A body that is written piece by piece, to be sent with a call or a delegation.
     pub fn body_writer(&mut self) -> (BodyWriter, Body) {
-        self.bodies.writer()
+        self.calling.bodies.writer()
     }
 
     /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
@@ -615,7 +643,8 @@ impl<D: Datagrams> Endpoint<D> {
         let left = self.time_left();
         let due = self.now.saturating_add(left);
         // What the application does not know yet, or what has to be done first, is no time to wait.
-        let busy = self.news > known || self.streams.has_output() || self.bodies.have_notes();
+        let busy =
+            self.news > known || self.streams.has_output() || self.calling.bodies.have_notes();
         let wait = match wait {
             _ if busy => Duration::ZERO,
             Wait::Not => Duration::ZERO,
@@ -661,7 +690,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// Does what the endpoint wants done, but for writing.
     #[inline]
     fn follow(&mut self) {
-        if self.core.has_output() || self.bodies.have_notes() {
+        if self.core.has_output() || self.calling.bodies.have_notes() {
             self.follow_all();
         }
     }
@@ -669,8 +698,8 @@ impl<D: Datagrams> Endpoint<D> {
     #[inline(never)]
     fn follow_all(&mut self) {
         self.follow_core();
-        if self.bodies.have_notes() {
-            for news in self.bodies.attend(&mut self.core) {
+        if self.calling.bodies.have_notes() {
+            for news in self.calling.bodies.attend(&mut self.core) {
                 self.tell_of(Notification::Body(news));
             }
             self.follow_core();
@@ -684,19 +713,21 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Call(call) => self.tell(call),
                 Output::Stopped(key, status) => self.tell_of(Notification::Stopped(key, status)),
                 Output::Body(body) => {
-                    if let Some(news) = self.bodies.read(&mut self.core, body) {
+                    if let Some(news) = self.calling.bodies.read(&mut self.core, body) {
                         self.tell_of(Notification::Body(news));
                     }
                 }
-                Output::BodyRoom(body) => self.bodies.write(&mut self.core, body),
+                Output::BodyRoom(body) => self.calling.bodies.write(&mut self.core, body),
                 Output::Write(id) => self.streams.unwritten.push(id),
                 Output::Socket(socket, to) => self.open_socket(socket, to),
                 Output::Datagrams(_) => {} // they leave at the end of the turn
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
                 Output::Close(id, closed) => self.streams.close(id, &closed),
+                Output::Ended(call, end) => {
+                    self.calling.ended(self.core.call_id(call), call, &end);
+                }
                 // Nobody is kept waiting here.
                 Output::Settled(_)
-                | Output::Ended(..)
                 | Output::Sent(_)
                 | Output::Room(..)
                 | Output::Placed(..)
@@ -743,14 +774,14 @@ impl<D: Datagrams> Endpoint<D> {
         let Some(handler) = self.handlers.get_mut(incoming.method) else {
             return;
         };
-        self.bodies.offer(incoming.body);
-        let request = RawRequest::new(&mut self.core, &mut self.bodies, key, true);
+        self.calling.bodies.offer(incoming.body);
+        let request = RawRequest::new(&mut self.core, &mut self.calling, key, true);
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
         let result = result.unwrap_or_else(|panic| {
             let text = panic_message("the handler", &*panic);
             Err(self.core.panicked(text))
         });
-        if let Some(body) = self.bodies.withdraw() {
+        if let Some(body) = self.calling.bodies.withdraw() {
             self.core.drop_body(body); // nobody reads it
         }
         self.core.returned(key, result);
@@ -905,7 +936,7 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn next_timeout(&mut self) -> Option<Duration> {
         self.look_at_clock();
         let full = self.is_full();
-        let unsent = self.has_datagrams() && !full || self.bodies.have_notes();
+        let unsent = self.has_datagrams() && !full || self.calling.bodies.have_notes();
         if unsent || self.core.has_output() || self.streams.has_output() {
             return Some(Duration::ZERO);
         }
@@ -1011,7 +1042,7 @@ impl<D: Datagrams> Drop for Endpoint<D> {
         self.core.close("the endpoint was closed");
         self.follow();
         self.flush();
-        self.bodies.close();
+        self.calling.bodies.close();
     }
 }
 

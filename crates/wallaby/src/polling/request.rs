@@ -14,8 +14,8 @@ use wallaby_proto::endpoint::{
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
-use super::bodies::{Bodies, BodyWriter};
-use super::calls;
+use super::bodies::BodyWriter;
+use super::calls::{Calling, Initial};
 use super::event::Call;
 use crate::body::Body;
 use crate::codec::{Codec, Postcard};
@@ -31,7 +31,7 @@ use crate::streaming::LONGEST_ITEM;
 /// may be the last one.
 pub struct RawRequest<'a> {
     core: &'a mut Core,
-    bodies: &'a mut Bodies,
+    calling: &'a mut Calling,
     key: RequestKey,
     /// A handler has it, which may return a status for it.
     handled: bool,
@@ -40,13 +40,13 @@ pub struct RawRequest<'a> {
 impl<'a> RawRequest<'a> {
     pub(super) fn new(
         core: &'a mut Core,
-        bodies: &'a mut Bodies,
+        calling: &'a mut Calling,
         key: RequestKey,
         handled: bool,
     ) -> Self {
         Self {
             core,
-            bodies,
+            calling,
             key,
             handled,
         }
@@ -113,12 +113,12 @@ impl<'a> RawRequest<'a> {
     /// well, or to hand on. `None` once it was taken, and of a request that was put aside: a body that its handler has not taken
     /// when it returns is stopped.
     pub fn take_body(&mut self) -> Option<Body> {
-        self.bodies.take(self.core, self.key)
+        self.calling.bodies.take(self.core, self.key)
     }
 
     /// A body that is written piece by piece: see [`super::Endpoint::body_writer`].
     pub fn body_writer(&mut self) -> (BodyWriter, Body) {
-        self.bodies.writer()
+        self.calling.bodies.writer()
     }
 
     /// How much time is left.
@@ -244,7 +244,7 @@ impl<'a> RawRequest<'a> {
             How::Last => self.core.delegate_now(self.key, delegation, how)?.body,
         };
         if let Some(out) = out {
-            self.bodies.send(self.core, out, body);
+            self.calling.bodies.send(self.core, out, body);
         }
         Ok(())
     }
@@ -318,9 +318,13 @@ impl<'a> RawRequest<'a> {
         target: Target<A, C>,
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
-        let call = self.begin_call(options)?;
-        let here = (&mut *self.core, &mut *self.bodies);
-        calls::send_target(here, call, &server.into(), target)
+        let initial = Initial {
+            server: server.into(),
+            method: &target.definition,
+            payload: target.payload?,
+            body: target.body,
+        };
+        self.make_call(options, initial).map(Call::new)
     }
 
     /// The same with its payload as bytes.
@@ -335,8 +339,22 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
-        let call = self.begin_call(options)?;
-        calls::send_only(self.core, call, &server.into(), method, payload)
+        let initial = Initial {
+            server: server.into(),
+            method,
+            payload,
+            body: None,
+        };
+        self.make_call(options, initial)
+    }
+
+    fn make_call(
+        &mut self,
+        options: &CallOptions,
+        initial: Initial<'_>,
+    ) -> Result<CallKey, Failure> {
+        let options = self.core.options_for(self.key, Author::Handler, options)?;
+        (self.calling).call(self.core, Some(self.key), &options, initial)
     }
 
     /// Begins a [call](Self::call) on behalf of this request that may have several initial requests:

@@ -7,6 +7,7 @@ mod behalf;
 mod bodies;
 mod failures;
 mod hostile;
+mod interceptors;
 mod interop;
 mod proxy;
 mod relaying;

@@ -17,6 +17,9 @@ use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
 use crate::{Address, CallId, Code, NodeId, RequestId, Status};
 
+/// What everybody is told of an endpoint that was closed.
+pub const CLOSED: &str = "the endpoint was closed";
+
 /// What to do about a message that is too large, where another transport would carry it.
 pub fn hint(limit: u64, datagrams: bool) -> &'static str {
     if datagrams && limit == MAX_MESSAGE as u64 {
@@ -425,7 +428,7 @@ pub enum Failure {
         limit: usize,
     },
     /// The endpoint was closed.
-    #[error("the endpoint was closed")]
+    #[error("{}", CLOSED)]
     Closed,
     /// The call was aborted by its initiator.
     #[error("the call was aborted{}", still(missing))]
@@ -798,7 +801,7 @@ pub enum ServeError {
         name: String,
     },
     /// The endpoint was closed.
-    #[error("the endpoint was closed")]
+    #[error("{}", CLOSED)]
     Closed,
 }
 

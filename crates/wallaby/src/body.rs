@@ -13,12 +13,12 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
 use wallaby_proto::connection::BodyRefusal;
 use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody, OutBody};
-use wallaby_proto::{Code, Status};
+use wallaby_proto::{Address, Code, RequestId, Status};
 
 use crate::blocking;
 use crate::driver::shared::Inner;
 use crate::driver::waiters::Wait;
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::pipeline::Half;
 
 /// How much is read at a time from what a body is made of.
@@ -114,6 +114,15 @@ impl BodyError {
             Self::Broken(reason) => reason,
             error => error.to_string(),
         }
+    }
+}
+
+/// Why a request is not sent that was to be followed by a body.
+pub(crate) fn is_gone(server: Address) -> Failure {
+    Failure::Refused {
+        request: RequestId::FIRST,
+        server,
+        reason: "its body went with another request".into(),
     }
 }
 

@@ -438,11 +438,7 @@ impl Initial {
             ..
         } = self.outgoing;
         if self.is_gone {
-            let failure = Failure::Refused {
-                request: RequestId::FIRST,
-                server,
-                reason: "its body went with another request".into(),
-            };
+            let failure = body::is_gone(server);
             core.endpoint.fail_call(key, failure.clone());
             return Err(failure);
         }

@@ -274,7 +274,7 @@ impl Inner {
         }
         self.flush_ports();
         self.enter(|core| {
-            core.endpoint.hang_up("the endpoint was closed");
+            core.endpoint.hang_up();
             core.stop_requests();
         });
         self.close_ports();

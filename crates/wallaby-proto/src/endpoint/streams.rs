@@ -14,7 +14,7 @@ use crate::call::clock::earliest;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
-use crate::error::{ConnectError, Failure};
+use crate::error::{CLOSED, ConnectError, Failure};
 use crate::{Address, RequestId};
 
 /// Most messages that are handled of one stream's input at a time.
@@ -112,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
         let id = self.welcome(Link::Stream(stream), None);
         self.begin_stream(id);
         if self.closed {
-            self.close_conn(id, "the endpoint was closed");
+            self.close_conn(id, CLOSED);
         }
         id
     }
@@ -272,15 +272,15 @@ impl<P: Probe> Endpoint<P> {
     /// Tells all peers that this endpoint is gone, and begins nothing any more: its requests [are ended](Self::stop_all), its calls
     /// fail with [`Failure::Closed`], and connections end with their last words. Sessions over datagrams say nothing but that: what
     /// else is to be sent must have left before.
-    pub fn close(&mut self, reason: &str) {
+    pub fn close(&mut self) {
         if !self.closed {
             self.stop_all();
-            self.hang_up(reason);
+            self.hang_up();
         }
     }
 
     /// The same without a word of its requests, as if its process had died: who waits for them finds that out.
-    pub fn hang_up(&mut self, reason: &str) {
+    pub fn hang_up(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
@@ -289,7 +289,7 @@ impl<P: Probe> Endpoint<P> {
             if let Some(carrier) = self.carrier(id).filter(|_| is_told) {
                 carrier.stop_reading();
             }
-            self.close_conn(id, reason);
+            self.close_conn(id, CLOSED);
         }
         let mut next = Some(0);
         while let Some(from) = next {

@@ -309,7 +309,7 @@ impl Node {
     fn end(&mut self, context: &mut Context<'_>) {
         self.endpoint.stop_all();
         self.follow(context);
-        self.endpoint.close("the endpoint was closed");
+        self.endpoint.close();
     }
 
     /// Ends all sessions with a node.

@@ -17,6 +17,7 @@ use wallaby_proto::connection::KeepAliveSettings;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
+use wallaby_proto::error::CLOSED;
 use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::effects::{self, Effect, Inside};
@@ -383,7 +384,7 @@ impl Core {
             return;
         };
         let Some(served) = self.served.get(incoming.method).map(Arc::clone) else {
-            let status = Status::new(Code::Unavailable, "the endpoint was closed");
+            let status = Status::new(Code::Unavailable, CLOSED);
             return self.endpoint.fail(key, &status);
         };
         let Some(handling) = Handling::new(shell, self, (key, &served), incoming.body) else {
@@ -410,7 +411,7 @@ impl Core {
     pub(crate) fn stop_requests(&mut self) {
         let known = self.handlings.0.iter_mut().filter_map(Option::take);
         for (_, handling) in known {
-            let why = Status::new(Code::Cancelled, "the endpoint was closed");
+            let why = Status::new(Code::Cancelled, CLOSED);
             handling.cancel();
             effects::push(Effect::Stop(handling, Box::new(why)));
         }

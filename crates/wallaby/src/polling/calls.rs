@@ -14,7 +14,7 @@ use super::Endpoint;
 use super::bodies::Bodies;
 use super::datagrams::Datagrams;
 use super::event::Call;
-use crate::body::Body;
+use crate::body::{self, Body};
 use crate::call::{CallEnd, CallWatch};
 use crate::client::{CallInterceptor, Outgoing};
 use crate::codec::Codec;
@@ -43,11 +43,7 @@ impl<D: Datagrams> Endpoint<D> {
             let mut target = Target::raw(Arc::clone(&target.definition), payload.clone()?);
             target.body = body.take();
             if is_followed && target.body.is_none() {
-                return Err(Failure::Refused {
-                    request: RequestId::FIRST,
-                    server,
-                    reason: "its body went with another request".into(),
-                });
+                return Err(body::is_gone(server));
             }
             own.durable = options.durable.map(|id| id.initial(number as u32));
             self.call(server, target, &own)

@@ -273,7 +273,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// becomes of requests here.
     pub fn kill(mut self) {
         self.look_at_clock();
-        self.core.hang_up("the endpoint was closed");
+        self.core.hang_up();
     }
 
     // Serving.
@@ -1039,7 +1039,7 @@ impl<D: Datagrams> Drop for Endpoint<D> {
         self.core.stop_all();
         self.follow();
         self.flush();
-        self.core.close("the endpoint was closed");
+        self.core.close();
         self.follow();
         self.flush();
         self.calling.bodies.close();

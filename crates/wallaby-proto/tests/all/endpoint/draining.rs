@@ -109,7 +109,7 @@ fn who_waits_for_a_closed_server_is_told() {
     world.take();
     world.deaf = vec![1];
     let unread = world.call("c");
-    world.server().close("the test is over");
+    world.server().close();
     world.settle();
     assert_eq!(world.status(runs).code(), Code::Unfinished);
     for call in [waits, unread] {
@@ -137,7 +137,7 @@ fn what_waits_to_be_delegated_ends_with_a_closed_server() {
     let sent = world.server().forward(key, at(next), &method, "b".into());
     assert_eq!(sent, Ok(()));
     world.server().returned(key, Ok(()));
-    world.server().close("the test is over");
+    world.server().close();
     world.settle();
     let status = world.status(first);
     assert_eq!(status.code(), Code::Unavailable);

@@ -325,7 +325,7 @@ fn room_is_told_of_at_once_where_few_were_refused_and_seldom_where_many_were() {
 #[test]
 fn who_is_accepted_after_the_end_is_closed() {
     let mut world = World::new(1);
-    world.server.close("that is all");
+    world.server.close();
     while world.server.poll_output().is_some() {}
     let late = world.server.handle_accepted();
     let closes = std::iter::from_fn(|| world.server.poll_output())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::coverage::{Coverage, Point};
-use crate::oracle::{Outcome, Violation};
+use crate::oracle::{Verdict, Violation};
 use crate::plan::Plan;
 use crate::world::{Options, Report, run};
 
@@ -23,7 +23,7 @@ pub struct Summary {
     /// They were worlds of one kind, which do not reach everything.
     pub one_kind: bool,
     /// Calls by outcome.
-    pub outcomes: BTreeMap<Outcome, u64>,
+    pub outcomes: BTreeMap<Verdict, u64>,
     /// Faults that the plans hold, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// What was exercised.
@@ -138,7 +138,7 @@ impl Summary {
             && (self.one_kind || self.seeds < ENOUGH || self.uncovered().is_empty())
     }
 
-    fn count(&self, wanted: impl Fn(Outcome) -> bool) -> u64 {
+    fn count(&self, wanted: impl Fn(Verdict) -> bool) -> u64 {
         self.outcomes
             .iter()
             .filter(|(outcome, _)| wanted(**outcome))
@@ -160,12 +160,12 @@ impl Summary {
         serde_json::to_string(&Json {
             seeds: self.seeds,
             calls: self.count(|_| true),
-            completed: self.count(|outcome| matches!(outcome, Outcome::Complete { .. })),
-            failed: self.count(|outcome| outcome == Outcome::Failed),
-            aborted: self.count(|outcome| outcome == Outcome::Aborted),
-            deadline: self.count(|outcome| outcome == Outcome::Deadline),
-            too_large: self.count(|outcome| outcome == Outcome::TooLarge),
-            initiator_gone: self.count(|outcome| outcome == Outcome::InitiatorGone),
+            completed: self.count(|outcome| matches!(outcome, Verdict::Complete { .. })),
+            failed: self.count(|outcome| outcome == Verdict::Failed),
+            aborted: self.count(|outcome| outcome == Verdict::Aborted),
+            deadline: self.count(|outcome| outcome == Verdict::Deadline),
+            too_large: self.count(|outcome| outcome == Verdict::TooLarge),
+            initiator_gone: self.count(|outcome| outcome == Verdict::InitiatorGone),
             violations: violations.collect(),
             faults: &self.faults,
             coverage: Point::ALL
@@ -184,13 +184,13 @@ impl std::fmt::Display for Summary {
         writeln!(f, "{} seeds, {} calls", self.seeds, self.count(|_| true))?;
         for (outcome, count) in &self.outcomes {
             let words = match outcome {
-                Outcome::Complete { statuses: false } => "complete",
-                Outcome::Complete { statuses: true } => "complete, with statuses",
-                Outcome::Failed => "failed",
-                Outcome::Aborted => "aborted",
-                Outcome::Deadline => "deadline",
-                Outcome::TooLarge => "too large to be sent",
-                Outcome::InitiatorGone => "initiator gone",
+                Verdict::Complete { statuses: false } => "complete",
+                Verdict::Complete { statuses: true } => "complete, with statuses",
+                Verdict::Failed => "failed",
+                Verdict::Aborted => "aborted",
+                Verdict::Deadline => "deadline",
+                Verdict::TooLarge => "too large to be sent",
+                Verdict::InitiatorGone => "initiator gone",
             };
             writeln!(f, "{count:>10}  {words}")?;
         }

@@ -30,7 +30,7 @@ pub use broken::Broken;
 pub use campaign::Summary;
 pub use coverage::{Coverage, Point};
 pub use kinds::Kind;
-pub use oracle::{Outcome, Rule, Violation};
+pub use oracle::{Rule, Verdict, Violation};
 pub use plan::{CallPlan, Fault, LinkPlan, Manner, NodePlan, Plan};
 pub use shrink::{Shrunk, shrink};
 pub use world::{Options, Report, run};

@@ -23,7 +23,7 @@ use crate::workload::Hop;
 
 /// How a call ended, as its application learnt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum Verdict {
     /// All answers are there.
     Complete {
         /// Some of them are statuses.
@@ -107,7 +107,7 @@ struct Record {
     index: usize,
     /// Which node.
     node: u32,
-    outcome: Option<Outcome>,
+    outcome: Option<Verdict>,
     /// What requests have left to give away; gone when they have ended.
     requests: BTreeMap<RequestId, Share>,
     started: BTreeSet<RequestId>,
@@ -324,7 +324,7 @@ impl Oracle {
         record.trail.started(id, life, now);
         // What it has gone on without may start all the same.
         let complete =
-            matches!(record.outcome, Some(Outcome::Complete { .. })) && record.losses == 0;
+            matches!(record.outcome, Some(Verdict::Complete { .. })) && record.losses == 0;
         let released = record.released.get(&id).copied();
         if twice {
             self.violate(now, Rule::TwiceRun, format!("request {id} of {call}"));
@@ -696,7 +696,7 @@ impl Oracle {
     }
 
     /// The application learns how a call ended.
-    pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Outcome) {
+    pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Verdict) {
         let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
@@ -709,7 +709,7 @@ impl Oracle {
             return;
         }
         record.outcome = Some(outcome);
-        if let Outcome::Complete { statuses } = outcome {
+        if let Verdict::Complete { statuses } = outcome {
             let missing = record.answers.keys().find(|place| {
                 matches!(place, Place::Response(..)) && !record.delivered.contains(*place)
             });
@@ -804,7 +804,7 @@ impl Oracle {
             .filter(|(call, _)| call.initiator == initiator)
         {
             any |= record.outcome.is_none();
-            record.outcome.get_or_insert(Outcome::InitiatorGone);
+            record.outcome.get_or_insert(Verdict::InitiatorGone);
         }
         any
     }
@@ -833,9 +833,9 @@ impl Oracle {
             };
             let planned = &plan.calls[record.index];
             let cause = match outcome {
-                Outcome::Failed => record.trail.cause(plan, planned, &self.lives),
+                Verdict::Failed => record.trail.cause(plan, planned, &self.lives),
                 // The margin is for clocks that run at different rates.
-                Outcome::Deadline if planned.deadline > Duration::from_secs(15) => {
+                Verdict::Deadline if planned.deadline > Duration::from_secs(15) => {
                     let stuck = planned.roots.iter().any(Hop::is_stuck);
                     let waited = planned.servers() & held != 0;
                     let down = self.lives.were_down(planned);
@@ -859,7 +859,7 @@ impl Oracle {
     }
 
     /// How each call ended.
-    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Verdict> {
         let reruns = self.reruns.outcomes();
         let calls = self.calls.values();
         calls.filter_map(|record| record.outcome).chain(reruns)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wallaby_proto::{CallId, NodeId, Path, RequestId};
 
-use crate::oracle::{Outcome, Rule, Violation};
+use crate::oracle::{Rule, Verdict, Violation};
 use crate::plan::{CallPlan, NodePlan, Plan};
 use crate::workload::Hop;
 
@@ -31,7 +31,7 @@ struct Rerun {
     times: u32,
     /// Some work of it ended with a status, perhaps in an attempt that was given up.
     statuses: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<Verdict>,
     /// One of its handlers never ends.
     stuck: bool,
 }
@@ -111,14 +111,14 @@ impl Reruns {
     }
 
     /// The application learns how a call ended.
-    pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Outcome) {
+    pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Verdict) {
         let Some(rerun) = self.calls.get_mut(&call) else {
             return;
         };
         if let Some(before) = rerun.outcome.replace(outcome) {
             let what = format!("{call}: {before:?}, then {outcome:?}");
             self.violate(now, Rule::OutcomeChanged, what);
-        } else if outcome == (Outcome::Complete { statuses: false }) {
+        } else if outcome == (Verdict::Complete { statuses: false }) {
             match &rerun.answers {
                 Some(answers) if *answers == rerun.said => {}
                 Some(answers) => {
@@ -140,7 +140,7 @@ impl Reruns {
         for (call, rerun) in &mut self.calls {
             if call.initiator == initiator {
                 any |= rerun.outcome.is_none();
-                rerun.outcome.get_or_insert(Outcome::InitiatorGone);
+                rerun.outcome.get_or_insert(Verdict::InitiatorGone);
             }
         }
         any
@@ -150,7 +150,7 @@ impl Reruns {
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
         let calm = plan.faults.is_empty() && plan.nodes.iter().all(NodePlan::is_roomy);
         let failed = |(call, rerun): (&CallId, &Rerun)| {
-            let failed = rerun.outcome == Some(Outcome::Failed) && !rerun.stuck;
+            let failed = rerun.outcome == Some(Verdict::Failed) && !rerun.stuck;
             (failed && calm).then_some(*call)
         };
         let failed: Vec<_> = self.calls.iter().filter_map(failed).collect();
@@ -168,7 +168,7 @@ impl Reruns {
         std::mem::take(&mut self.violations)
     }
 
-    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Verdict> {
         self.calls.values().filter_map(|rerun| rerun.outcome)
     }
 

@@ -10,7 +10,7 @@ use crate::coverage::{Coverage, Point};
 use crate::kinds::Kind;
 use crate::network::{LinkId, Network, Segment, Side, Socket};
 use crate::node::{Input, Node};
-use crate::oracle::{Oracle, Outcome, Rule, Violation};
+use crate::oracle::{Oracle, Rule, Verdict, Violation};
 use crate::plan::{Fault, Manner, Plan};
 use crate::queue::{Event, Queue};
 use crate::random::Random;
@@ -51,7 +51,7 @@ pub struct Report {
     /// What must not have been; the first one ends the world.
     pub violations: Vec<Violation>,
     /// How its calls ended.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<Verdict>,
     /// What was exercised.
     pub coverage: Coverage,
     /// How long it lasted, in its own time.

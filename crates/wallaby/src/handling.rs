@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::detach::detach;
 use wallaby_proto::endpoint::{
-    Author, CallKey, Endpoint as Proto, Handler as Request, How, InBody, Lane, NewDelegation,
-    Offer, Offered, OutBody, Permit, RequestKey, Returned,
+    Author, CallKey, Endpoint as Proto, HandledRequest, How, InBody, Lane, NewDelegation, Offer,
+    Offered, OutBody, Permit, RequestKey, Returned,
 };
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
@@ -882,7 +882,9 @@ impl Handling {
     pub(crate) fn shorten_deadline(&self, left: Duration) {
         let deadline = self.endpoint.enter(|core| {
             core.endpoint.shorten_deadline(self.key, left);
-            core.endpoint.request(self.key).map(Request::deadline)
+            core.endpoint
+                .request(self.key)
+                .map(HandledRequest::deadline)
         });
         if let Some(deadline) = deadline {
             self.lock().deadline = self.endpoint.moment(deadline);

@@ -4,7 +4,7 @@ use super::Endpoint;
 use super::calls::CallOptions;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
-use super::requests::{Author, Handler};
+use super::requests::{Author, HandledRequest};
 use crate::error::{CodecError, Failure};
 use crate::wire::Budgets;
 
@@ -38,7 +38,11 @@ impl<P: Probe> Endpoint<P> {
         own: &CallOptions,
     ) -> Result<CallOptions, Failure> {
         let mut options = own.clone();
-        if let Some(inherited) = self.handlers.get(request).and_then(Handler::metadata) {
+        if let Some(inherited) = self
+            .handlers
+            .get(request)
+            .and_then(HandledRequest::metadata)
+        {
             options.metadata = inherited.clone();
             let all = options.metadata.insert_all(&own.metadata);
             all.map_err(|error| CodecError::new("metadata", error.to_string()))?;
@@ -103,7 +107,7 @@ impl<P: Probe> Endpoint<P> {
     }
 }
 
-impl Handler {
+impl HandledRequest {
     fn share_for_call(&mut self) -> Option<Budgets> {
         let allowance = self.server.allowance_mut()?;
         let initial = u32::from(allowance.spend_request().is_ok());

@@ -1,7 +1,7 @@
 //! The table of requests that are handled or wait for it, by their keys.
 
 use super::event::{Lane, RequestKey};
-use super::requests::{Handler, Stage};
+use super::requests::{HandledRequest, Stage};
 
 /// Requests that are handled.
 #[derive(Debug, Default)]
@@ -17,12 +17,12 @@ struct Slot {
     waiting: [u32; 2],
     /// An answer of it has waited for a way in vain: no other holds it up.
     unrouted: bool,
-    handler: Option<Box<Handler>>,
+    handler: Option<Box<HandledRequest>>,
 }
 
 impl Handlers {
     /// A place for one: its key.
-    pub(super) fn add(&mut self, mut handler: Box<Handler>) -> RequestKey {
+    pub(super) fn add(&mut self, mut handler: Box<HandledRequest>) -> RequestKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
@@ -45,20 +45,20 @@ impl Handlers {
         (slot.generation == key.generation).then_some(slot)
     }
 
-    pub(super) fn get(&self, key: RequestKey) -> Option<&Handler> {
+    pub(super) fn get(&self, key: RequestKey) -> Option<&HandledRequest> {
         self.slot(key)?.handler.as_deref()
     }
 
-    pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut Handler> {
+    pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut HandledRequest> {
         self.slot_mut(key)?.handler.as_deref_mut()
     }
 
     /// It is put back, or its key released, soon.
-    pub(super) fn take(&mut self, key: RequestKey) -> Option<Box<Handler>> {
+    pub(super) fn take(&mut self, key: RequestKey) -> Option<Box<HandledRequest>> {
         self.slot_mut(key)?.handler.take()
     }
 
-    pub(super) fn put(&mut self, key: RequestKey, handler: Box<Handler>) {
+    pub(super) fn put(&mut self, key: RequestKey, handler: Box<HandledRequest>) {
         if let Some(slot) = self.slot_mut(key) {
             slot.handler = Some(handler);
         }
@@ -112,7 +112,7 @@ impl Handlers {
     }
 
     /// One has waited for a way in vain.
-    pub(super) fn note_wayless(&mut self, key: RequestKey) {
+    pub(super) fn note_unrouted(&mut self, key: RequestKey) {
         if let Some(slot) = self.slot_mut(key) {
             slot.unrouted = true;
         }

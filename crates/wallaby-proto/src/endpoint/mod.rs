@@ -167,8 +167,8 @@ pub use self::metrics::Metrics;
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
 pub use self::requests::{
-    AcceptedDelegation, Author, DelegateOptions, Handler, How, NewDelegation, Offer, Offered,
-    Outline, Returned,
+    AcceptedDelegation, Author, DelegateOptions, HandledRequest, How, NewDelegation, Offer,
+    Offered, Outline, Returned,
 };
 pub use self::resending::Resend;
 pub use self::sockets::{SocketId, reaches};
@@ -661,7 +661,7 @@ impl<P: Probe> Endpoint<P> {
             self.note_written();
             self.tell_farewells();
             self.tell_space_late();
-            self.give_up_wayless();
+            self.give_up_unrouted();
             self.records.handle_timeout(now);
             self.look_at_calls();
         }

@@ -2,7 +2,7 @@
 
 use super::event::{Output, RequestKey};
 use super::probe::{Note, Probe};
-use super::requests::{Handler, Stage, age, too_late};
+use super::requests::{HandledRequest, Stage, age, too_late};
 use super::{Alarm, Endpoint};
 use crate::detach::detach;
 use crate::executor::{Load, Owner};
@@ -80,7 +80,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request for which there is no place waits, or is refused.
     #[cold]
     #[inline(never)]
-    pub(super) fn wait_for_place(&mut self, mut handler: Box<Handler>) {
+    pub(super) fn wait_for_place(&mut self, mut handler: Box<HandledRequest>) {
         let owner = handler.owner();
         if !self.makes_room(owner) {
             self.metrics.requests_refused += 1;
@@ -211,7 +211,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request that waits for its turn has ended.
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_line(&mut self, handler: &Handler) {
+    pub(super) fn leave_line(&mut self, handler: &HandledRequest) {
         let Stage::Queued(turn) = handler.stage else {
             return;
         };
@@ -219,14 +219,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request has left the queue: its sender may send as much again.
-    fn grant_owed(&mut self, handler: &mut Handler) {
+    fn grant_owed(&mut self, handler: &mut HandledRequest) {
         if let Some(payload) = handler.owed.take() {
             self.grant_request(handler.from, payload);
         }
     }
 
     /// A request waits, for its turn or put aside: an abort and its deadline find it, and its connection is needed.
-    pub(super) fn list(&mut self, key: RequestKey, handler: &Handler) {
+    pub(super) fn list(&mut self, key: RequestKey, handler: &HandledRequest) {
         if let Some(ticket) = handler.ticket {
             self.tickets.insert(ticket, key);
         }
@@ -238,7 +238,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// It does not wait any more.
-    pub(super) fn unlist(&mut self, key: RequestKey, handler: &Handler) {
+    pub(super) fn unlist(&mut self, key: RequestKey, handler: &HandledRequest) {
         if let Some(ticket) = handler.ticket {
             self.tickets.remove(&ticket);
         }

@@ -341,10 +341,10 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Answers that have waited for too long.
-    pub(super) fn give_up_wayless(&mut self) {
+    pub(super) fn give_up_unrouted(&mut self) {
         while let Some(parcel) = self.unrouted.expired(self.now) {
             if let Some((request, _)) = parcel.of {
-                self.handlers.note_wayless(request);
+                self.handlers.note_unrouted(request);
             }
             self.drop_answer(parcel);
         }

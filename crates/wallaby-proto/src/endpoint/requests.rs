@@ -60,7 +60,7 @@ struct TimedOptions {
 
 /// One request that is handled.
 #[derive(Debug)]
-pub struct Handler {
+pub struct HandledRequest {
     pub(super) server: Server<Destination>,
     /// What records call it; `None` if it was refused.
     pub(super) ticket: Option<Ticket>,
@@ -144,7 +144,7 @@ pub(super) enum Stage {
     Resumed,
 }
 
-impl Handler {
+impl HandledRequest {
     /// The call that it belongs to.
     pub fn call(&self) -> CallId {
         self.server.call()
@@ -374,9 +374,9 @@ impl<P: Probe> Endpoint<P> {
         payload: Bytes,
         ticket: Option<Ticket>,
         served: usize,
-    ) -> Box<Handler> {
+    ) -> Box<HandledRequest> {
         let time = request.time(DEFAULT_DEADLINE);
-        Box::new(Handler {
+        Box::new(HandledRequest {
             server: Server::bounded(request, self.config.max_budgets.as_ref()),
             ticket,
             from,
@@ -575,8 +575,9 @@ impl<P: Probe> Endpoint<P> {
     /// [`returned`](Self::returned), or puts it aside again.
     pub fn resume(&mut self, key: RequestKey) -> bool {
         let handler = self.handlers.get_mut(key);
-        let goes_on =
-            |handler: &&mut Handler| handler.stage == Stage::Aside && handler.stopping.is_none();
+        let goes_on = |handler: &&mut HandledRequest| {
+            handler.stage == Stage::Aside && handler.stopping.is_none()
+        };
         let Some(handler) = handler.filter(goes_on) else {
             return false;
         };
@@ -595,7 +596,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request that is handled, or waits for it.
-    pub fn request(&self, key: RequestKey) -> Option<&Handler> {
+    pub fn request(&self, key: RequestKey) -> Option<&HandledRequest> {
         self.handlers.get(key)
     }
 
@@ -604,7 +605,10 @@ impl<P: Probe> Endpoint<P> {
         self.method_called(self.handlers.get(key)?)
     }
 
-    fn method_called<'a>(&'a self, handler: &'a Handler) -> Option<&'a Arc<MethodDefinition>> {
+    fn method_called<'a>(
+        &'a self,
+        handler: &'a HandledRequest,
+    ) -> Option<&'a Arc<MethodDefinition>> {
         let served = || Some(&self.served.get(handler.served)?.definition);
         handler.named.as_ref().or_else(served)
     }
@@ -663,7 +667,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request has ended: its key means nothing any more.
-    fn release_key(&mut self, handler: &Handler) {
+    fn release_key(&mut self, handler: &HandledRequest) {
         let Some(key) = handler.key else { return };
         if let Some(body) = handler.body.filter(|_| handler.began.is_none()) {
             self.drop_body(body);
@@ -736,7 +740,7 @@ pub(super) fn too_late() -> Status {
 }
 
 /// How old the call was when the request came, as far as hosts know.
-pub(super) fn age(handler: &Handler) -> Duration {
+pub(super) fn age(handler: &HandledRequest) -> Duration {
     let options = handler.options.as_ref();
     options.and_then(|options| options.age).unwrap_or_default()
 }

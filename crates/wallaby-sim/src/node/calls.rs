@@ -15,7 +15,7 @@ use super::{Node, address};
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
-use crate::oracle::{Outcome, Rule};
+use crate::oracle::{Rule, Verdict};
 use crate::plan::NodePlan;
 use crate::queue::Timer;
 use crate::workload;
@@ -27,7 +27,7 @@ pub(super) struct Call {
     /// Which of the plan's.
     index: usize,
     /// How it ended, as the application learnt, and when.
-    outcome: Option<Outcome>,
+    outcome: Option<Verdict>,
     ended: Duration,
     /// The application takes its answers a while after they came, and is about to.
     taking: bool,
@@ -208,14 +208,14 @@ impl Node {
                 );
             }
             (Broken::UnknownFails, Message::Pong(pong)) if pong.progress.is_none() => {
-                return self.settle(key, Outcome::Failed, context);
+                return self.settle(key, Verdict::Failed, context);
             }
             _ => false,
         };
         if counted {
             let (id, statuses) = (call.id, call.counts.statuses);
             context.oracle.is_complete(now, id, true);
-            self.settle(key, Outcome::Complete { statuses }, context);
+            self.settle(key, Verdict::Complete { statuses }, context);
         }
     }
 
@@ -278,23 +278,23 @@ impl Node {
         key: CallKey,
         outcome: endpoint::Outcome,
         context: &mut Context<'_>,
-    ) -> Outcome {
+    ) -> Verdict {
         let id = self.endpoint.call_id(key);
         let (now, plan) = (context.now(), context.plan);
         let failure = match outcome {
             endpoint::Outcome::Complete { statuses } => {
                 context.oracle.is_complete(now, id, true);
                 let statuses = statuses > 0;
-                return Outcome::Complete { statuses };
+                return Verdict::Complete { statuses };
             }
             endpoint::Outcome::Failed(failure) => *failure,
         };
         note!(context, self.index, "{failure}");
         let hanging = self.hanging(context);
         match failure {
-            Failure::Aborted { .. } | Failure::FailedFast => return Outcome::Aborted,
-            Failure::Closed => return Outcome::InitiatorGone,
-            Failure::Deadline { .. } => return Outcome::Deadline,
+            Failure::Aborted { .. } | Failure::FailedFast => return Verdict::Aborted,
+            Failure::Closed => return Verdict::InitiatorGone,
+            Failure::Deadline { .. } => return Verdict::Deadline,
             Failure::Lost(mut failure) => {
                 if context.is(Broken::NothingSent) {
                     failure.executed = Executed::NothingSent;
@@ -311,36 +311,36 @@ impl Node {
                 context.hit(Point::FailureUndelivered);
                 context.oracle.not_sent(now, (id, request), hanging, plan);
             }
-            Failure::TooLarge { .. } => return Outcome::TooLarge,
+            Failure::TooLarge { .. } => return Verdict::TooLarge,
             Failure::Violation(_) | Failure::Diverged(_)
                 if context.oracle.reruns.may_differ(id) => {}
             Failure::Attempts(_) => {}
             other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
         }
-        Outcome::Failed
+        Verdict::Failed
     }
 
     /// The application learns how a call ended.
-    fn settle(&mut self, key: CallKey, outcome: Outcome, context: &mut Context<'_>) {
+    fn settle(&mut self, key: CallKey, outcome: Verdict, context: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
         (call.outcome, call.ended) = (Some(outcome), context.now());
         let id = call.id;
         context.hit(match outcome {
-            Outcome::Complete { statuses: false } => Point::OutcomeComplete,
-            Outcome::Complete { statuses: true } => Point::OutcomeStatuses,
-            Outcome::Failed => Point::OutcomeFailed,
-            Outcome::Aborted => Point::OutcomeAborted,
-            Outcome::Deadline => Point::OutcomeDeadline,
-            Outcome::TooLarge => Point::OutcomeTooLarge,
-            Outcome::InitiatorGone => Point::OutcomeInitiatorGone,
+            Verdict::Complete { statuses: false } => Point::OutcomeComplete,
+            Verdict::Complete { statuses: true } => Point::OutcomeStatuses,
+            Verdict::Failed => Point::OutcomeFailed,
+            Verdict::Aborted => Point::OutcomeAborted,
+            Verdict::Deadline => Point::OutcomeDeadline,
+            Verdict::TooLarge => Point::OutcomeTooLarge,
+            Verdict::InitiatorGone => Point::OutcomeInitiatorGone,
         });
         note!(context, self.index, "{id} ended: {outcome:?}");
         let now = context.now();
-        if !matches!(outcome, Outcome::Complete { .. }) {
+        if !matches!(outcome, Verdict::Complete { .. }) {
             let judged = (context.plan, &mut context.coverage);
-            let failed = outcome == Outcome::Failed;
+            let failed = outcome == Verdict::Failed;
             context.oracle.judge_detection(now, id, judged, failed);
         }
         context.oracle.ended(now, id, outcome);
@@ -374,12 +374,12 @@ impl Node {
                 context.oracle.is_complete(now, id, false);
             }
             if let Some(call) = call.filter(|_| context.is(Broken::OutcomeChanges))
-                && matches!(call.outcome, Some(Outcome::Failed | Outcome::Aborted))
+                && matches!(call.outcome, Some(Verdict::Failed | Verdict::Aborted))
                 && call.counts.are_even(false)
             {
                 context
                     .oracle
-                    .ended(now, id, Outcome::Complete { statuses: false });
+                    .ended(now, id, Verdict::Complete { statuses: false });
             }
         }
         // Where a small table has forgotten a request, others have to be found that came of it.

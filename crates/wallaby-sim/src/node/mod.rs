@@ -334,7 +334,7 @@ impl Node {
         let mut found = Vec::new();
         for (size, what) in [
             (sizes.calls.max(self.calls.len()), "calls"),
-            (sizes.unrouted, "answers without a way"),
+            (sizes.unrouted, "answers without a route"),
             (sizes.requests.max(self.jobs.len()), "requests"),
         ] {
             if size > 0 {

@@ -1,6 +1,6 @@
 //! What comes of it where one thing alone goes wrong.
 
-use wallaby_sim::{Kind, Options, Outcome, Point, Summary};
+use wallaby_sim::{Kind, Options, Point, Summary, Verdict};
 
 /// Worlds of each kind.
 const WORLDS: u64 = 100;
@@ -23,18 +23,18 @@ fn check(kind: Kind, reached: &[Point]) -> Summary {
 
 /// No call of theirs ends otherwise than complete or so.
 #[track_caller]
-fn check_outcomes(summary: &Summary, besides: &[Outcome]) {
+fn check_outcomes(summary: &Summary, besides: &[Verdict]) {
     let mut complete = 0;
     for (outcome, calls) in &summary.outcomes {
         match outcome {
-            Outcome::Complete { .. } => complete += calls,
+            Verdict::Complete { .. } => complete += calls,
             other => assert!(besides.contains(other), "{summary}"),
         }
     }
     assert!(complete > 0, "{summary}");
 }
 
-fn calls(summary: &Summary, outcome: Outcome) -> u64 {
+fn calls(summary: &Summary, outcome: Verdict) -> u64 {
     summary.outcomes.get(&outcome).copied().unwrap_or(0)
 }
 
@@ -42,13 +42,13 @@ fn calls(summary: &Summary, outcome: Outcome) -> u64 {
 fn no_call_fails_while_nothing_goes_wrong() {
     let reached = [Point::Ping, Point::Announced, Point::ConnectionParts];
     let summary = check(Kind::Calm, &reached);
-    check_outcomes(&summary, &[Outcome::TooLarge]);
+    check_outcomes(&summary, &[Verdict::TooLarge]);
 }
 
 #[test]
 fn lost_pings_pongs_and_ends_fail_no_call() {
     let summary = check(Kind::LostWords, &[Point::FaultWordLost, Point::PongFacts]);
-    check_outcomes(&summary, &[Outcome::TooLarge]);
+    check_outcomes(&summary, &[Verdict::TooLarge]);
 }
 
 #[test]
@@ -59,58 +59,58 @@ fn datagrams_that_overtake_each_other_and_come_twice_fail_no_call() {
         Point::RequestDuplicate,
     ];
     let summary = check(Kind::Datagrams, &reached);
-    check_outcomes(&summary, &[Outcome::TooLarge]);
+    check_outcomes(&summary, &[Verdict::TooLarge]);
 }
 
 #[test]
 fn calls_end_when_servers_crash() {
     let summary = check(Kind::Crashes, &[Point::FailureSilent]);
-    check_outcomes(&summary, &[Outcome::TooLarge, Outcome::Failed]);
+    check_outcomes(&summary, &[Verdict::TooLarge, Verdict::Failed]);
 }
 
 #[test]
 fn calls_end_when_servers_crash_and_come_back() {
     let summary = check(Kind::Restarts, &[Point::FaultRestart, Point::FailureSilent]);
-    check_outcomes(&summary, &[Outcome::TooLarge, Outcome::Failed]);
+    check_outcomes(&summary, &[Verdict::TooLarge, Verdict::Failed]);
 }
 
 #[test]
 fn answers_lost_with_their_connection_are_sent_again() {
     let summary = check(Kind::Cuts, &[Point::FaultCut, Point::ResponseResent]);
-    check_outcomes(&summary, &[Outcome::TooLarge, Outcome::Failed]);
+    check_outcomes(&summary, &[Verdict::TooLarge, Verdict::Failed]);
 }
 
 #[test]
 fn cut_connections_and_crashes_together() {
     let reached = [Point::FaultCut, Point::FaultProcessCrash];
     let summary = check(Kind::CutsAndCrashes, &reached);
-    check_outcomes(&summary, &[Outcome::TooLarge, Outcome::Failed]);
+    check_outcomes(&summary, &[Verdict::TooLarge, Verdict::Failed]);
 }
 
 #[test]
 fn a_paused_initiator_fails_no_call() {
     let summary = check(Kind::Pauses, &[Point::FaultStall]);
-    check_outcomes(&summary, &[Outcome::TooLarge]);
+    check_outcomes(&summary, &[Verdict::TooLarge]);
 }
 
 #[test]
 fn aborted_calls_become_quiet() {
     let summary = check(Kind::Aborts, &[Point::StopAborted]);
-    check_outcomes(&summary, &[Outcome::Aborted]);
+    check_outcomes(&summary, &[Verdict::Aborted]);
     let quiet = summary.coverage.count(Point::WindingQuiet);
-    assert_eq!(quiet, calls(&summary, Outcome::Aborted), "{summary}");
+    assert_eq!(quiet, calls(&summary, Verdict::Aborted), "{summary}");
 }
 
 #[test]
 fn aborts_and_crashes_together() {
     let summary = check(Kind::AbortsAndCrashes, &[Point::FaultRestart]);
-    check_outcomes(&summary, &[Outcome::Aborted, Outcome::Failed]);
+    check_outcomes(&summary, &[Verdict::Aborted, Verdict::Failed]);
 }
 
 #[test]
 fn servers_stop_when_the_initiator_is_dead() {
     let summary = check(Kind::DeadInitiators, &[Point::StopSilent]);
-    let besides = [Outcome::TooLarge, Outcome::InitiatorGone];
+    let besides = [Verdict::TooLarge, Verdict::InitiatorGone];
     check_outcomes(&summary, &besides);
 }
 
@@ -119,8 +119,8 @@ fn servers_stop_when_the_initiator_is_dead() {
 #[test]
 fn a_manifest_that_was_carried_is_told_with_the_end_that_was_lost() {
     let summary = check(Kind::LostEnd, &[Point::PongManifest, Point::FaultCut]);
-    check_outcomes(&summary, &[Outcome::Failed]);
-    let complete = calls(&summary, Outcome::Complete { statuses: false });
+    check_outcomes(&summary, &[Verdict::Failed]);
+    let complete = calls(&summary, Verdict::Complete { statuses: false });
     // Of its two calls one has no need of that. Who is not told that its connection was cut has nothing to tell.
     let worlds = summary.faults["machine crash"];
     assert_eq!(

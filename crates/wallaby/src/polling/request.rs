@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    Author, CallKey, CallOptions, DelegateOptions, Endpoint as Core, Handler, How, NewDelegation,
-    RequestKey,
+    Author, CallKey, CallOptions, DelegateOptions, Endpoint as Core, HandledRequest, How,
+    NewDelegation, RequestKey,
 };
 use wallaby_proto::wire::{Budgets, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
@@ -52,7 +52,7 @@ impl<'a> RawRequest<'a> {
         }
     }
 
-    fn handler(&self) -> &Handler {
+    fn handler(&self) -> &HandledRequest {
         let handler = self.core.request(self.key);
         handler.expect("it is there until the request is consumed")
     }

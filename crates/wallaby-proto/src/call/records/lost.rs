@@ -51,7 +51,9 @@ impl LostSessions {
     fn has_handed(&self, record: &Record) -> bool {
         let ended = |session: &SessionNumber| self.sought.contains_key(session);
         !record.direct && ended(&record.session)
-            || record.outputs.any_onward(|output| ended(&output.session))
+            || record
+                .outputs
+                .any_delegated(|output| ended(&output.session))
     }
 
     fn has_lost(&self, output: &OutputMark) -> bool {

@@ -309,7 +309,7 @@ impl Outputs {
     }
 
     /// Whether one of the last requests that were handed on went out like that.
-    pub(super) fn any_onward(&self, is_it: impl Fn(&OutputMark) -> bool) -> bool {
+    pub(super) fn any_delegated(&self, is_it: impl Fn(&OutputMark) -> bool) -> bool {
         self.delegated().any(is_it)
     }
 

@@ -37,7 +37,7 @@ const MOST_HOPS: usize = 64;
 /// Sessions of one initiator that are told apart. The last of them is shared by all sessions beyond that.
 const MAX_SESSIONS: usize = 16;
 
-/// One life of an initiator.
+/// One incarnation of an initiator.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) node: NodeId,

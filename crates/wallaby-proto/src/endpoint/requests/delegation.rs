@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::verbs::{HandlerMessage, note_refused};
-use super::{Author, Destination, Handler, LONGEST, TimedOptions};
+use super::{Author, Destination, HandledRequest, LONGEST, TimedOptions};
 use crate::connection::MethodDefinition;
 use crate::endpoint::Endpoint;
 use crate::endpoint::bodies::OutBody;
@@ -119,14 +119,14 @@ pub struct AcceptedDelegation {
 impl Destination {
     /// What is handed on by a request with a durable id has one that follows from it, unless it has a name already.
     #[inline]
-    pub(super) fn inherit_name(&mut self, handler: &mut Handler) {
+    pub(super) fn inherit_name(&mut self, handler: &mut HandledRequest) {
         if handler.durable().is_some() {
             self.set_name(handler);
         }
     }
 
     #[cold]
-    fn set_name(&mut self, handler: &mut Handler) {
+    fn set_name(&mut self, handler: &mut HandledRequest) {
         let own = self.own.get_or_insert_default();
         if own.durable.is_none() {
             own.durable = handler.name_next(Author::Handler);
@@ -183,7 +183,7 @@ impl<P: Probe> Endpoint<P> {
         request: RequestKey,
         delegation: NewDelegation,
     ) -> Result<Option<OutBody>, SendError> {
-        let hold = |endpoint: &mut Self, handler: &mut Handler, sending| {
+        let hold = |endpoint: &mut Self, handler: &mut HandledRequest, sending| {
             endpoint.send_more(handler, sending)
         };
         let ((), body) = self.hand_on(request, delegation, How::More, hold)?;
@@ -202,7 +202,7 @@ impl<P: Probe> Endpoint<P> {
         delegation: NewDelegation,
         how: How,
     ) -> Result<AcceptedDelegation, SendError> {
-        let send = |endpoint: &mut Self, handler: &mut Handler, sending| {
+        let send = |endpoint: &mut Self, handler: &mut HandledRequest, sending| {
             match how {
                 How::Last => endpoint.send_last(handler, sending)?,
                 How::More => {
@@ -221,7 +221,7 @@ impl<P: Probe> Endpoint<P> {
         request: RequestKey,
         mut delegation: NewDelegation,
         how: How,
-        send: impl FnOnce(&mut Self, &mut Handler, HandlerMessage) -> Result<T, SendError>,
+        send: impl FnOnce(&mut Self, &mut HandledRequest, HandlerMessage) -> Result<T, SendError>,
     ) -> Result<(T, Option<OutBody>), SendError> {
         let handler = self.handlers.get_mut(request);
         let handler = handler.ok_or_else(|| SendError::Ended("it is over".into()))?;
@@ -296,7 +296,7 @@ impl<P: Probe> Endpoint<P> {
     /// Whether anything may go to this server.
     pub(super) fn check_delegation(
         &mut self,
-        handler: &Handler,
+        handler: &HandledRequest,
         server: &Address,
     ) -> Result<(), SendError> {
         if !self.config.dial_policy.permits(server) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Destination, Handler, Returned, age};
+use super::{Destination, HandledRequest, Returned, age};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
@@ -224,7 +224,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a message may wait, if it must, or would leave at once, as far as can be told. If not, [`Output::Space`] tells when it
     /// may.
-    fn has_room_for(&mut self, handler: &Handler, message: Outline<'_>) -> bool {
+    fn has_room_for(&mut self, handler: &HandledRequest, message: Outline<'_>) -> bool {
         let call = handler.server.call();
         let has_room = match message.server {
             None if call.initiator == self.node => self.takes_own(call.sequence),
@@ -237,7 +237,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a message would leave at once, as far as can be told.
-    fn leaves_now(&mut self, handler: &Handler, message: Outline<'_>) -> bool {
+    fn leaves_now(&mut self, handler: &HandledRequest, message: Outline<'_>) -> bool {
         let call = handler.server.call();
         match message.server {
             None if call.initiator == self.node => self.takes_own(call.sequence),
@@ -257,7 +257,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether an answer of this request would leave at once.
-    fn takes_answer(&mut self, handler: &Handler) -> bool {
+    fn takes_answer(&mut self, handler: &HandledRequest) -> bool {
         let call = handler.server.call();
         let route = self.route_of(handler);
         let peer = route.and_then(|id| self.conns.get(id));
@@ -334,7 +334,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn with<T>(
         &mut self,
         key: RequestKey,
-        send: impl FnOnce(&mut Self, &mut Handler) -> Result<T, SendError>,
+        send: impl FnOnce(&mut Self, &mut HandledRequest) -> Result<T, SendError>,
     ) -> Result<T, SendError> {
         let Some(mut handler) = self.handlers.take(key) else {
             return Err(SendError::Ended("it is over".into()));
@@ -347,7 +347,7 @@ impl<P: Probe> Endpoint<P> {
     /// A message after which more may follow.
     pub(super) fn send_more(
         &mut self,
-        handler: &mut Handler,
+        handler: &mut HandledRequest,
         sending: HandlerMessage,
     ) -> Result<(), SendError> {
         self.check(handler, &sending)
@@ -374,7 +374,7 @@ impl<P: Probe> Endpoint<P> {
     /// The last message.
     pub(super) fn send_last(
         &mut self,
-        handler: &mut Handler,
+        handler: &mut HandledRequest,
         sending: HandlerMessage,
     ) -> Result<(), SendError> {
         self.check(handler, &sending)
@@ -399,14 +399,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The message held back leaves now.
-    pub(super) fn flush_held(&mut self, handler: &mut Handler) {
+    pub(super) fn flush_held(&mut self, handler: &mut HandledRequest) {
         if let Some(released) = handler.server.flush() {
             self.leave_one(handler, released);
         }
     }
 
     /// How long an answer to the initiator may be: less if only datagrams lead there.
-    fn longest_answer(&self, handler: &Handler) -> u64 {
+    fn longest_answer(&self, handler: &HandledRequest) -> u64 {
         let most = self.config.limits.message;
         match &handler.reply_to {
             ReplyTo::Peer if self.is_session(handler.from) => most.min(MAX_MESSAGE as u64),
@@ -439,7 +439,11 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    fn check(&mut self, handler: &Handler, sending: &HandlerMessage) -> Result<(), SendError> {
+    fn check(
+        &mut self,
+        handler: &HandledRequest,
+        sending: &HandlerMessage,
+    ) -> Result<(), SendError> {
         if sending.is_always() {
             return check_open(handler);
         }
@@ -453,7 +457,7 @@ impl<P: Probe> Endpoint<P> {
 
     fn check_may(
         &mut self,
-        handler: &Handler,
+        handler: &HandledRequest,
         server: Option<&Address>,
         payload: usize,
     ) -> Result<(), SendError> {
@@ -468,7 +472,7 @@ impl<P: Probe> Endpoint<P> {
 
     pub(super) fn check_size(
         &mut self,
-        handler: &Handler,
+        handler: &HandledRequest,
         server: Option<&Address>,
         payload: usize,
     ) -> Result<(), SendError> {
@@ -493,7 +497,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether an answer of this request may take so much of the room for those that wait.
     #[cold]
-    fn may_have(&mut self, handler: &Handler, cost: usize) -> bool {
+    fn may_have(&mut self, handler: &HandledRequest, cost: usize) -> bool {
         let initiator = handler.server.call().initiator;
         let route = self.route_of(handler).unwrap_or(handler.from);
         let share = self.answers_waiting.name(route.session(), initiator);
@@ -502,7 +506,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).
     #[cold]
-    fn exhaust(&mut self, handler: &mut Handler, exhausted: Exhausted) -> SendError {
+    fn exhaust(&mut self, handler: &mut HandledRequest, exhausted: Exhausted) -> SendError {
         let record = self.record(handler);
         self.metrics.budgets_exhausted += 1;
         self.metrics.statuses_sent += 1;
@@ -514,7 +518,10 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The handler lets its request end.
-    pub(in crate::endpoint) fn finish(&mut self, mut handler: Box<Handler>) -> Option<Box<Status>> {
+    pub(in crate::endpoint) fn finish(
+        &mut self,
+        mut handler: Box<HandledRequest>,
+    ) -> Option<Box<Status>> {
         let status = match handler.server.has_ended() {
             true => None,
             false => self.finish_open(&mut handler),
@@ -523,7 +530,7 @@ impl<P: Probe> Endpoint<P> {
         status
     }
 
-    fn finish_open(&mut self, handler: &mut Handler) -> Option<Box<Status>> {
+    fn finish_open(&mut self, handler: &mut HandledRequest) -> Option<Box<Status>> {
         let record = self.record(handler);
         if let Some(refused) = handler.refused.take() {
             self.metrics.statuses_sent += 1;
@@ -555,7 +562,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline(never)]
     pub(in crate::endpoint) fn end_with(
         &mut self,
-        mut handler: Box<Handler>,
+        mut handler: Box<HandledRequest>,
         status: &Status,
     ) -> Returned {
         let mut returned = Returned::Heard;
@@ -582,19 +589,19 @@ impl<P: Probe> Endpoint<P> {
 
     // How it leaves.
 
-    fn leave(&mut self, handler: &Handler, released: LastMessages<Destination>) {
+    fn leave(&mut self, handler: &HandledRequest, released: LastMessages<Destination>) {
         if let Some(before) = released.before {
             self.leave_as(handler, *before, false);
         }
         self.leave_as(handler, released.last, true);
     }
 
-    fn leave_one(&mut self, handler: &Handler, outbound: Outbound<Destination>) {
+    fn leave_one(&mut self, handler: &HandledRequest, outbound: Outbound<Destination>) {
         self.leave_as(handler, outbound, handler.server.has_ended());
     }
 
     /// A message leaves; whether it is the last one.
-    fn leave_as(&mut self, handler: &Handler, outbound: Outbound<Destination>, last: bool) {
+    fn leave_as(&mut self, handler: &HandledRequest, outbound: Outbound<Destination>, last: bool) {
         let seen = match &outbound {
             Outbound::Response(response) => Seen::Response(response),
             Outbound::End(end) => Seen::End(end),
@@ -641,14 +648,14 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The open connection by which answers of a request go straight to its initiator.
-    fn route_of(&mut self, handler: &Handler) -> Option<ConnId> {
+    fn route_of(&mut self, handler: &HandledRequest) -> Option<ConnId> {
         let initiator = handler.server.call().initiator;
         self.route_back(initiator, handler.from, |core| {
             core.initiator_address(&handler.reply_to, handler.from)
         })
     }
 
-    fn send_answer(&mut self, handler: &Handler, mut message: Message, small: bool) {
+    fn send_answer(&mut self, handler: &HandledRequest, mut message: Message, small: bool) {
         let initiator = handler.server.call().initiator;
         if initiator == self.node {
             let output = output(handler.from, 0);
@@ -719,7 +726,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn send_delegated(&mut self, handler: &Handler, delegated: Delegated<Destination>) {
+    fn send_delegated(&mut self, handler: &HandledRequest, delegated: Delegated<Destination>) {
         let known = self.conn_at(&delegated.to.server);
         let node = known.and_then(|id| self.conns.get(id)?.node());
         let child = Child {
@@ -788,7 +795,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Where servers further on send their answers.
-    fn delegated_reply_to(&self, handler: &Handler) -> ReplyTo {
+    fn delegated_reply_to(&self, handler: &HandledRequest) -> ReplyTo {
         match &handler.reply_to {
             ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
                 Some(address) => ReplyTo::At(address),
@@ -878,7 +885,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What a traced hop reports of itself when it ends.
-    fn record(&self, handler: &Handler) -> Option<TraceRecord> {
+    fn record(&self, handler: &HandledRequest) -> Option<TraceRecord> {
         handler
             .server
             .is_traced()
@@ -887,7 +894,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Who handles a request, for an initiator that did not send it itself.
     #[cold]
-    pub(in crate::endpoint) fn handled_by(&self, handler: &Handler) -> HandledBy {
+    pub(in crate::endpoint) fn handled_by(&self, handler: &HandledRequest) -> HandledBy {
         let called = self.method_called(handler);
         let method = called.map(|called| Arc::clone(called.name()));
         HandledBy {
@@ -899,7 +906,7 @@ impl<P: Probe> Endpoint<P> {
 
     #[cold]
     #[inline(never)]
-    fn make_record(&self, handler: &Handler) -> TraceRecord {
+    fn make_record(&self, handler: &HandledRequest) -> TraceRecord {
         let called = self.method_called(handler);
         let began = handler.began.unwrap_or(self.raw);
         TraceRecord {
@@ -915,7 +922,7 @@ impl<P: Probe> Endpoint<P> {
 }
 
 /// Nothing is sent for a request that has ended, or is to.
-fn check_open(handler: &Handler) -> Result<(), SendError> {
+fn check_open(handler: &HandledRequest) -> Result<(), SendError> {
     if handler.server.has_ended() {
         let why = if handler.exhausted {
             "a budget was used up"
@@ -957,7 +964,7 @@ fn sent(message: &Message) -> ReleasedMessage {
 
 /// A message was refused: what the request ends with if its handler lets it end all the same.
 #[cold]
-pub(super) fn note_refused(handler: &mut Handler, error: &SendError, last: bool) {
+pub(super) fn note_refused(handler: &mut HandledRequest, error: &SendError, last: bool) {
     if last || matches!(error, SendError::TooDeep { .. }) {
         handler.refused = Some(Status::from(error.clone()));
     }

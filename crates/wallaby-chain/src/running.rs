@@ -76,7 +76,8 @@ impl Run {
     /// What is known here: the names of servers ([`Chains::servers`](crate::Chains::servers)) that the first link may have, and
     /// functions. If the chain is lost for the last time that it was made, it is [walked](crate::Chain::walk) from here, without
     /// what its links have come to already. Either it comes to its end so, or it is known which link breaks it
-    /// ([`Running::broken`]).
+    /// ([`Running::broken`]). Behind a link that hands its work on, or answers by a chain, it is not walked: the names under which
+    /// later links may have run are not known here.
     pub fn home(mut self, home: &Home) -> Self {
         self.home = Some(home.clone());
         self

@@ -76,6 +76,8 @@ pub struct Walk<T, C = Postcard> {
     steps: u64,
     /// How many links were called.
     links: u32,
+    /// Links have durable names, under which some of them may have been called before: one whose name is not known is not called.
+    named: bool,
     /// The latest link was not called, since its function is not here or may not run.
     unable: bool,
     types: PhantomData<fn() -> (T, C)>,
@@ -147,6 +149,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
             call: None,
             steps: 0,
             links: 0,
+            named: durable.is_some(),
             unable: false,
             types: PhantomData,
         }
@@ -298,6 +301,10 @@ impl<T, C: Codec<T>> Walk<T, C> {
         let resolved = engine.resolve(&to.server, &stack, place);
         let may_run = match resolved.and_then(|server| {
             stack.advance(&server);
+            if self.named && durable.is_none() {
+                let message = "what a link has handed on has led to names that are not known here";
+                return Err(Status::failed_precondition(message));
+            }
             engine.limits.check_levels(stack.levels.len())?;
             Ok(server)
         }) {
@@ -310,7 +317,9 @@ impl<T, C: Codec<T>> Walk<T, C> {
             Err(status) => Ok(Err(status)),
         };
         match answer {
-            Ok(Ok(answer)) => {
+            Ok(Ok((request, answer))) => {
+                // In the chain, names would follow from that of the request that has answered.
+                let durable = durable.filter(|_| request == RequestId::FIRST);
                 let what = What::Answered(Box::new(stack), answer);
                 self.waiting.push(Waiting { what, durable });
                 Ok(None)
@@ -327,13 +336,13 @@ impl<T, C: Codec<T>> Walk<T, C> {
         }
     }
 
-    /// What a link answers, or the status with which it ends.
+    /// What a link answers, and by which request, or the status with which it ends.
     async fn call(
         &mut self,
         to: &DelegatedRequest,
         (server, stack): (Address, &Stack),
         durable: Option<DurableId>,
-    ) -> Result<Result<Bytes, Status>, CallError> {
+    ) -> Result<Result<(RequestId, Bytes), Status>, CallError> {
         self.links = self.links.saturating_add(1);
         let mut client = self.caller.clone().at(server);
         if let Some(durable) = durable {
@@ -347,7 +356,9 @@ impl<T, C: Codec<T>> Walk<T, C> {
         let mut answer = None;
         while let Some(next) = call.next().await {
             match next {
-                Ok(next) if answer.is_none() => answer = Some(next.payload),
+                Ok(next) if answer.is_none() => {
+                    answer = Some((next.request, next.payload));
+                }
                 Ok(_) => return Ok(Err(answered_again(to.method.name()))),
                 Err(CallError::Status(status)) if !is_broken(&status) => return Ok(Err(status)),
                 Err(error) => return Err(error),

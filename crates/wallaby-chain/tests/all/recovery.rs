@@ -365,6 +365,34 @@ async fn a_chain_that_is_walked_at_last_may_come_to_its_end() {
     .await;
 }
 
+/// Later links have other names than the walk would give them: they would run twice.
+#[tokio::test]
+async fn a_chain_is_not_walked_behind_a_link_that_hands_its_work_on() {
+    patience(async {
+        let (b, c) = (Worker::new("b"), Worker::new("c"));
+        let (at_b, at_c) = (b.serve(Chains::new()).await, c.serve(Chains::new()).await);
+        let a = Worker::with(Inside {
+            backup: Some(at(&at_b)),
+            ..Inside::default()
+        });
+        let at_a = a.serve(Chains::new()).await;
+        let gone = Worker::new("gone").serve(Chains::new()).await;
+        gone.kill();
+        let client = Net::Tcp.client().await;
+        let chain = pipe(at(&at_a), &work::PASS, ("text".to_owned(),));
+        let chain = chain.then(at(&at_c), &work::ADD);
+        let chain = chain.then(at(&gone), &work::ADD);
+        let home = Chains::new().at_home();
+        let run = Run::new().retries(1).home(&home);
+        let mut running = chain.run(caller(&client), run).expect("small");
+        let error = running.answer().await.expect_err("nobody does it");
+        assert_eq!(error.server(), Some(&at(&gone)), "{error}");
+        assert_eq!((running.attempts(), running.broken()), (2, None));
+        assert_eq!([&a, &b, &c].map(Worker::begun), [1; 3]);
+    })
+    .await;
+}
+
 /// An exception is the chain's end, as an answer is.
 #[tokio::test]
 async fn a_chain_that_ends_by_an_exception_is_not_made_again() {

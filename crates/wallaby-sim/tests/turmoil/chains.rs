@@ -77,7 +77,7 @@ struct Plan {
     latency: (u64, u64),
     faults: Vec<(u64, Fault)>,
     abort: Option<u64>,
-    /// How often it may be made again.
+    /// How often it may be made again, before it is walked.
     retries: u32,
 }
 
@@ -120,7 +120,7 @@ impl Plan {
             latency: (low, low + random.between(0..=10)),
             faults: faults::random(hosts, random),
             abort: random.one_in(15).then(|| random.between(0..=600)),
-            retries: if random.one_in(2) { 3 } else { 0 },
+            retries: [0, 0, 1, 3][random.index(4)],
         }
     }
 
@@ -230,6 +230,8 @@ struct Log {
     /// How often each host has died.
     died: BTreeMap<usize, u32>,
     attempts: u32,
+    /// It was walked in vain, as a link could not be called.
+    broken: bool,
     /// Handlers that run, by their hosts.
     running: BTreeMap<usize, usize>,
     end: Option<Result<String, CallError>>,
@@ -245,6 +247,7 @@ pub(crate) struct Seen {
     composed: u64,
     despite_faults: u64,
     made_again: u64,
+    broken: u64,
     refused: u64,
     caught: u64,
     failed: u64,
@@ -258,6 +261,7 @@ impl Seen {
         self.composed += other.composed;
         self.despite_faults += other.despite_faults;
         self.made_again += other.made_again;
+        self.broken += other.broken;
         self.refused += other.refused;
         self.caught += other.caught;
         self.failed += other.failed;
@@ -265,7 +269,7 @@ impl Seen {
     }
 
     /// What should be seen at least once in many worlds.
-    pub(crate) fn least(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn least(&self) -> [(&'static str, u64); 10] {
         [
             ("a chain that comes to its end", self.complete),
             ("one that splits and merges", self.merged),
@@ -275,6 +279,7 @@ impl Seen {
                 self.despite_faults,
             ),
             ("one that was made again for that", self.made_again),
+            ("one whose broken link is named", self.broken),
             ("one whose exception its caller is told", self.refused),
             ("one whose exception is caught", self.caught),
             ("one that is lost", self.failed),
@@ -287,7 +292,8 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} chains complete ({} merged, {} composed, {} despite faults, {} of them made again), {} refused, {} caught, {} lost, {} given up",
+            "{} chains complete ({} merged, {} composed, {} despite faults, {} of them made again), \
+             {} refused, {} caught, {} lost ({} at a link that is known), {} given up",
             self.complete,
             self.merged,
             self.composed,
@@ -296,6 +302,7 @@ impl fmt::Display for Seen {
             self.refused,
             self.caught,
             self.failed,
+            self.broken,
             self.dropped
         )
     }
@@ -400,9 +407,11 @@ impl World {
                 log().attempts = 1;
                 return Ok::<_, ChainError>(chain.call(caller)?.await);
             }
-            let mut running = chain.run(caller, Run::new().retries(plan.retries))?;
+            let run = Run::new().retries(plan.retries);
+            let mut running = chain.run(caller, run.home(&functions().at_home()))?;
             let answer = running.answer().await;
-            log().attempts = running.attempts();
+            let mut log = log();
+            (log.attempts, log.broken) = (running.attempts(), running.broken().is_some());
             Ok(answer)
         };
         let abort = plan.abort.map(Duration::from_millis);
@@ -453,7 +462,10 @@ impl World {
         let (log, plan) = (self.log(), &self.plan);
         let mut seen = Seen::default();
         let mut wrong = |what: String| seen.violations.push(what);
-        let most = 1 + plan.retries;
+        let most = match plan.retries {
+            0 => 1,
+            retries => 1 + retries + 1, // at last it is walked
+        };
         for (tag, times) in log.executed.iter().filter(|(_, times)| **times > most) {
             wrong(format!("link {tag} was executed {times} times"));
         }
@@ -504,6 +516,7 @@ impl World {
                     wrong(format!("nothing was wrong, but: {error}"));
                 }
                 seen.failed += 1;
+                seen.broken += u64::from(log.broken);
             }
         }
         seen

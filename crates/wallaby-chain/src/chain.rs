@@ -13,6 +13,7 @@ use wallaby::{
 };
 
 use crate::code::{Code as Brought, Function};
+use crate::engine::name;
 use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack};
 use crate::state::State;
@@ -166,9 +167,11 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// # Errors
     ///
-    /// If the chain is too large to travel, or the first arguments cannot be encoded.
+    /// If the chain is too large to travel, the first arguments cannot be encoded, or the first link is at a server with a name
+    /// (`service://NAME`): only [`run`](Self::run) with a [home](Run::home) knows whom that stands for.
     pub fn call(self, caller: Caller) -> Result<Call<One<T>, Chained<C>>, ChainError> {
         let first = self.first(true)?;
+        first.check_server()?;
         let client = caller.at(first.server.clone());
         let client = client.continuation(first.continuation()?);
         Ok(client.call_target(Target::raw(first.method, first.payload)))
@@ -206,7 +209,8 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     /// Walks the chain from here, in place of having it run at its servers: each link is a call of its own by `caller`, and the
     /// functions run here, so `home` must have them. For who looks for what is wrong, and for chains whose servers know no chains.
     ///
-    /// The options of `caller` hold for each link. It is to have no durable id, which all links would have.
+    /// The options of `caller` hold for each link.
+    /// What servers have recorded of a chain that was run ([`Run::retries`]) is not asked for: all links run.
     ///
     /// ```
     /// # use wallaby::{Address, Endpoint};
@@ -234,7 +238,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// # Errors
     ///
-    /// If the first arguments cannot be encoded.
+    /// If the first arguments cannot be encoded, or `caller` has a durable id, which all links would have.
     pub fn walk(self, caller: Caller, home: &Home) -> Result<Walk<T, C>, ChainError> {
         let First {
             server,
@@ -243,6 +247,9 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
             stack,
         } = self.first(false)?;
         let first = (DelegatedRequest::new(server, method, payload), stack);
+        if caller.durable_id().is_some() {
+            return Err(ChainError::Durable);
+        }
         Ok(Walk::new(home.clone(), caller, first, None))
     }
 
@@ -300,6 +307,16 @@ pub(crate) struct First {
 }
 
 impl First {
+    /// Whether it can be sent there.
+    pub(crate) fn check_server(&self) -> Result<(), ChainError> {
+        match name(&self.server) {
+            None => Ok(()),
+            Some(name) => Err(ChainError::NoServers(format!(
+                "nobody knows here which servers are {name:?}: `Run::home` says it"
+            ))),
+        }
+    }
+
     /// What goes along with it.
     pub(crate) fn continuation(&self) -> Result<Bytes, ChainError> {
         let mut stack = self.stack.clone();
@@ -326,6 +343,9 @@ pub enum ChainError {
     /// Its first link is at a server that has a name, and nobody knows whom that stands for ([`Run::home`]).
     #[error("{0}")]
     NoServers(String),
+    /// It is to be walked by a caller with a durable id, which all of its links would have.
+    #[error("a chain that is walked has a call for each link: the caller is to have no durable id")]
+    Durable,
 }
 
 impl From<ChainError> for Status {
@@ -334,6 +354,7 @@ impl From<ChainError> for Status {
             ChainError::Codec(_) => Code::Internal,
             ChainError::TooLarge(_) => Code::ResourceExhausted,
             ChainError::NoServers(_) => Code::NotFound,
+            ChainError::Durable => Code::InvalidArgument,
         };
         Self::new(code, error.to_string())
     }

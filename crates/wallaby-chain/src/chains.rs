@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use wallaby::codec::{Codec, Postcard};
 use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
 use wallaby::{Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status};
 
-use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
+use crate::engine::{Engine, MERGE, RAISE, answered_again, name, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
 use crate::records::{Claim, Look, Outcome, Records};
 use crate::runtime::{CodeLimits, Codes, Runtime};
+use crate::said::MOST_SAID;
 use crate::stack::{Level, Merging, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
@@ -44,11 +44,14 @@ pub struct Limits {
     /// How long a branch that has arrived waits for the others. Default one minute.
     pub merge_wait: Duration,
     /// Links of which it is known for a while what they have come to, for chains that may be made again
-    /// ([`Run::retries`](crate::Run::retries)): of more, the oldest are forgotten. So many again may run. Default 4,096.
+    /// ([`Run::retries`](crate::Run::retries)): of more, the oldest are forgotten. As many others may run at the same time that are
+    /// to be known. Default 4,096.
     pub records: usize,
     /// Bytes that these have come to, all together. Default 64 MiB.
     pub record_bytes: usize,
-    /// For how long it is known. Default one minute.
+    /// Bytes of one of them: one that is longer is not kept, so its link runs again. Default 1 MiB.
+    pub record: usize,
+    /// For how long it is known, at least: it is forgotten when the next one is looked for after that. Default one minute.
     pub record_life: Duration,
     /// Bytes of what functions log and tell in one step, each line and value with 16 more. Default 64 KiB.
     pub said: usize,
@@ -68,8 +71,9 @@ impl Default for Limits {
             merge_wait: Duration::from_secs(60),
             records: 4096,
             record_bytes: 64 << 20,
+            record: 1 << 20,
             record_life: Duration::from_secs(60),
-            said: 64 << 10,
+            said: MOST_SAID,
             code: CodeLimits::default(),
         }
     }
@@ -151,10 +155,11 @@ impl Chains {
         self
     }
 
-    /// The name that these servers have for chains which come through here: what goes on to `service://NAME` goes to one of them,
-    /// and a branch's merge to one for all branches. Where a chain is made again ([`Run::retries`](crate::Run::retries)), it is
-    /// one that the chain was not lost at, if there is another. What that one had begun, the other one does from the beginning,
-    /// so name servers whose methods may run twice, or that have one memory of what was done (`docs/extending.md`).
+    /// The name that these servers have here: what goes on to `service://NAME`, by a chain or from a handler of this endpoint, goes
+    /// to one of them, and a branch's merge to one for all branches. Whoever may bring chains may send requests to them so. Where a
+    /// chain is made again ([`Run::retries`](crate::Run::retries)), it is one that the chain was not lost at, if there is another.
+    /// What that one had begun, the other one does from the beginning, so name servers whose methods may run twice, or that have
+    /// one memory of what was done (`docs/extending.md`).
     ///
     /// ```
     /// use wallaby::{Address, Servers};
@@ -172,6 +177,7 @@ impl Chains {
     /// # }
     /// ```
     pub fn servers(mut self, name: &str, servers: Servers) -> Self {
+        let name = name.strip_prefix("service://").unwrap_or(name);
         self.engine.names.insert(name.to_owned(), servers);
         self
     }
@@ -212,7 +218,8 @@ impl Chains {
     }
 
     /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
-    /// before.
+    /// before. Those that were added before it are not asked where a link is not run, as a record says what it has come to
+    /// ([`Run::retries`](crate::Run::retries)).
     pub fn add_to(self, builder: Builder) -> Builder {
         let (engine, policy) = self.engine();
         let never = |_: RawRequest| ready(Err(Status::invalid_argument("it is for chains")));
@@ -276,10 +283,39 @@ impl Interceptor for Admitting {
         });
         match stack {
             Ok(Some(stack)) => self.admit_chain(request, stack),
+            Ok(None) if !self.engine.names.is_empty() => {
+                Admission::around(Named(Arc::clone(&self.engine)))
+            }
             // The handler of our own methods refuses what is no chain.
             Ok(None) => Admission::Run,
             Err(status) => Admission::Refuse(status),
         }
+    }
+}
+
+/// A request that is no link: what its handler hands on, as by a chain that it answers with, may go to servers with a name.
+struct Named(Arc<Engine>);
+
+impl Exchange for Named {
+    fn sending(&self, mut intent: Intent, exit: &Exit) -> SendFuture {
+        if let Intent::Delegation { to, .. } = &mut intent
+            && name(&to.server).is_some()
+        {
+            let place = Place {
+                at: At::Server(exit),
+                may_bring: false,
+                durable: None,
+            };
+            let resolved = self.0.resolve((&to.server, None), &Stack::default(), place);
+            match resolved {
+                Ok(server) => to.server = server,
+                Err(status) => {
+                    let error = SendError::Refused(status.message().into());
+                    return Box::pin(ready(Err(error)));
+                }
+            }
+        }
+        exit.send(intent)
     }
 }
 
@@ -303,12 +339,9 @@ impl Admitting {
                 Ok(turn) => turn,
                 Err(admission) => return *admission,
             },
-            method if method == RAISE.name() => match Postcard::decode(request.payload()) {
+            method if method == RAISE.name() => match Exception::read(request.payload()) {
                 Ok(exception) => Turn::Catch(stack, exception),
-                Err(error) => {
-                    let status = Status::invalid_argument(error.to_string());
-                    return refuse(&stack, &status, place);
-                }
+                Err(status) => return refuse(&stack, &status, place),
             },
             _ => Turn::Link(stack),
         };
@@ -382,7 +415,10 @@ impl Turn {
     /// Whether there is code of clients that is loaded, or runs, before it is known what becomes of the request.
     fn may_wait(&self, engine: &Engine) -> bool {
         match self {
-            Self::Link(stack) => engine.is_to_load(stack),
+            Self::Link(stack) => {
+                let may_be_known = stack.tail.asked.record && stack.has_code();
+                may_be_known || engine.is_to_load(stack)
+            }
             Self::Merge(stack, merging, _) => merging.is_code() || stack.has_code(),
             Self::Catch(stack, _) => stack.has_code(),
         }
@@ -413,7 +449,7 @@ impl Turn {
             }
         };
         let known = match engine.check(&stack, place).await {
-            Ok(()) => known(records, &stack, request, &engine.limits).await,
+            Ok(()) => Ok(known(records, &stack, request, &engine.limits).await),
             Err(status) => Err(status),
         };
         match known {
@@ -449,17 +485,17 @@ async fn known(
     stack: &Stack,
     request: &Incoming,
     limits: &Limits,
-) -> Result<Known, Status> {
+) -> Known {
     let durable: Option<DurableId> = request.durable_id();
     let (true, Some(id)) = (stack.tail.asked.record, durable) else {
-        return Ok(Known::Nothing(None));
+        return Known::Nothing(None);
     };
     let payload = request.payload();
     loop {
-        match records.look(id, (request.method(), &payload), limits)? {
-            Look::New(claim) => return Ok(Known::Nothing(Some(claim))),
-            Look::Full => return Ok(Known::Nothing(None)),
-            Look::Done(outcome) => return Ok(Known::Outcome(Box::new(outcome))),
+        match records.look(id, (request.method(), &payload), limits) {
+            Look::New(claim) => return Known::Nothing(Some(claim)),
+            Look::Full => return Known::Nothing(None),
+            Look::Done(outcome) => return Known::Outcome(Box::new(outcome)),
             Look::Runs(mut until) => {
                 let _ended = until.changed().await;
             }

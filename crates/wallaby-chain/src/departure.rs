@@ -77,7 +77,9 @@ impl Engine {
             said,
             each,
         } = departures;
-        let said = said.for_starter(&from, place.call()).map(Intent::answer);
+        let said = said
+            .for_starter(&from, place.call(&from))
+            .map(Intent::answer);
         let left = self.leave(from, raised, each, place);
         said.into_iter().chain(left).collect()
     }
@@ -112,10 +114,11 @@ impl Engine {
         let encode = |(departure, name)| match departure {
             Departure::Hop(hop) => {
                 let (mut to, stack) = *hop;
-                to.server = self.resolve(&to.server, &stack, place)?;
-                self.put(stack, &mut to)?;
                 let options = to.options_mut();
                 options.durable = options.durable.or(name);
+                let durable = options.durable;
+                to.server = self.resolve((&to.server, durable), &stack, place)?;
+                self.put(stack, &mut to)?;
                 Ok(to.into())
             }
             Departure::End(answer) if marked => Ok(Intent::answer([&MARK[..], &answer].concat())),

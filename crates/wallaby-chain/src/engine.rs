@@ -6,9 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use wallaby::codec::{Codec, Postcard, Raw};
 use wallaby::intercept::{DelegatedRequest, Intent};
-use wallaby::{Address, Code, Many, Method, MethodDefinition, Servers, Status};
+use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, Servers, Status};
 
 use crate::chains::Limits;
 use crate::code::Hash;
@@ -50,6 +51,26 @@ pub(crate) struct Engine {
     pub(crate) codes: Option<Codes>,
 }
 
+/// The name that an address is, if it is none of a server.
+pub(crate) fn name(server: &Address) -> Option<&str> {
+    match server {
+        Address::Other(other) if other.scheme() == SERVICE => Some(other.text()),
+        _ => None,
+    }
+}
+
+/// One of several by the highest hash of a name with each (rendezvous hashing): the same wherever and whenever it is asked, also if
+/// others come and go.
+fn highest(servers: &Servers, id: DurableId, avoid: &[Address]) -> Address {
+    let weigh = |server: &Address| {
+        let weighed = Sha256::new().chain_update(id.key());
+        weighed.chain_update(server.to_string()).finalize()
+    };
+    let all = servers.list().into_iter().map(|(server, _)| server);
+    let best = all.max_by_key(|server| (!avoid.contains(server), weigh(server)));
+    best.unwrap_or_else(|| servers.pick())
+}
+
 /// What a function is to say something about.
 pub(crate) enum Given {
     Answer(Bytes),
@@ -72,18 +93,36 @@ impl Engine {
             return Err(Status::resource_exhausted(message));
         }
         match stack.levels.last() {
-            Some(Level::Run {
-                function: Runs::Native(name),
-                ..
-            }) => find(&self.functions, "chaining", name, place).map(drop),
-            Some(Level::Run {
-                function: Runs::WebAssembly { code, function },
-                ..
-            }) => {
+            Some(Level::Run { .. }) => self.check_top(stack, place).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the function on top can run here, whatever it is for.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(crate) async fn check_top(&self, stack: &Stack, place: Place<'_>) -> Result<(), Status> {
+        let Some(top) = stack.levels.last() else {
+            return Ok(());
+        };
+        match (top.function(), top) {
+            (_, Level::Merge(merging)) if merging.raised => Ok(()),
+            (Runs::Pipe(_), _) => Ok(()),
+            (Runs::Native(name), Level::Run { .. }) => {
+                find(&self.functions, "chaining", name, place).map(drop)
+            }
+            (Runs::Native(name), Level::Merge(_)) => {
+                find(&self.merging, "merging", name, place).map(drop)
+            }
+            (Runs::Native(name), Level::Catch { .. }) => {
+                find(&self.catching, "catching", name, place).map(drop)
+            }
+            (Runs::WebAssembly { code, function }, _) => {
                 let (_, module) = self.module(*code, stack, place).await?;
                 module.check(function)
             }
-            _ => Ok(()),
         }
     }
 
@@ -142,22 +181,26 @@ impl Engine {
     }
 
     /// The server itself, or the one that its name stands for now (`service://NAME`): one of those that the chain is not to avoid,
-    /// if there is any.
+    /// if there is any. For a hop with a durable id it is always the same one of them, as what the link has come to is recorded
+    /// there.
     pub(crate) fn resolve(
         &self,
-        server: &Address,
+        (server, durable): (&Address, Option<DurableId>),
         stack: &Stack,
         place: Place<'_>,
     ) -> Result<Address, Status> {
-        let name = match server {
-            Address::Other(other) if other.scheme() == SERVICE => other.text(),
-            _ => return Ok(server.clone()),
+        let Some(name) = name(server) else {
+            return Ok(server.clone());
         };
         let servers = self.names.get(name).ok_or_else(|| {
             let here = place.here();
             Status::not_found(format!("no servers are known as {name:?} {here}"))
         })?;
-        Ok(servers.pick_but(&stack.tail.avoid))
+        let avoid = &stack.tail.avoid;
+        Ok(match durable {
+            Some(id) if stack.tail.asked.record => highest(servers, id, avoid),
+            _ => servers.pick_except(avoid),
+        })
     }
 
     /// The answer of a link is as the end of a chain: it goes to the function on top, and the result of that one to the next.
@@ -268,7 +311,7 @@ impl Engine {
             return Err(Status::resource_exhausted(message));
         }
         let of = u32::try_from(count).unwrap_or(u32::MAX);
-        let at = self.resolve(&merge.at, stack, place)?; // one for all
+        let at = self.resolve((&merge.at, place.durable_id()), stack, place)?; // one for all
         let branches = (1..).zip(branches).map(|(number, hop)| {
             let mut stack = stack.clone();
             stack.branch.push(number);

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use wallaby::codec::{Codec, Postcard};
 use wallaby::{Address, Code, Status};
 
 /// So many hosts of a path are kept: of a longer one the first half and the last.
@@ -10,6 +12,9 @@ const MOST_HOSTS: usize = 16;
 
 /// Longest message of an exception in bytes; a longer one is cut.
 const MOST_MESSAGE: usize = 1024;
+
+/// Longest name of a chain in bytes; a longer one is cut.
+pub(crate) const MOST_NAME: usize = 1024;
 
 const OPENING: &str = " [chain ";
 const ARROW: &str = " > ";
@@ -89,6 +94,28 @@ impl Exception {
         }
     }
 
+    /// What another server says.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or no server of this kind would have made it, for its length.
+    pub(crate) fn read(payload: Bytes) -> Result<Self, Status> {
+        let wrong = |why: &dyn fmt::Display| {
+            Status::invalid_argument(format!("an exception that cannot be read: {why}"))
+        };
+        let read: Self = Postcard::decode(payload).map_err(|error| wrong(&error))?;
+        let is_short = read.message.len() <= MOST_MESSAGE && read.chain.len() <= MOST_NAME;
+        match is_short && read.path.is_legal() {
+            true => Ok(read),
+            false => Err(wrong(&"it is too long")),
+        }
+    }
+
+    /// How many bytes it takes, about.
+    pub(crate) fn size(&self) -> usize {
+        self.message.len() + self.chain.len() + size_of_val(self.path.hosts())
+    }
+
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         Code::from_number(self.code)
@@ -99,7 +126,9 @@ impl Exception {
         &self.message
     }
 
-    /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`.
+    /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`. If the
+    /// chain may be made again ([`Run::retries`](crate::Run::retries)), in place of the call's number that of its durable id, which
+    /// stays the same.
     pub fn chain(&self) -> &str {
         &self.chain
     }
@@ -114,6 +143,14 @@ impl Exception {
         let Self { chain, path, .. } = self;
         let message = format!("{}{OPENING}{chain}: {path}]", self.message);
         Status::new(self.code(), message)
+    }
+}
+
+/// The status with which a link has ended, without what its server has added to tell where.
+pub(crate) fn bare(status: Status) -> Status {
+    match status.message().rsplit_once(OPENING) {
+        Some((message, place)) if place.ends_with(']') => Status::new(status.code(), message),
+        _ => status,
     }
 }
 
@@ -159,6 +196,28 @@ mod tests {
         let middle = "tcp://127.0.0.1:8 > 4 more > tcp://127.0.0.1:13";
         assert!(text.contains(middle), "{text}");
         assert!(text.ends_with("tcp://127.0.0.1:20"), "{text}");
+    }
+
+    /// Another server may say what it likes.
+    #[test]
+    fn an_exception_that_is_too_long_is_refused() {
+        let host: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        let read = |message: usize, chain: usize, hosts: usize| {
+            let exception = Exception {
+                code: 0,
+                message: "m".repeat(message),
+                chain: "c".repeat(chain),
+                path: HostPath {
+                    hosts: vec![host.clone(); hosts],
+                    left_out: 0,
+                },
+            };
+            Exception::read(Postcard::encode(&exception).expect("small")).is_ok()
+        };
+        assert!(read(MOST_MESSAGE, MOST_NAME, MOST_HOSTS));
+        assert!(!read(MOST_MESSAGE + 1, 1, 1));
+        assert!(!read(1, MOST_NAME + 1, 1));
+        assert!(!read(1, 1, MOST_HOSTS + 1));
     }
 
     #[test]

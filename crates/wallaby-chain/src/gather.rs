@@ -9,7 +9,7 @@ use wallaby::{CallId, DurableId, Status};
 use crate::chains::Limits;
 use crate::exception::Exception;
 use crate::stack::Merging;
-use crate::state::Answer;
+use crate::state::{Answer, detach};
 
 /// What a branch has come to.
 pub(crate) type Arrived = Result<Answer, Exception>;
@@ -71,13 +71,19 @@ impl Gathers {
         self: &Arc<Self>,
         call: CallId,
         merging: &Merging,
-        (what, hops, durable): (Arrived, u32, Option<DurableId>),
+        (mut what, hops, durable): (Arrived, u32, Option<DurableId>),
         limits: &Limits,
     ) -> Result<Arrival, Status> {
         let Merging { number, of, .. } = *merging;
         let index = (number as usize).wrapping_sub(1);
         let key = (call, merging.split.clone());
-        let size = what.as_ref().map_or(0, |answer| answer.bytes().len());
+        let size = match &mut what {
+            Ok(Answer(answer)) => {
+                detach(answer);
+                answer.len()
+            }
+            Err(exception) => exception.size(),
+        };
         let mut guard = self.lock();
         let table = &mut *guard;
         table.check(&key, of as usize, size, limits)?;
@@ -238,6 +244,40 @@ mod tests {
         assert_eq!(gathers.lock().bytes, 0);
         assert!(gathers.lock().open.is_empty());
         drop((second, third));
+    }
+
+    /// What is kept is counted, and keeps nothing else.
+    #[test]
+    fn what_waits_counts_by_what_it_takes() {
+        let gathers: Arc<Gathers> = Arc::default();
+        let call = CallId {
+            initiator: NodeId::new(7).expect("not zero"),
+            sequence: 1,
+        };
+        let come = |number, what| {
+            let merging = Merging {
+                at: "mem://a".parse().expect("an address"),
+                function: Runs::Native("f".into()),
+                state: State::new(),
+                split: "0".into(),
+                number,
+                of: 3,
+                raised: false,
+            };
+            early(gathers.arrive(call, &merging, (what, 1, None), &Limits::default()))
+        };
+        let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);
+        let answer = buffer.split_to(9).freeze();
+        buffer.clear();
+        let first = come(1, Ok(Answer(answer)));
+        assert_eq!(gathers.lock().bytes, 9);
+        assert!(buffer.try_reclaim(128 * 1024), "it is free");
+        let status = Status::internal("x".repeat(1000));
+        let exception = Exception::new(&status, "7".into(), crate::HostPath::default());
+        let second = come(2, Err(exception));
+        assert_eq!(gathers.lock().bytes, 1010);
+        drop((first, second));
+        assert_eq!(gathers.lock().bytes, 0);
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ pub(crate) enum At<'a> {
     /// Nobody has sent it: this is who makes the calls.
     Home {
         caller: &'a Caller,
-        /// The number of the latest call.
+        /// The number of the latest call, or of the durable id.
         call: u64,
         /// How many steps were taken before.
         step: u64,
@@ -30,16 +30,19 @@ pub(crate) enum At<'a> {
 }
 
 impl Place<'_> {
-    /// The number of the call.
-    pub(crate) fn call(&self) -> u64 {
+    /// The number of the call; of a chain that may be made again that of its durable id, which stays the same.
+    pub(crate) fn call(&self, stack: &Stack) -> u64 {
         match self.at {
-            At::Server(request) => request.call_id().sequence,
+            At::Server(request) => match request.durable_id() {
+                Some(id) if stack.tail.asked.record => id.sequence,
+                _ => request.call_id().sequence,
+            },
             At::Home { call, .. } => call,
         }
     }
 
     pub(crate) fn exception(&self, stack: &Stack, status: &Status) -> Exception {
-        stack.exception(self.call(), status)
+        stack.exception(self.call(stack), status)
     }
 
     /// From which the names of what leaves follow.

@@ -12,6 +12,7 @@ use wallaby::intercept::Intent;
 use wallaby::{DurableId, Status};
 
 use crate::chains::Limits;
+use crate::state::detach;
 
 /// What a link has come to: what its handler has said, or the status with which it has ended.
 pub(crate) type Outcome = Result<Intent, Status>;
@@ -26,21 +27,15 @@ pub(crate) struct Records {
 
 #[derive(Default)]
 struct Table {
-    known: HashMap<Key, Record>,
-    /// Those that are done, the oldest first, and until when they are kept.
-    done: VecDeque<(Instant, Key)>,
+    known: HashMap<Key, Progress>,
+    /// Those that are done, the oldest first, and until when they are kept; none is for ever.
+    done: VecDeque<(Option<Instant>, Key)>,
     /// What these take.
     bytes: usize,
 }
 
-/// The durable id of a link's request.
-type Key = [u8; 32];
-
-struct Record {
-    /// Of the method and the arguments.
-    request: u64,
-    link: Progress,
-}
+/// The durable id of a link's request, and a hash of its method and arguments: another request is another link.
+type Key = ([u8; 32], u64);
 
 enum Progress {
     /// It ends when this does.
@@ -68,37 +63,30 @@ pub(crate) struct Claim {
 }
 
 impl Records {
-    /// # Errors
-    ///
-    /// If the id is that of another request.
     pub(crate) fn look(
         self: &Arc<Self>,
         id: DurableId,
         request: (&str, &[u8]),
         limits: &Limits,
-    ) -> Result<Look, Status> {
-        let (key, request) = (id.key(), self.hasher.hash_one(request));
+    ) -> Look {
+        let key = (id.key(), self.hasher.hash_one(request));
         let mut table = self.lock();
         table.forget(limits);
         let is_full = table.known.len() >= limits.records.saturating_mul(2);
         match table.known.entry(key) {
-            Entry::Occupied(known) if known.get().request != request => Err(
-                Status::failed_precondition("another request has this durable id"),
-            ),
-            Entry::Occupied(known) => Ok(match &known.get().link {
+            Entry::Occupied(known) => match known.get() {
                 Progress::Done(outcome) => Look::Done(outcome.clone()),
                 Progress::Runs(until) => Look::Runs(until.clone()),
-            }),
-            Entry::Vacant(_) if is_full => Ok(Look::Full),
+            },
+            Entry::Vacant(_) if is_full => Look::Full,
             Entry::Vacant(place) => {
                 let (runs, until) = watch::channel(());
-                let link = Progress::Runs(until);
-                place.insert(Record { request, link });
-                Ok(Look::New(Claim {
+                place.insert(Progress::Runs(until));
+                Look::New(Claim {
                     records: Arc::clone(self),
                     key,
                     _runs: runs,
-                }))
+                })
             }
         }
     }
@@ -114,13 +102,17 @@ impl Claim {
         if matches!(outcome, Ok(Intent::Delegation { to, .. }) if to.has_body()) {
             return; // it can be sent once
         }
+        let size = size(outcome);
+        if size > limits.record {
+            return; // others' would have to go
+        }
         let mut table = self.records.lock();
         let Some(record) = table.known.get_mut(&self.key) else {
             return;
         };
-        record.link = Progress::Done(outcome.clone());
-        table.bytes += size(outcome);
-        let until = Instant::now() + limits.record_life;
+        *record = Progress::Done(kept(outcome));
+        table.bytes += size;
+        let until = Instant::now().checked_add(limits.record_life);
         table.done.push_back((until, self.key));
         table.forget(limits);
     }
@@ -130,7 +122,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut table = self.records.lock();
         if let Entry::Occupied(known) = table.known.entry(self.key)
-            && let Progress::Runs(_) = known.get().link
+            && let Progress::Runs(_) = known.get()
         {
             known.remove();
         }
@@ -142,18 +134,27 @@ impl Table {
     fn forget(&mut self, limits: &Limits) {
         let now = Instant::now();
         while let Some((until, key)) = self.done.front()
-            && (*until <= now
+            && (until.is_some_and(|until| until <= now)
                 || self.bytes > limits.record_bytes
                 || self.done.len() > limits.records)
         {
-            if let Some(record) = self.known.remove(key)
-                && let Progress::Done(outcome) = record.link
-            {
+            if let Some(Progress::Done(outcome)) = self.known.remove(key) {
                 self.bytes -= size(&outcome);
             }
             self.done.pop_front();
         }
     }
+}
+
+/// The same, to be kept.
+fn kept(outcome: &Outcome) -> Outcome {
+    let mut kept = outcome.clone();
+    match &mut kept {
+        Ok(Intent::Answer { payload, .. }) => detach(payload),
+        Ok(Intent::Delegation { to, .. }) => detach(&mut to.payload),
+        _ => {}
+    }
+    kept
 }
 
 /// About how many bytes it takes.
@@ -166,7 +167,7 @@ fn size(outcome: &Outcome) -> usize {
         Ok(_) => 0,
         Err(status) => status.message().len(),
     };
-    own + size_of::<Record>()
+    own + size_of::<(Key, Progress)>()
 }
 
 impl fmt::Debug for Records {
@@ -176,5 +177,29 @@ impl fmt::Debug for Records {
             .field("known", &table.known.len())
             .field("bytes", &table.bytes)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_keeps_no_buffer() {
+        let records: Arc<Records> = Arc::default();
+        let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);
+        let answer = buffer.split_to(9).freeze();
+        buffer.clear();
+        let limits = Limits::default();
+        let look = || records.look(DurableId::new(7, 1), ("test.A/b", b""), &limits);
+        let Look::New(claim) = look() else {
+            panic!("it is new");
+        };
+        claim.done(&Ok(Intent::answer(answer)), &limits);
+        assert!(buffer.try_reclaim(128 * 1024), "it is free");
+        let Look::Done(Ok(Intent::Answer { payload, .. })) = look() else {
+            panic!("it is known");
+        };
+        assert_eq!(payload, vec![7; 9]);
     }
 }

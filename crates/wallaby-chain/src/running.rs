@@ -12,14 +12,14 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wallaby::codec::{Codec, CodecError, Postcard};
-use wallaby::extension::sleep;
+use wallaby::extension::{number, sleep};
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
-    Address, CallError, Caller, DurableId, Failure, RawAnswer, RawCall, RequestId, Trace,
+    Address, CallError, Caller, ConnectError, DurableId, Failure, RawAnswer, RawCall, Trace,
 };
 
 use crate::chain::{ChainError, Chained, First};
-use crate::said::{Line, Message, Told};
+use crate::said::{Line, MOST_SAID, Message, Told};
 use crate::stack::{Asked, MOST_AVOIDED};
 use crate::state::Answer;
 use crate::walk::{Home, Walk, is_broken};
@@ -38,6 +38,7 @@ pub struct Run {
     asked: Asked,
     retries: u32,
     home: Option<Home>,
+    most_said: Option<usize>,
 }
 
 impl Run {
@@ -60,11 +61,22 @@ impl Run {
         self
     }
 
+    /// What one step says may be so many bytes at most, as of [`Limits::said`](crate::Limits::said): 64 KiB if nothing is said. A
+    /// server that sends more, or what was not asked for, ends the call by an error.
+    pub fn most_said(mut self, bytes: usize) -> Self {
+        self.most_said = Some(bytes);
+        self
+    }
+
     /// A chain that is lost on its way is made again, so many times at most, as long as there is time: because a server cannot be
     /// reached, has died, or was closed. Servers keep for a while what its links have come to, and do not run them again
     /// ([`Limits::records`](crate::Limits::records)); only a link that was lost in the middle, or whose server has forgotten it
-    /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. A chain
-    /// that ends by an exception is not made again.
+    /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. Twice at
+    /// once, even: a handler that goes on after it was stopped, as blocking ones and shielded sections do, is not waited for. A
+    /// chain that ends by an exception is not made again.
+    ///
+    /// The chain has the durable id of its caller ([`Caller::durable`]), or one that is drawn by chance: servers answer from their
+    /// records who has it, so it is a secret. It is one for one chain.
     ///
     /// All servers on the way need to be of a release that knows this; an older one refuses.
     pub fn retries(mut self, retries: u32) -> Self {
@@ -74,10 +86,10 @@ impl Run {
     }
 
     /// What is known here: the names of servers ([`Chains::servers`](crate::Chains::servers)) that the first link may have, and
-    /// functions. If the chain is lost for the last time that it was made, it is [walked](crate::Chain::walk) from here, without
-    /// what its links have come to already. Either it comes to its end so, or it is known which link breaks it
-    /// ([`Running::broken`]). Behind a link that hands its work on, or answers by a chain, it is not walked: the names under which
-    /// later links may have run are not known here.
+    /// functions. If the chain is lost for the last time that [`retries`](Self::retries) allows, and that is more than none, it is
+    /// [walked](crate::Chain::walk) from here: links that have come to something are asked for it and do not run again. Either it
+    /// comes to its end so, or it is known which link breaks it ([`Running::broken`]). Behind a link that hands its work on, or
+    /// answers by a chain, it is not walked: the names under which later links may have run are not known here.
     pub fn home(mut self, home: &Home) -> Self {
         self.home = Some(home.clone());
         self
@@ -92,7 +104,8 @@ pub enum Event<T> {
     Line(Line),
     /// A function has told this.
     Told(Told),
-    /// The chain has come to this. What its hosts have said before may still be on its way: who wants all of it reads on.
+    /// The chain has come to this. What its hosts have said before may still be on its way: who wants all of it reads on. If some
+    /// of it is lost then, it does not come, and that is no error.
     End(T),
 }
 
@@ -129,6 +142,8 @@ pub struct Running<T, C = Postcard> {
     now: Now<T>,
     /// What one message has brought and nobody has taken yet.
     heard: VecDeque<Event<T>>,
+    /// Its end was heard.
+    ended: bool,
     attempts: u32,
     broken: Option<BrokenLink>,
     codec: PhantomData<fn() -> C>,
@@ -142,15 +157,19 @@ struct Start {
     /// The name under which it is.
     durable: DurableId,
     until: Instant,
-    /// Branches and hops of which all has been heard.
-    heard: HashSet<(String, u32)>,
+    /// Hashes of the branches and hops of which all has been heard: their names are said by servers, so they are not kept.
+    heard: HashSet<u64>,
+    hasher: RandomState,
 }
 
 /// What a chain that runs does now.
 enum Now<T> {
     Runs(RawCall),
-    /// It is made again then.
-    Waits(Instant),
+    /// It is made again then, because it was lost by this.
+    Waits {
+        until: Instant,
+        lost: CallError,
+    },
     Walks(Walking<T>),
     Over,
 }
@@ -178,56 +197,81 @@ impl Start {
     fn call(&self) -> Result<RawCall, ChainError> {
         let mut first = self.first.clone();
         if let Some(home) = &self.how.home {
-            let resolved = home.resolve(&first.server, &first.stack, &self.caller);
+            let hop = (&first.server, self.recorded());
+            let resolved = home.resolve(hop, &first.stack, &self.caller);
             first.server =
                 resolved.map_err(|status| ChainError::NoServers(status.message().to_owned()))?;
         }
+        first.check_server()?;
         let client = self.caller.clone().at(first.server.clone());
         let client = client.continuation(first.continuation()?);
-        let client = match self.how.retries {
-            0 => client,
-            _ => client.durable(self.durable).deadline(self.left()),
+        let client = match self.recorded() {
+            None => client,
+            Some(id) => client.durable(id).deadline(self.left()),
         };
         Ok(client.call_raw(&first.method, first.payload))
+    }
+
+    /// The same after it was lost: with as many servers to avoid as there is room for.
+    fn call_again(&mut self) -> Result<RawCall, ChainError> {
+        loop {
+            match self.call() {
+                Err(ChainError::TooLarge(_)) if self.first.stack.tail.avoid.pop().is_some() => {}
+                call => return call,
+            }
+        }
     }
 
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
+    /// The name under which servers know it, if it may be made again.
+    fn recorded(&self) -> Option<DurableId> {
+        (self.how.retries > 0).then_some(self.durable)
+    }
+
     /// Whether a step of an attempt before has said the same.
     fn has_heard(&self, chain: &str, hop: u32) -> bool {
-        self.heard.contains(&step(chain, hop))
+        self.heard.contains(&self.step(chain, hop))
     }
 
     /// The same, and from now on it has.
     fn hears_again(&mut self, chain: &str, hop: u32) -> bool {
         let known = self.has_heard(chain, hop);
         if self.how.retries > 0 && self.heard.len() < MOST_HEARD {
-            self.heard.insert(step(chain, hop));
+            self.heard.insert(self.step(chain, hop));
         }
         known
+    }
+
+    /// Which step it is, whatever the number of the call.
+    fn step(&self, chain: &str, hop: u32) -> u64 {
+        let (_, branch) = chain.split_once('.').unwrap_or_default();
+        self.hasher.hash_one((branch, hop))
     }
 }
 
 impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     pub(crate) fn begin(mut first: First, caller: Caller, how: Run) -> Result<Self, ChainError> {
         first.stack.tail.asked = how.asked;
-        // Nobody can guess it, so nobody else can ask servers for what the links have come to.
-        let id = RandomState::new();
+        // Nobody can guess it, so nobody else can ask servers for what the links have come to. People read the second number.
+        let drawn = || DurableId::new(number(), number() >> 32);
         let start = Box::new(Start {
-            durable: DurableId::new(id.hash_one("client"), id.hash_one("sequence")),
+            durable: caller.durable_id().unwrap_or_else(drawn),
             until: Instant::now() + caller.time().min(Duration::from_secs(365 * 86_400)),
             first,
             caller,
             how,
             heard: HashSet::new(),
+            hasher: RandomState::new(),
         });
         let now = Now::Runs(start.call()?);
         Ok(Self {
             start,
             now,
             heard: VecDeque::new(),
+            ended: false,
             attempts: 1,
             broken: None,
             codec: PhantomData,
@@ -243,21 +287,23 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     /// several times the last one.
     pub async fn next(&mut self) -> Option<Result<Event<T>, CallError>> {
         loop {
+            // Of a message that came before it was over.
             if let Some(event) = self.heard.pop_front() {
                 return Some(Ok(event));
             }
             let error = match &mut self.now {
                 Now::Over => return None,
-                Now::Waits(until) => {
+                Now::Waits { until, lost } => {
                     sleep(until.saturating_duration_since(Instant::now())).await;
-                    self.attempts += 1;
-                    match self.start.call() {
-                        Ok(call) => self.now = Now::Runs(call),
-                        // It was small enough before it had anybody to avoid.
-                        Err(error) => {
-                            return Some(Err(
-                                self.fail(CodecError::new("chain", error.to_string()))
-                            ));
+                    match self.start.call_again() {
+                        Ok(call) => {
+                            self.attempts += 1;
+                            self.now = Now::Runs(call);
+                        }
+                        Err(_) => {
+                            let lost = lost.clone();
+                            self.now = Now::Over;
+                            return Some(Err(lost));
                         }
                     }
                     continue;
@@ -269,7 +315,10 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                     }
                     Some(Ok(answer)) => match self.read(answer) {
                         Ok(()) => continue,
-                        Err(error) => return Some(Err(error)),
+                        Err(error) => {
+                            self.now = Now::Over;
+                            return Some(Err(error));
+                        }
                     },
                     Some(Err(error)) => error,
                 },
@@ -296,6 +345,10 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                     }
                 },
             };
+            if self.ended {
+                self.now = Now::Over; // what is missing was said before the end
+                return None;
+            }
             if !self.makes_again(&error) {
                 return Some(Err(error));
             }
@@ -308,13 +361,17 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
             request, payload, ..
         } = answer;
         let wrong = |error| CallError::Decode { request, error };
-        let Some(message) = Message::read(&payload) else {
+        let (asked, most) = (self.start.how.asked, self.start.how.most_said);
+        let Some(message) = Message::read(&payload, asked, most.unwrap_or(MOST_SAID)) else {
             let end = Chained::<C>::decode(payload).map_err(wrong)?;
+            if self.ended {
+                return Err(wrong(CodecError::new("chain", "it has ended before")));
+            }
+            self.ended = true;
             self.heard.push_back(Event::End(end));
             return Ok(());
         };
-        let message =
-            message.map_err(|error| wrong(CodecError::new("chain", error.to_string())))?;
+        let message = message.map_err(|error| wrong(CodecError::new("chain", error)))?;
         if !self.start.hears_again(&message.chain, message.hop) {
             self.heard.extend(events(message));
         }
@@ -336,7 +393,9 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
         }
         if self.attempts <= start.how.retries {
             let pause = PAUSE.0 * 2u32.saturating_pow(self.attempts - 1);
-            self.now = Now::Waits(Instant::now() + pause.min(PAUSE.1).min(start.left()));
+            let until = Instant::now() + pause.min(PAUSE.1).min(start.left());
+            let lost = error.clone();
+            self.now = Now::Waits { until, lost };
             return true;
         }
         let Some(home) = &start.how.home else {
@@ -354,19 +413,12 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
         let mut stack = stack;
         stack.marked = false;
         let first = (DelegatedRequest::new(server, method, payload), stack);
-        let caller = start.caller.clone().deadline(start.left());
-        let walk = Walk::<T, C>::new(home, caller, first, Some(start.durable));
+        let again = Some((start.durable, start.until));
+        let walk = Walk::<T, C>::new(home, start.caller.clone(), first, again);
         let (told, events) = mpsc::channel(16);
         let task = tokio::spawn(tell(walk, told, error.clone())).abort_handle();
         self.now = Now::Walks(Walking { events, task });
         true
-    }
-
-    /// It is over by this.
-    fn fail(&mut self, error: CodecError) -> CallError {
-        self.now = Now::Over;
-        let request = RequestId::FIRST;
-        CallError::Decode { request, error }
     }
 
     /// Waits for what the chain comes to. What else it says is not looked at.
@@ -404,18 +456,17 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     }
 }
 
-/// Which step it is, whatever the number of the call.
-fn step(chain: &str, hop: u32) -> (String, u32) {
-    let (_, branch) = chain.split_once('.').unwrap_or_default();
-    (branch.to_owned(), hop)
-}
-
 /// Whether a chain has ended by this without coming to its end, in a way that it may not come to again.
 fn is_lost(error: &CallError) -> bool {
     match error {
-        CallError::Failed(failure) => {
-            matches!(failure, Failure::Lost(_) | Failure::NotSent { .. })
-        }
+        CallError::Failed(Failure::Lost(_)) => true,
+        // These come again.
+        CallError::Failed(Failure::NotSent { error, .. }) => !matches!(
+            error,
+            ConnectError::NoTransport { .. }
+                | ConnectError::Forbidden { .. }
+                | ConnectError::Rejected { .. }
+        ),
         CallError::Status(status) => is_broken(status),
         _ => false,
     }
@@ -431,8 +482,10 @@ async fn tell<T, C: Codec<T>>(
         let events = match events {
             Ok(events) => events,
             Err(error) => {
-                let error = if walk.is_unable() { lost } else { error };
-                let link = walk.broken();
+                let (error, link) = match walk.is_unable() {
+                    true => (lost, None),
+                    false => (error, walk.broken()),
+                };
                 let _gone = told.send(Err(Broken { error, link })).await;
                 return;
             }
@@ -453,6 +506,7 @@ pub(crate) fn events<T>(message: Message) -> impl Iterator<Item = Event<T>> {
         lines,
         told,
     } = message;
+    let chain: Arc<str> = chain.into();
     let (of_lines, of_told) = ((chain.clone(), host.clone()), (chain, host));
     let lines = lines.into_iter().map(move |text| {
         let (chain, host) = of_lines.clone();

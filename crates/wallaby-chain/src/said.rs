@@ -1,5 +1,7 @@
 //! What functions say besides how their chain goes on: lines, and values for who has started it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::{Address, Status};
@@ -9,6 +11,12 @@ use crate::state::Answer;
 
 /// What stands before what functions have said, among the answers of a call.
 const SAID: [u8; 8] = [0xc4, b'c', b'h', b'a', b'i', b'n', 0x02, 0x9e];
+
+/// So many bytes one step may say if nothing else is said.
+pub(crate) const MOST_SAID: usize = 64 << 10;
+
+/// So many bytes more than these a message may have, for where it is said.
+const AROUND: usize = 2048;
 
 /// What the functions of one step have said.
 #[derive(Debug, Default, PartialEq)]
@@ -44,9 +52,7 @@ impl Said {
 
     /// Its bytes, and some for each line and value.
     fn size(&self) -> usize {
-        let lines = self.lines.iter().map(String::len);
-        let all = lines.chain(self.told.iter().map(Bytes::len));
-        all.map(|length| length + 16).sum()
+        size(self.lines.iter(), self.told.iter())
     }
 
     /// What of it is sent to who has started the chain, from this place of it.
@@ -91,22 +97,48 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Reads an answer of a chain's call, if it is such a message.
+    /// Reads an answer of a chain's call, if it is such a message. Servers are not trusted to keep to what was asked for.
     ///
     /// # Errors
     ///
-    /// If it cannot be read.
-    pub(crate) fn read(payload: &[u8]) -> Option<Result<Self, postcard::Error>> {
-        Some(postcard::from_bytes(payload.strip_prefix(&SAID)?))
+    /// If it cannot be read, says more than so many bytes, or what nobody has asked for.
+    pub(crate) fn read(payload: &[u8], asked: Asked, most: usize) -> Option<Result<Self, String>> {
+        let written = payload.strip_prefix(&SAID)?;
+        let much = || format!("a step says more than {most} bytes (`Run::most_said`)");
+        if written.len() > most.saturating_add(AROUND) {
+            return Some(Err(much()));
+        }
+        Some(match postcard::from_bytes::<Self>(written) {
+            Err(error) => Err(error.to_string()),
+            Ok(message) if message.chain.len() > AROUND => Err(much()),
+            Ok(message) if size(message.lines.iter(), message.told.iter()) > most => Err(much()),
+            Ok(Self { lines, told, .. })
+                if !(asked.lines || lines.is_empty()) || !(asked.told || told.is_empty()) =>
+            {
+                Err("a step says what nobody has asked for".to_owned())
+            }
+            Ok(message) => Ok(message),
+        })
     }
+}
+
+/// How much that is: its bytes, and some for each line and value.
+fn size(
+    lines: impl Iterator<Item = impl AsRef<[u8]>>,
+    told: impl Iterator<Item = impl AsRef<[u8]>>,
+) -> usize {
+    let lines = lines.map(|line| line.as_ref().len());
+    let all = lines.chain(told.map(|value| value.as_ref().len()));
+    all.map(|length| length + 16).sum()
 }
 
 /// A line that a function has logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Line {
-    /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`.
-    pub chain: String,
+    /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`. If the
+    /// chain may be made again ([`Run::retries`](crate::Run::retries)), in place of the call's number that of its durable id.
+    pub chain: Arc<str>,
     /// The host of the link whose answer it was given: it ran there, unless the chain is walked.
     pub host: Option<Address>,
     /// How many hops led there; the first link is the first hop.
@@ -120,7 +152,7 @@ pub struct Line {
 #[non_exhaustive]
 pub struct Told {
     /// As of a [`Line`].
-    pub chain: String,
+    pub chain: Arc<str>,
     /// As of a [`Line`].
     pub host: Option<Address>,
     /// As of a [`Line`].

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use wallaby::codec::{Codec, Postcard};
+use wallaby::codec::Codec;
 use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
 use crate::code::{Code, Hash};
-use crate::exception::{Exception, HostPath};
+use crate::exception::{Exception, HostPath, MOST_NAME};
 use crate::state::{Answer, State};
 
 /// The first bytes of a chain's continuation; others are not ours.
@@ -138,16 +138,13 @@ impl Merging {
     pub(crate) fn what(&self, payload: Bytes) -> Result<Result<Answer, Exception>, Status> {
         match self.raised {
             false => Ok(Ok(Answer(payload))),
-            true => match Postcard::decode(payload) {
-                Ok(exception) => Ok(Err(exception)),
-                Err(error) => Err(Status::invalid_argument(error.to_string())),
-            },
+            true => Exception::read(payload).map(Err),
         }
     }
 }
 
 impl Level {
-    fn function(&self) -> &Runs {
+    pub(crate) fn function(&self) -> &Runs {
         match self {
             Self::Run { function, .. } | Self::Catch { function, .. } => function,
             Self::Merge(merging) => &merging.function,
@@ -228,7 +225,9 @@ impl Stack {
     /// Which chain it is, for people: the number of the call, and those of the branches.
     pub(crate) fn name(&self, call: u64) -> String {
         let numbers = self.branch.iter().map(|number| format!(".{number}"));
-        format!("{call}{}", numbers.collect::<String>())
+        let mut name = format!("{call}{}", numbers.collect::<String>());
+        name.truncate(MOST_NAME);
+        name
     }
 
     /// An exception at this place.
@@ -465,6 +464,13 @@ mod tests {
         }
         let error = Stack::read(&[&bytes[..], b"x"].concat()).expect_err("too long");
         assert!(error.message().ends_with("1 bytes behind it"), "{error}");
+        let at: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        stack.tail.asked.record = true;
+        for (avoided, is_legal) in [(MOST_AVOIDED, true), (MOST_AVOIDED + 1, false)] {
+            stack.tail.avoid = vec![at.clone(); avoided];
+            let bytes = stack.to_bytes().expect("it can be written");
+            assert_eq!(Stack::read(&bytes).is_ok(), is_legal, "{avoided}");
+        }
         let error = Stack::read(b"wchn\x05").expect_err("newer");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);
     }

@@ -100,6 +100,13 @@ impl fmt::Debug for State {
     }
 }
 
+/// It is kept from now on: what is short gets memory of its own, so that it does not keep the buffer that it arrived in.
+pub(crate) fn detach(bytes: &mut Bytes) {
+    if bytes.len() <= 64 << 10 {
+        *bytes = Bytes::copy_from_slice(bytes);
+    }
+}
+
 /// The answer of a link, as a function gets it.
 #[derive(Clone)]
 pub struct Answer(pub(crate) Bytes);

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use wallaby::codec::{Codec, Postcard};
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
@@ -14,7 +15,7 @@ use wallaby::{
 
 use crate::departure::{Departure, Departures, names};
 use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
-use crate::exception::Exception;
+use crate::exception::{Exception, bare};
 use crate::gather::{Arrival, Gathers, Waiting as Early};
 use crate::place::{At, Place};
 use crate::running::{self, BrokenLink, Event};
@@ -35,7 +36,7 @@ impl Home {
     /// The server that a name stands for now, or the server itself.
     pub(crate) fn resolve(
         &self,
-        server: &Address,
+        hop: (&Address, Option<DurableId>),
         stack: &Stack,
         caller: &Caller,
     ) -> Result<Address, Status> {
@@ -46,7 +47,7 @@ impl Home {
             may_bring: true,
             durable: None,
         };
-        self.0.resolve(server, stack, place)
+        self.0.resolve(hop, stack, place)
     }
 }
 
@@ -66,6 +67,8 @@ impl fmt::Debug for Home {
 pub struct Walk<T, C = Postcard> {
     home: Home,
     caller: Caller,
+    /// The durable name of a chain that is made again so, and when its time is over; none if each link has its own.
+    again: Option<(DurableId, Instant)>,
     /// The next one is the last.
     waiting: Vec<Waiting>,
     gathers: Arc<Gathers>,
@@ -76,9 +79,7 @@ pub struct Walk<T, C = Postcard> {
     steps: u64,
     /// How many links were called.
     links: u32,
-    /// Links have durable names, under which some of them may have been called before: one whose name is not known is not called.
-    named: bool,
-    /// The latest link was not called, since its function is not here or may not run.
+    /// The latest step was not taken, since a function is not here or may not run.
     unable: bool,
     types: PhantomData<fn() -> (T, C)>,
 }
@@ -129,27 +130,28 @@ pub enum Stop<'a> {
 }
 
 impl<T, C: Codec<T>> Walk<T, C> {
-    /// With a durable name, under which servers record what links come to, and know what they have recorded.
+    /// With a durable name, under which servers record what links come to, and know what they have recorded; and until when all of
+    /// it is to be done.
     pub(crate) fn new(
         home: Home,
         caller: Caller,
         (first, stack): (DelegatedRequest, Stack),
-        durable: Option<DurableId>,
+        again: Option<(DurableId, Instant)>,
     ) -> Self {
         let hop = Departure::Hop(Box::new((first, stack)));
         Self {
             home,
             caller,
+            again,
             waiting: vec![Waiting {
                 what: What::Leaves(hop),
-                durable,
+                durable: again.map(|(id, _)| id),
             }],
             gathers: Arc::default(),
             early: Vec::new(),
             call: None,
             steps: 0,
             links: 0,
-            named: durable.is_some(),
             unable: false,
             types: PhantomData,
         }
@@ -195,8 +197,9 @@ impl<T, C: Codec<T>> Walk<T, C> {
     ///
     /// # Errors
     ///
-    /// The exception that nobody has caught, as a status; the chain is over then. Or why a link could not be called, or is lost: it
-    /// comes next still, and may be tried again.
+    /// The exception that nobody has caught, as a status; the chain is over then. Or why a link could not be called, or is lost, or
+    /// what comes next cannot be done here, since a function is not at home or may not run: it comes next still, and may be tried
+    /// again. Nobody catches that.
     pub async fn step(&mut self) -> Option<Result<Vec<Event<T>>, CallError>> {
         let next = self.waiting.pop()?;
         let mut said = Vec::new();
@@ -204,8 +207,11 @@ impl<T, C: Codec<T>> Walk<T, C> {
             return Some(Err(error));
         }
         while let Some(next) = self.waiting.pop_if(|next| !next.is_stop()) {
-            if let Err(error) = self.take(next, &mut said).await {
-                return Some(Err(error));
+            match self.take(next, &mut said).await {
+                Ok(()) => {}
+                // It is said first; what comes next fails again.
+                Err(_) if !said.is_empty() && !self.waiting.is_empty() => break,
+                Err(error) => return Some(Err(error)),
             }
         }
         Some(Ok(said))
@@ -229,6 +235,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
 
     async fn take(&mut self, next: Waiting, said: &mut Vec<Event<T>>) -> Result<(), CallError> {
         self.steps += 1;
+        self.unable = false;
         let Waiting { what, mut durable } = next;
         let departures = match what {
             What::Leaves(Departure::End(answer)) => {
@@ -246,7 +253,15 @@ impl<T, C: Codec<T>> Walk<T, C> {
             What::Leaves(Departure::Hop(hop)) => {
                 let (to, mut stack) = *hop;
                 if !is_link(&to) {
+                    let before = stack.clone();
                     stack.advance(&to.server);
+                    let place = self.place(durable);
+                    if let Err(status) = self.home.0.check_top(&stack, place).await {
+                        self.unable = true;
+                        let what = What::Leaves(Departure::Hop(Box::new((to, before))));
+                        self.waiting.push(Waiting { what, durable });
+                        return Err(status.into());
+                    }
                 }
                 match &**to.method.name() {
                     name if name == MERGE.name() => {
@@ -298,10 +313,11 @@ impl<T, C: Codec<T>> Walk<T, C> {
         let engine = Arc::clone(&self.home.0);
         let mut stack = before.clone();
         let place = self.place(durable);
-        let resolved = engine.resolve(&to.server, &stack, place);
+        let resolved = engine.resolve((&to.server, durable), &stack, place);
         let may_run = match resolved.and_then(|server| {
             stack.advance(&server);
-            if self.named && durable.is_none() {
+            // Links may have been called before under durable names: one whose name is not known is not called.
+            if self.again.is_some() && durable.is_none() {
                 let message = "what a link has handed on has led to names that are not known here";
                 return Err(Status::failed_precondition(message));
             }
@@ -314,7 +330,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
         self.unable = may_run.is_err();
         let answer = match may_run {
             Ok(server) => self.call(&to, (server, &stack), durable).await,
-            Err(status) => Ok(Err(status)),
+            Err(status) => Err(status.into()),
         };
         match answer {
             Ok(Ok((request, answer))) => {
@@ -348,7 +364,12 @@ impl<T, C: Codec<T>> Walk<T, C> {
         if let Some(durable) = durable {
             client = client.durable(durable);
         }
-        if let Some(recorded) = stack.recorded() {
+        if let Some((_, until)) = self.again {
+            client = client.deadline(until.saturating_duration_since(Instant::now()));
+        }
+        let recorded = stack.recorded();
+        let is_recorded = recorded.is_some();
+        if let Some(recorded) = recorded {
             client = client.continuation(recorded);
         }
         let mut call = client.call_raw(&to.method, to.payload.clone());
@@ -360,7 +381,12 @@ impl<T, C: Codec<T>> Walk<T, C> {
                     answer = Some((next.request, next.payload));
                 }
                 Ok(_) => return Ok(Err(answered_again(to.method.name()))),
-                Err(CallError::Status(status)) if !is_broken(&status) => return Ok(Err(status)),
+                Err(CallError::Status(status)) if !is_broken(&status) => {
+                    return Ok(Err(match is_recorded {
+                        true => bare(status),
+                        false => status,
+                    }));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -416,12 +442,9 @@ impl<T, C: Codec<T>> Walk<T, C> {
         durable: Option<DurableId>,
     ) -> Option<Departures> {
         let (engine, place) = (&self.home.0, self.place(durable));
-        Some(match Postcard::decode(payload) {
+        Some(match Exception::read(payload) {
             Ok(exception) => engine.catch(stack, exception, place).await,
-            Err(error) => {
-                let status = Status::invalid_argument(error.to_string());
-                engine.raise(stack.clone(), &place.exception(&stack, &status))
-            }
+            Err(status) => engine.raise(stack.clone(), &place.exception(&stack, &status)),
         })
     }
 
@@ -450,14 +473,15 @@ impl<T, C: Codec<T>> Walk<T, C> {
         }
     }
 
-    /// Whether the latest link was not called, for want of something here.
+    /// Whether the latest step was not taken, for want of something here.
     pub(crate) fn is_unable(&self) -> bool {
         self.unable
     }
 
-    /// The number of the latest call.
+    /// The number of the chain, or of the latest call.
     fn number(&self) -> u64 {
-        self.call.map_or(0, |call| call.sequence)
+        let call = self.call.map_or(0, |call| call.sequence);
+        self.again.map_or(call, |(id, _)| id.sequence)
     }
 }
 

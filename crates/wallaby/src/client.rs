@@ -179,6 +179,11 @@ impl Caller {
         self.options.deadline.unwrap_or(default)
     }
 
+    /// The name of its next call, if it was given one ([`durable`](Self::durable)).
+    pub fn durable_id(&self) -> Option<DurableId> {
+        self.options.durable
+    }
+
     /// Calls to one of these servers, each to another one: see [`Servers`].
     pub fn among(self, servers: &Servers) -> Client {
         let mut client = self.at(servers.pick());

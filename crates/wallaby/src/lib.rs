@@ -151,6 +151,7 @@ pub use wallaby_proto::wire::PingSettings;
 /// For crates of this repository.
 #[doc(hidden)]
 pub mod extension {
+    pub use crate::random::number;
     pub use crate::service::Reserved;
     pub use crate::timer::sleep;
 }

@@ -13,7 +13,8 @@ pub(crate) fn bytes<const LEN: usize>() -> Result<[u8; LEN], BindError> {
     Ok(bytes)
 }
 
-/// Any number; the largest if the system has none.
-pub(crate) fn number() -> u64 {
+/// A number that nobody can guess, from the system; inside a simulation one that its seed decides. The largest if the system has
+/// none.
+pub fn number() -> u64 {
     bytes().map_or(u64::MAX, u64::from_ne_bytes)
 }

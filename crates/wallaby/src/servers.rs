@@ -108,11 +108,11 @@ impl Servers {
     /// The one that the next call would go to: for whom a handler delegates or forwards to. That is not counted as load, as who
     /// delegates does not learn when it is done.
     pub fn pick(&self) -> Address {
-        self.pick_but(&[])
+        self.pick_except(&[])
     }
 
     /// The same, and none of these if there is another: those that were tried in vain.
-    pub fn pick_but(&self, tried: &[Address]) -> Address {
+    pub fn pick_except(&self, tried: &[Address]) -> Address {
         self.0.pick(tried).address().clone()
     }
 

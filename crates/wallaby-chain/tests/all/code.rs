@@ -15,7 +15,7 @@ use wallaby_chain::{
 use wallaby_chain_guest as guest;
 
 use crate::composition::{Primary, copying, store};
-use crate::world::{Net, at, hosts, library, patience, status, texts, words};
+use crate::world::{Net, at, hosts, library, patience, status, texts, until, words};
 
 /// Runs the functions of this file, whatever the code is; what it counts shows how servers treat code.
 #[derive(Default)]
@@ -25,6 +25,9 @@ struct Counts {
     most_kept: AtomicUsize,
     /// Where it ran for long.
     long: Mutex<Vec<ThreadId>>,
+    /// Each run of a function but the first waits until the other end is dropped; how many it were.
+    again: Mutex<Option<(usize, mpsc::Receiver<()>)>>,
+    waits: AtomicUsize,
     /// The first load waits until the other end is dropped.
     gate: Mutex<Option<mpsc::Receiver<()>>>,
 }
@@ -81,6 +84,17 @@ impl Module for Loaded {
             }
             "logs" => guest::run(logs, input),
             "nests" => guest::run(nests, input),
+            "again" => {
+                let mut again = self.0.again.lock().expect("a lock");
+                if let Some((runs, gate)) = &mut *again {
+                    *runs += 1;
+                    if *runs > 1 {
+                        self.0.waits.fetch_add(1, Ordering::SeqCst);
+                        let _opened = gate.recv();
+                    }
+                }
+                guest::run(end, input)
+            }
             "garbage" => b"\xff\xff".to_vec(),
             "panic" => panic!("as it was told"),
             _ => guest::run(end, input),
@@ -571,6 +585,39 @@ async fn a_flood_of_functions_does_not_fill_a_server() {
         let most = counts.most_kept.load(Ordering::SeqCst);
         assert!(most <= KEPT + 20, "{most} at once");
     }
+}
+
+/// A chain that is made again has what its link has come to, and its function has a turn of its own: others do not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_function_that_runs_again_keeps_nobody_waiting() {
+    let (chains, counts) = open(CodeLimits::default());
+    let (a, gone) = (
+        Net::Tcp.serve(chains).await,
+        Net::Tcp.serve(Chains::new()).await,
+    );
+    gone.kill();
+    let client = Net::Tcp.client().await;
+    let (open, gate) = mpsc::channel();
+    *counts.again.lock().expect("a lock") = Some((0, gate));
+    let first = Hop::to(at(&a), &words::SHOUT, ("a".to_owned(),));
+    let chain = start::<String>(first.then(code(1).function("again"), State::new()));
+    let chain = chain.then(at(&gone), &words::SHOUT);
+    let caller = client.caller();
+    let running = chain.run(caller, wallaby_chain::Run::new().retries(1));
+    let mut running = running.expect("it is small");
+    let running = tokio::spawn(async move { running.answer().await });
+    until(|| counts.waits.load(Ordering::SeqCst) == 1).await;
+    let other = client
+        .caller()
+        .at(at(&a))
+        .call(&words::SHOUT, ("b".to_owned(),));
+    let other = tokio::time::timeout(Duration::from_secs(10), other).await;
+    drop(open);
+    assert_eq!(other.expect("nobody waits"), Ok("b!".into()));
+    running
+        .await
+        .expect("no panic")
+        .expect_err("nobody is there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use wallaby::{
     Address, Caller, Code as StatusCode, DurableId, Endpoint, One, Request, Servers, Status,
 };
 use wallaby_chain::{
-    Answer, Chain, Chains, Event, Hop, Limits, Merge, Run, State, Step, pipe, start,
+    Answer, Chain, ChainError, Chains, Event, Hop, Limits, Merge, Run, State, Step, pipe, start,
 };
 
 use crate::world::{Net, at, patience, status, until};
@@ -21,7 +21,14 @@ trait Work {
     /// The same, by another server perhaps, as a chain of this one.
     async fn pass(text: String) -> String;
     async fn refuse(text: String) -> String;
+    /// Another answer each time.
+    async fn count(text: String) -> String;
+    /// How many milliseconds it has; it takes some.
+    async fn late(text: String) -> String;
 }
+
+/// How long something takes.
+const LATE: Duration = Duration::from_millis(300);
 
 /// What a server has done, and whether it does it at once.
 #[derive(Clone, Default)]
@@ -101,6 +108,17 @@ impl Work for Worker {
     async fn refuse(&self, text: String) -> Result<String, Status> {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
         Err(Status::permission_denied(text))
+    }
+
+    async fn count(&self, text: String) -> String {
+        let begun = self.0.begun.fetch_add(1, Ordering::SeqCst);
+        format!("{text}.{begun}")
+    }
+
+    async fn late(&self, request: Request<One<String>>, text: String) -> Result<(), Status> {
+        let left = request.remaining().as_millis();
+        tokio::time::sleep(LATE).await;
+        Ok(request.respond(format!("{text} {left}")).await?)
     }
 }
 
@@ -259,6 +277,38 @@ async fn a_name_stands_for_servers_that_are_left() {
     .await;
 }
 
+/// A handler need not know whether it is called by a chain.
+#[tokio::test]
+async fn a_handler_may_answer_with_a_chain_that_begins_at_a_name() {
+    patience(async {
+        let b = Worker::new("b");
+        let at_b = b.serve(Chains::new()).await;
+        let client = Net::Tcp.client().await;
+        let passing = |name: &str| {
+            let backup = Some(name.parse().expect("an address"));
+            Worker::with(Inside {
+                backup,
+                ..Inside::default()
+            })
+        };
+        let servers = Servers::new([at(&at_b)]).expect("one");
+        let named = || Chains::new().servers("work", servers.clone());
+        let at_a = passing("service://work").serve(named()).await;
+        let call = |server: &Endpoint| {
+            let client = client.caller().at(at(server));
+            client.call(&work::PASS, ("text".to_owned(),))
+        };
+        assert_eq!(call(&at_a).await, Ok("text.b".into()));
+        let chain = pipe(at(&at_a), &work::PASS, ("text".to_owned(),));
+        assert_eq!(end(chain, &client, Run::new()).await, Ok("text.b".into()));
+        let at_a = passing("service://other").serve(named()).await;
+        let unknown = status(call(&at_a).await);
+        let text = "no servers are known as \"other\" at this server";
+        assert!(unknown.message().contains(text), "{unknown}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_name_that_nobody_knows_is_an_error() {
     patience(async {
@@ -355,6 +405,11 @@ async fn a_chain_that_is_walked_at_last_may_come_to_its_end() {
             Some("none"),
             "{missing}"
         );
+        assert_eq!(
+            missing.message().matches(" [chain ").count(),
+            1,
+            "{missing}"
+        );
         let chain = first(&at_a)
             .then(&name, &work::ADD)
             .then(at(&at_backup), &work::PASS);
@@ -444,20 +499,12 @@ async fn a_link_that_runs_is_waited_for_and_not_run_again() {
         assert_eq!(two, (Ok("x.a".into()), Ok("x.a".into())));
         assert_eq!(ask(&client, &at_a, id, "x").await, Ok("x.a".into()));
         assert_eq!(a.begun(), 1);
-        // Another request has no business with this one's record.
-        let other = ask(&client, &at_a, id, "y").await.expect_err("not its own");
-        assert_eq!(other.code(), StatusCode::FailedPrecondition);
-        assert!(
-            other
-                .message()
-                .starts_with("another request has this durable id"),
-            "{other}"
-        );
-        assert_eq!(
-            ask(&client, &at_a, DurableId::new(7, 2), "y").await,
-            Ok("y.a".into())
-        );
-        assert_eq!(a.begun(), 2);
+        // Another request has a record of its own.
+        for (id, text) in [(id, "y"), (DurableId::new(7, 2), "x"), (id, "x")] {
+            let answer = ask(&client, &at_a, id, text).await;
+            assert_eq!(answer, Ok(format!("{text}.a")));
+        }
+        assert_eq!(a.begun(), 3);
     })
     .await;
 }
@@ -491,8 +538,15 @@ async fn records_have_limits() {
             ..Limits::default()
         };
         let minute = Duration::from_secs(60);
+        let one = |record| Limits {
+            record,
+            ..Limits::default()
+        };
         for (limits, kept) in [
             (Limits::default(), true),
+            (few(4096, 64 << 20, Duration::MAX), true),
+            (one(4096), true),
+            (one(1), false),
             (few(1, 64 << 20, minute), false),
             (few(4096, 1, minute), false),
             (few(4096, 64 << 20, Duration::ZERO), false),
@@ -506,6 +560,317 @@ async fn records_have_limits() {
             }
             assert_eq!(a.begun(), if kept { 2 } else { 3 }, "{kept}");
         }
+    })
+    .await;
+}
+
+/// As many run as there may be records of, and those above run as well: twice, if they come twice.
+#[tokio::test]
+async fn a_link_runs_though_there_is_no_room_to_record_it() {
+    patience(async {
+        let a = Worker::waiting("a");
+        let limits = Limits {
+            records: 1,
+            ..Limits::default()
+        };
+        let at_a = a.serve(Chains::new().limits(limits)).await;
+        let client = Net::Tcp.client().await;
+        let asks = [1, 2, 3, 3].map(|number| {
+            let id = DurableId::new(7, number);
+            let (client, at_a) = (client.clone(), at_a.clone());
+            tokio::spawn(async move { ask(&client, &at_a, id, "x").await })
+        });
+        a.has_begun(4).await;
+        a.go_on();
+        for ask in asks {
+            assert_eq!(ask.await.expect("no panic"), Ok("x.a".into()));
+        }
+    })
+    .await;
+}
+
+/// What the server that is lost was sent by has not been done anywhere else before.
+#[tokio::test]
+async fn a_link_that_is_done_is_asked_for_where_it_was_done() {
+    patience(async {
+        let [one, two, again] = ["one", "two", "c"].map(Worker::new);
+        let (a, c) = (Worker::new("a"), Worker::waiting("c"));
+        let (at_one, at_two) = (
+            one.serve(Chains::new()).await,
+            two.serve(Chains::new()).await,
+        );
+        let both = Servers::new([at(&at_one), at(&at_two)]).expect("two");
+        // With what it stands for before it, as in an address.
+        let named = || Chains::new().servers("service://work", both.clone());
+        let (at_a, at_c) = (a.serve(named()).await, c.serve(Chains::new()).await);
+        let (client, home) = (Net::Tcp.client().await, named().at_home());
+        let name: Address = "service://work".parse().expect("an address");
+        const CHAINS: u64 = 8;
+        let chains = (0..CHAINS).map(|number| {
+            let first = match number % 2 {
+                0 => first(&at_a).then(&name, &work::ADD),
+                _ => pipe(&name, &work::ADD, ("text".to_owned(),)),
+            };
+            let run = Run::new().retries(8).home(&home);
+            let chain = first.then(at(&at_c), &work::ADD);
+            let mut running = chain.run(caller(&client), run).expect("small");
+            tokio::spawn(async move { running.answer().await })
+        });
+        let chains: Vec<_> = chains.collect();
+        c.has_begun(CHAINS).await;
+        at_c.kill();
+        let _at_c = again.serve_at(&at(&at_c).to_string(), Chains::new()).await;
+        for chain in chains {
+            let answer = chain.await.expect("no panic").expect("it goes on");
+            assert!(answer.ends_with(".c"), "{answer}");
+        }
+        assert_eq!(one.begun() + two.begun(), CHAINS);
+        assert_eq!([&a, &again].map(Worker::begun), [CHAINS / 2, CHAINS]);
+    })
+    .await;
+}
+
+/// A link that has forgotten what it came to comes to something else: what follows is new, and no error.
+#[tokio::test]
+async fn what_is_asked_in_another_way_is_done() {
+    patience(async {
+        let [a, b, again] = ["a", "b", "c"].map(Worker::new);
+        let c = Worker::waiting("c");
+        let forgets = Limits {
+            record_life: Duration::ZERO,
+            ..Limits::default()
+        };
+        let at_a = a.serve(Chains::new().limits(forgets)).await;
+        let (at_b, at_c) = (b.serve(Chains::new()).await, c.serve(Chains::new()).await);
+        let client = Net::Tcp.client().await;
+        let chain = pipe(at(&at_a), &work::COUNT, ("text".to_owned(),));
+        let chain = chain
+            .then(at(&at_b), &work::ADD)
+            .then(at(&at_c), &work::ADD);
+        let run = Run::new().retries(8);
+        let mut running = chain.run(caller(&client), run).expect("small");
+        let dies = async {
+            c.has_begun(1).await;
+            at_c.kill();
+            again.serve_at(&at(&at_c).to_string(), Chains::new()).await
+        };
+        let (answer, _at_c) = tokio::join!(running.answer(), dies);
+        let attempts = running.attempts();
+        assert_eq!(answer, Ok(format!("text.{}.b.c", attempts - 1)));
+        assert_eq!(b.begun(), u64::from(attempts));
+    })
+    .await;
+}
+
+/// So a function that passes it on says the same again.
+#[tokio::test]
+async fn an_exception_names_its_chain_the_same_in_each_attempt() {
+    patience(async {
+        let [a, b, again] = ["a", "b", "c"].map(Worker::new);
+        let c = Worker::waiting("c");
+        let (at_b, at_c) = (b.serve(Chains::new()).await, c.serve(Chains::new()).await);
+        let to_b = at(&at_b);
+        let caught = Chains::new().catching("caught", move |_, exception| {
+            Ok(Hop::to(&to_b, &work::ADD, (exception.chain().to_owned(),)).into())
+        });
+        let at_a = a.serve(caught).await;
+        let client = Net::Tcp.client().await;
+        let chain = pipe(at(&at_a), &work::REFUSE, ("text".to_owned(),));
+        let chain = chain
+            .catch(at(&at_a), "caught", State::new())
+            .then(at(&at_c), &work::ADD);
+        let id = DurableId::new(7, 4711);
+        let run = Run::new().retries(8);
+        let mut running = chain.run(caller(&client).durable(id), run).expect("small");
+        let dies = async {
+            c.has_begun(1).await;
+            at_c.kill();
+            again.serve_at(&at(&at_c).to_string(), Chains::new()).await
+        };
+        let (answer, _at_c) = tokio::join!(running.answer(), dies);
+        assert_eq!(answer, Ok("4711.b.c".into()), "by the durable id");
+        assert_eq!([&a, &b, &again].map(Worker::begun), [1; 3]);
+    })
+    .await;
+}
+
+/// Who has a name for the chain may ask for it again.
+#[tokio::test]
+async fn a_chain_has_the_durable_id_of_its_caller() {
+    patience(async {
+        let a = Worker::new("a");
+        let (at_a, client) = (a.serve(Chains::new()).await, Net::Tcp.client().await);
+        for (number, begun) in [(1, 1), (1, 1), (2, 2)] {
+            let caller = caller(&client).durable(DurableId::new(7, number));
+            let mut running = first(&at_a)
+                .run(caller, Run::new().retries(1))
+                .expect("small");
+            assert_eq!(running.answer().await, Ok("text.a".into()));
+            assert_eq!(a.begun(), begun);
+        }
+        // Of a chain that is walked all links would have it.
+        let caller = caller(&client).durable(DurableId::new(7, 1));
+        let refused = first(&at_a).walk(caller, &Chains::new().at_home());
+        assert_eq!(refused.expect_err("one for all"), ChainError::Durable);
+    })
+    .await;
+}
+
+/// What is not at home is no exception of the chain, so nobody catches it.
+#[tokio::test]
+async fn a_function_that_is_not_at_home_ends_the_last_walk_by_the_loss() {
+    patience(async {
+        let a = Worker::new("a");
+        let gone = Worker::new("gone").serve(Chains::new()).await;
+        gone.kill();
+        let client = Net::Tcp.client().await;
+        let to_gone = at(&gone);
+        let goes = move |_, answer: Answer| {
+            Ok(Hop::to(&to_gone, &work::ADD, (answer.read::<String>()?,)).into())
+        };
+        let splits = |state: State, answer: Answer| {
+            let (a, text): (Address, String) = (state.get("a")?, answer.read()?);
+            let hops = [1, 2].map(|_| Hop::to(&a, &work::ADD, (text.clone(),)));
+            Ok(Step::split(hops, Merge::at(&a, "join", state)))
+        };
+        let catching = || {
+            Chains::new().catching("caught", |_, exception| {
+                Step::end(&format!("caught {}", exception.message()))
+            })
+        };
+        let to_gone = at(&gone);
+        let all = catching()
+            .function("goes", goes)
+            .function("splits", splits)
+            .merging("join", move |_, _| {
+                Ok(Hop::to(&to_gone, &work::ADD, ("joined".to_owned(),)).into())
+            });
+        let at_a = a.serve(all).await;
+        let state = || State::new().with("a", &at(&at_a)).expect("an address");
+        for (function, home) in [
+            ("goes", catching()),
+            ("splits", catching()),
+            ("splits", catching().function("splits", splits)),
+        ] {
+            let hop = Hop::to(at(&at_a), &work::ADD, ("text".to_owned(),));
+            let chain = start::<String>(hop.then(function, state()));
+            let chain = chain.catch(at(&at_a), "caught", State::new());
+            let run = Run::new().retries(1).home(&home.at_home());
+            let mut running = chain.run(caller(&client), run).expect("small");
+            let lost = running.answer().await.expect_err("nobody is there");
+            assert_eq!(lost.server(), Some(&at(&gone)), "{lost}");
+            assert_eq!((running.attempts(), running.broken()), (2, None));
+        }
+    })
+    .await;
+}
+
+/// Its time is that of the chain, also where it is walked.
+#[tokio::test]
+async fn links_of_the_last_walk_have_what_time_is_left() {
+    patience(async {
+        let [a, b, gone] = ["a", "b", "gone"].map(Worker::new);
+        let (at_b, gone) = (
+            b.serve(Chains::new()).await,
+            gone.serve(Chains::new()).await,
+        );
+        gone.kill();
+        let named = |server| {
+            let servers = Servers::new([at(server)]).expect("one");
+            Chains::new().servers("work", servers)
+        };
+        let (at_a, client) = (a.serve(named(&gone)).await, Net::Tcp.client().await);
+        let name: Address = "service://work".parse().expect("an address");
+        let chain = first(&at_a)
+            .then(&name, &work::LATE)
+            .then(&name, &work::LATE);
+        let run = Run::new().retries(1).home(&named(&at_b).at_home());
+        let answer = end(chain, &client, run).await.expect("it is there");
+        let left: Vec<u128> = answer
+            .split(' ')
+            .skip(1)
+            .map(|left| left.parse().expect("a number"))
+            .collect();
+        assert!(left[0] >= left[1] + LATE.as_millis() / 2, "{answer}");
+    })
+    .await;
+}
+
+/// What will not be better next time is not tried again, and a name that nobody knows here is not sent.
+#[tokio::test]
+async fn what_cannot_be_sent_from_here_is_no_loss() {
+    patience(async {
+        let client = Net::Tcp.client().await;
+        let to = |server: &str| {
+            let server: Address = server.parse().expect("an address");
+            pipe(server, &work::ADD, ("text".to_owned(),))
+        };
+        let run = Run::new().retries(3);
+        let mut running = to("none://text")
+            .run(caller(&client), run.clone())
+            .expect("small");
+        running.answer().await.expect_err("no transport");
+        assert_eq!(running.attempts(), 1);
+        let refused = to("service://work").run(caller(&client), run);
+        assert!(matches!(
+            refused.expect_err("a name"),
+            ChainError::NoServers(_)
+        ));
+        let refused = to("service://work").call(client.caller());
+        let text = "nobody knows here which servers are \"work\": `Run::home` says it";
+        assert_eq!(refused.expect_err("a name").to_string(), text);
+    })
+    .await;
+}
+
+/// Which servers it avoids is said only where there is room for it.
+#[tokio::test]
+async fn a_chain_that_just_fits_is_made_again() {
+    patience(async {
+        let client = Net::Tcp.client().await;
+        let gone = Worker::new("gone").serve(Chains::new()).await;
+        gone.kill();
+        let begin = |size: usize| {
+            let state = State::new().with("much", &vec![0u8; size]).expect("bytes");
+            let hop = Hop::to(at(&gone), &work::ADD, ("text".to_owned(),)).then("any", state);
+            start::<String>(hop).run(caller(&client), Run::new().retries(1))
+        };
+        let mut running = (0..=16_384).rev().find_map(|size| begin(size).ok());
+        let running = running.as_mut().expect("one fits");
+        let lost = running.answer().await.expect_err("nobody is there");
+        assert_eq!(
+            (lost.server(), running.attempts()),
+            (Some(&at(&gone)), 2),
+            "{lost}"
+        );
+    })
+    .await;
+}
+
+/// It avoids the latest ones: no more travel than a server takes.
+#[tokio::test]
+async fn a_chain_avoids_so_many_servers_and_no_more() {
+    patience(async {
+        let mut gone = Vec::new();
+        for _ in 0..6 {
+            let server = Worker::new("gone").serve(Chains::new()).await;
+            gone.push(at(&server));
+            server.kill();
+        }
+        let named = Chains::new().servers("work", Servers::new(gone.clone()).expect("six"));
+        let a = Worker::new("a");
+        let (at_a, client) = (a.serve(named).await, Net::Tcp.client().await);
+        let name: Address = "service://work".parse().expect("an address");
+        let chain = first(&at_a).then(&name, &work::ADD);
+        let mut running = chain
+            .run(caller(&client), Run::new().retries(5))
+            .expect("small");
+        let lost = running.answer().await.expect_err("nobody is there");
+        assert!(
+            gone.iter().any(|gone| lost.server() == Some(gone)),
+            "{lost}"
+        );
+        assert_eq!((running.attempts(), a.begun()), (6, 1));
     })
     .await;
 }

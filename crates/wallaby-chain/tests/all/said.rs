@@ -1,7 +1,15 @@
 //! What functions say besides, to who has started the chain.
 
-use wallaby::{Address, Code as StatusCode, Endpoint, Status};
-use wallaby_chain::{Chain, Chains, Event, Hop, Limits, Merge, Run, Running, State, Step, start};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wallaby::codec::Raw;
+use wallaby::{
+    Address, CallError, Code as StatusCode, Endpoint, Many, Method, RawRequest, Service, Status,
+};
+use wallaby_chain::{
+    Chain, Chains, Event, Hop, Limits, Merge, Run, Running, State, Step, pipe, start,
+};
 
 use crate::world::{Net, at, patience, status, words};
 
@@ -228,6 +236,138 @@ async fn what_a_step_says_has_a_limit() {
                     assert!(status.message().starts_with(text), "{status}");
                     assert!(said.is_empty(), "{said:?}");
                 }
+            }
+        }
+    })
+    .await;
+}
+
+static SAYS: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("test.Fake/says");
+
+/// A chain whose server says this, and nothing else; it hangs then.
+async fn saying(answers: Vec<Vec<u8>>) -> (Endpoint, Chain<Bytes, Raw>) {
+    let says = move |request: RawRequest| {
+        let answers = answers.clone();
+        async move {
+            for answer in answers {
+                request.reply(answer.into()).await?;
+            }
+            request.flush().await;
+            request.cancelled().await;
+            Ok(())
+        }
+    };
+    let service = Service::new("test.Fake").raw(Arc::clone(SAYS.definition()), says);
+    let server = Net::Tcp.bind(Endpoint::builder().serve(service)).await;
+    let chain = pipe(at(&server), &SAYS, (Bytes::new(),));
+    (server, chain)
+}
+
+fn end(text: &[u8]) -> Vec<u8> {
+    [b"\xc4chain\x01\x9e", text].concat()
+}
+
+/// What a step says, as others write it.
+fn message(chain: &str, lines: &[&str], told: &[&[u8]]) -> Vec<u8> {
+    let host: Option<Address> = None;
+    let message = postcard::to_allocvec(&(chain, 7u32, host, lines, told)).expect("small");
+    [b"\xc4chain\x02\x9e", &*message].concat()
+}
+
+/// What was owed besides is lost then, and the chain has ended all the same.
+#[tokio::test]
+async fn a_chain_that_has_ended_is_not_made_again() {
+    patience(async {
+        let (server, chain) = saying(vec![end(b"the end")]).await;
+        let client = Net::Tcp.client().await;
+        let (period, timeout) = (
+            std::time::Duration::from_millis(20),
+            std::time::Duration::from_secs(2),
+        );
+        let caller = client.caller().ping(period, timeout);
+        let run = Run::new().lines().retries(3).home(&talking().at_home());
+        let mut running = chain.run(caller, run).expect("small");
+        let Some(Ok(Event::End(text))) = running.next().await else {
+            panic!("it has ended");
+        };
+        assert_eq!(text, "the end");
+        server.kill();
+        assert!(running.next().await.is_none(), "there is nothing else");
+        assert_eq!(running.attempts(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_chain_ends_once() {
+    patience(async {
+        let (_server, chain) = saying(vec![end(b"one"), end(b"two")]).await;
+        let client = Net::Tcp.client().await;
+        let mut running = chain.run(client.caller(), Run::new()).expect("small");
+        assert!(matches!(running.next().await, Some(Ok(Event::End(_)))));
+        let again = running
+            .next()
+            .await
+            .expect("an error")
+            .expect_err("another end");
+        assert!(again.to_string().contains("it has ended before"), "{again}");
+        assert!(running.next().await.is_none(), "it is over");
+    })
+    .await;
+}
+
+/// A server says what it likes; who has started the chain takes what it has asked for, and only so much.
+#[tokio::test]
+async fn what_a_server_says_has_bounds_where_it_is_heard() {
+    patience(async {
+        let client = Net::Tcp.client().await;
+        let (lines, told) = (Run::new().lines(), Run::new().told());
+        let (much, many) = ("x".repeat(70_000), vec![""; 5000]);
+        let long = "x".repeat(3000);
+        let (too_much, unasked) = ("says more than", "what nobody has asked for");
+        for (run, said, why) in [
+            (&lines, message("1", &["a", "b"], &[]), None),
+            (&lines, message("1", &[&much], &[]), Some(too_much)),
+            (&lines, message("1", &many, &[]), Some(too_much)),
+            (&lines, message(&long, &["a", "b"], &[]), Some(too_much)),
+            (&lines, message("1", &["a"], &[b"b"]), Some(unasked)),
+            (&told, message("1", &["a"], &[b"b"]), Some(unasked)),
+            (&Run::new(), message("1", &["a"], &[]), Some(unasked)),
+            (
+                &lines.clone().most_said(100_000),
+                message("1", &[&much, "b"], &[]),
+                None,
+            ),
+            (
+                &lines.clone().most_said(10),
+                message("1", &["a", "b"], &[]),
+                Some("more than 10"),
+            ),
+        ] {
+            let is_legal = why.is_none();
+            let all = [said].into_iter().chain(is_legal.then(|| end(b"")));
+            let (_server, chain) = saying(all.collect()).await;
+            let mut running = chain.run(client.caller(), run.clone()).expect("small");
+            let (mut lines, mut wrong) = (0, None);
+            while let Some(event) = running.next().await {
+                match event {
+                    Ok(Event::Line(line)) => {
+                        assert_eq!((&*line.chain, line.hop), ("1", 7));
+                        lines += 1;
+                    }
+                    Ok(event) => assert!(matches!(event, Event::End(_)) && is_legal, "{event:?}"),
+                    Err(error @ CallError::Decode { .. }) => wrong = Some(error.to_string()),
+                    Err(error) => panic!("{error}"),
+                }
+                if is_legal && lines == 2 {
+                    break;
+                }
+            }
+            assert_eq!(lines, if is_legal { 2 } else { 0 });
+            match (wrong, why) {
+                (None, None) => {}
+                (Some(wrong), Some(why)) => assert!(wrong.contains(why), "{wrong}"),
+                both => panic!("{both:?}"),
             }
         }
     })

@@ -41,6 +41,14 @@ use crate::transport::Identity;
 
 pub(crate) use self::running::{Job, Work};
 
+/// How a request has ended.
+enum Ended {
+    /// Perhaps with a status.
+    With(Option<Box<Status>>),
+    /// It was stopped, which is told by whoever stops it.
+    Stopped,
+}
+
 /// One request that is handled.
 pub(crate) struct Handling {
     pub(crate) endpoint: Arc<Inner>,
@@ -492,8 +500,12 @@ impl Handling {
         self.lock().over = true;
         let returned = self.leave(|core| {
             let returned = core.endpoint.returned(self.key, Err(status.clone()));
-            let is_heard = returned == Returned::Heard;
-            (returned, is_heard.then(|| Box::new(status.clone())))
+            let ended = match returned {
+                Returned::Heard => Ended::With(Some(Box::new(status.clone()))),
+                Returned::Late => Ended::With(None),
+                Returned::Stopped => Ended::Stopped,
+            };
+            (returned, ended)
         });
         match returned {
             Returned::Heard => {
@@ -571,16 +583,16 @@ impl Handling {
         if std::mem::replace(&mut self.lock().over, true) {
             return;
         }
-        self.leave(|core| ((), core.endpoint.finish_request(self.key)));
+        self.leave(|core| ((), Ended::With(core.endpoint.finish_request(self.key))));
         self.drop_body();
     }
 
     /// The request ends by this, perhaps with a status. Whoever is around it is told of its last messages before it is forgotten,
     /// and who watches of its end before anybody else may learn of that.
-    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> (R, Option<Box<Status>>)) -> R {
+    fn leave<R>(&self, end: impl FnOnce(&mut Core) -> (R, Ended)) -> R {
         let is_around = self.around().is_some();
         let _inside = self.intercepted.then(Inside::enter);
-        let (ended, status) = self.endpoint.enter(|core| {
+        let (result, ended) = self.endpoint.enter(|core| {
             let ended = end(core);
             if !is_around {
                 core.forget_request(self.key);
@@ -592,8 +604,10 @@ impl Handling {
             let around = self.lock().around.take();
             drop(around);
         }
-        self.note_end(status.as_deref());
-        ended
+        if let Ended::With(status) = ended {
+            self.note_end(status.as_deref());
+        }
+        result
     }
 
     // Who wants to know how it ends.

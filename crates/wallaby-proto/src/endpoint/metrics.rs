@@ -60,7 +60,7 @@ pub struct Metrics {
     pub statuses_sent: u64,
     /// Handlers that panicked.
     pub panics: u64,
-    /// Errors of handlers whose request had ended before.
+    /// Errors of handlers whose request had ended before, but for those that say that it was cancelled.
     pub late_errors: u64,
     /// Handlers that went on for long after their request was stopped, and gave up their place in the executor.
     pub stuck: u64,

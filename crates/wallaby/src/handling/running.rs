@@ -11,7 +11,7 @@ use bytes::Bytes;
 use wallaby_proto::endpoint::Permit;
 use wallaby_proto::{Code, Status};
 
-use super::{Handling, WaitingHandler};
+use super::{Ended, Handling, WaitingHandler};
 use crate::driver::effects::{self, Effect, Inside};
 use crate::driver::shared::Core;
 use crate::intercept::Intent;
@@ -200,7 +200,7 @@ impl RunningHandler {
             (place, dropped, ends)
         };
         if ends && around {
-            handling.leave(|core| ((), core.endpoint.finish_request(handling.key)));
+            handling.leave(|core| ((), Ended::With(core.endpoint.finish_request(handling.key))));
         } else if dropped && !ends && !self.closing {
             handling.finish(); // its handler goes on without it
         }

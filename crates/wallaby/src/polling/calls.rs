@@ -130,6 +130,9 @@ impl Calling {
             payload: outgoing.payload,
             body: initial.body,
         };
+        if let Err(failure) = &passed {
+            core.fail_call(call, failure.clone()); // counted as failed, not as given up
+        }
         let sent = passed
             .and(begun)
             .and_then(|_| self.send_only(core, call, initial));

@@ -111,6 +111,8 @@ fn a_request_that_an_interceptor_refuses_does_not_leave() {
     assert!(failed.is_err_and(|failure| refused(&failure)));
     assert_eq!(log.take(), said);
     assert_eq!(client.sizes().calls, 0);
+    let metrics = client.metrics();
+    assert_eq!((metrics.calls_failed, metrics.calls_aborted), (1, 0));
 
     let call = client.begin(&refusing()).expect("there is room");
     let method = work::ONE.definition();

@@ -202,15 +202,20 @@ async fn a_fast_application_makes_nobody_wait(net: Net) {
     let server = net.serve(server).await;
     let client = narrow().bind().await.expect("there is a runtime");
     let mut call = heap::at(&client, at(&server)).many(Bytes::new());
-    for number in 0..2000u32 {
-        let item = call.next().await.expect("more").expect("an answer");
-        assert_eq!(
-            item[..4],
-            number.to_be_bytes(),
-            "small answers of one server arrive in order"
-        );
+    let mut numbers = Vec::new();
+    while let Some(item) = call.next().await {
+        let item = item.expect("an answer");
+        numbers.push(item.first_chunk().copied().map(u32::from_be_bytes));
     }
-    assert!(call.next().await.is_none());
+    // Datagrams that are lost come later.
+    if matches!(at(&server), Address::Udp(_)) {
+        numbers.sort_unstable();
+    }
+    let all = (0..2000).map(Some);
+    assert!(
+        numbers.into_iter().eq(all),
+        "each comes once, and over streams in order"
+    );
 }
 
 async fn a_slow_call_does_not_hold_up_others(net: Net) {

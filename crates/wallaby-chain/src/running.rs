@@ -71,9 +71,10 @@ impl Run {
     /// A chain that is lost on its way is made again, so many times at most, as long as there is time: because a server cannot be
     /// reached, has died, or was closed. Servers keep for a while what its links have come to, and do not run them again
     /// ([`Limits::records`](crate::Limits::records)); only a link that was lost in the middle, or whose server has forgotten it
-    /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. Twice at
-    /// once, even: a handler that goes on after it was stopped, as blocking ones and shielded sections do, is not waited for. A
-    /// chain that ends by an exception is not made again.
+    /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. A handler
+    /// that goes on after it was stopped, as shielded sections do and blocking handlers that have their `Request`, is waited for at
+    /// its server, and runs again; blocking ones without it may run twice at once. A chain that ends by an exception is not made
+    /// again.
     ///
     /// The chain has the durable id of its caller ([`Caller::durable`]), or one that is drawn by chance: servers answer from their
     /// records who has it, so it is a secret. It is one for one chain.

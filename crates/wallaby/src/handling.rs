@@ -89,6 +89,8 @@ struct State {
     over: bool,
     /// What is around it, until it has ended.
     around: Option<Arc<Around>>,
+    /// What was around it until it was stopped, as long as its handler goes on.
+    lingering: Option<Arc<Around>>,
     /// Its handler is done: what is around it does the rest.
     closing: bool,
     /// The handler's place in the executor meanwhile: what must be finished takes it along.
@@ -187,6 +189,7 @@ impl Handling {
                 kept: false,
                 over: false,
                 around: None,
+                lingering: None,
                 closing: false,
                 place: None,
                 failed: None,
@@ -533,8 +536,10 @@ impl Handling {
         state.stopped = Some(status.message().to_owned());
         self.cancel();
         let (task, job) = (state.task.take(), state.job.take());
-        let around = state.around.take();
+        let mut around = state.around.take();
         let idle = state.idle.take_if(|_| self.is_given_up());
+        let goes_on = idle.is_none() && job.is_none();
+        state.lingering = around.take_if(|_| goes_on);
         drop(state);
         self.note_end(Some(status)); // before its handler is dropped, which would end it otherwise
         if let Some(idle) = idle {

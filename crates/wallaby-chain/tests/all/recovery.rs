@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use wallaby::{
-    Address, Caller, Code as StatusCode, DurableId, Endpoint, One, Request, Servers, Status,
+    Address, Caller, Code as StatusCode, DurableId, Endpoint, Method, One, Request, Servers, Status,
 };
 use wallaby_chain::{
     Answer, Chain, ChainError, Chains, Event, Hop, Limits, Merge, Run, State, Step, pipe, start,
@@ -23,6 +23,10 @@ trait Work {
     async fn refuse(text: String) -> String;
     /// Another answer each time.
     async fn count(text: String) -> String;
+    /// It goes on though it is stopped.
+    async fn finish(text: String) -> String;
+    /// So does this, on a thread.
+    async fn block(text: String) -> String;
     /// How many milliseconds it has; it takes some.
     async fn late(text: String) -> String;
 }
@@ -39,9 +43,38 @@ struct Inside {
     name: &'static str,
     /// How often it was begun.
     begun: AtomicU64,
+    /// How much of it goes on now, and at most.
+    busy: AtomicU64,
+    busiest: AtomicU64,
     /// None if it waits for nothing.
     gate: Option<Semaphore>,
     backup: Option<Address>,
+}
+
+impl Inside {
+    async fn wait(&self) {
+        if let Some(gate) = &self.gate {
+            gate.acquire().await.expect("it is open").forget();
+        }
+    }
+}
+
+/// Something is done, until this is dropped.
+struct Busy<'a>(&'a Inside);
+
+impl<'a> Busy<'a> {
+    fn begin(inside: &'a Inside) -> Self {
+        inside.begun.fetch_add(1, Ordering::SeqCst);
+        let busy = inside.busy.fetch_add(1, Ordering::SeqCst) + 1;
+        inside.busiest.fetch_max(busy, Ordering::SeqCst);
+        Self(inside)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Worker {
@@ -93,9 +126,7 @@ impl Worker {
 impl Work for Worker {
     async fn add(&self, text: String) -> String {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
-        if let Some(gate) = &self.0.gate {
-            gate.acquire().await.expect("it is open").forget();
-        }
+        self.0.wait().await;
         format!("{text}.{}", self.0.name)
     }
 
@@ -115,6 +146,18 @@ impl Work for Worker {
         format!("{text}.{begun}")
     }
 
+    async fn finish(&self, request: Request<One<String>>, text: String) -> Result<(), Status> {
+        let _busy = Busy::begin(&self.0);
+        request.shield(self.0.wait()).await;
+        Ok(request.respond(text).await?)
+    }
+
+    fn block(&self, request: Request<One<String>>, text: String) -> Result<(), Status> {
+        let _busy = Busy::begin(&self.0);
+        tokio::runtime::Handle::current().block_on(self.0.wait());
+        Ok(request.blocking_respond(text)?)
+    }
+
     async fn late(&self, request: Request<One<String>>, text: String) -> Result<(), Status> {
         let left = request.remaining().as_millis();
         tokio::time::sleep(LATE).await;
@@ -123,7 +166,7 @@ impl Work for Worker {
 }
 
 /// A client that misses servers soon.
-fn caller(client: &Endpoint) -> Caller {
+pub(crate) fn caller(client: &Endpoint) -> Caller {
     let (period, timeout) = (Duration::from_millis(20), Duration::from_secs(2));
     client.caller().ping(period, timeout)
 }
@@ -472,6 +515,16 @@ async fn ask(
     id: DurableId,
     text: &str,
 ) -> Result<String, Status> {
+    ask_for(client, server, id, &work::ADD, text).await
+}
+
+async fn ask_for(
+    client: &Endpoint,
+    server: &Endpoint,
+    id: DurableId,
+    method: &'static Method<(String,), One<String>>,
+    text: &str,
+) -> Result<String, Status> {
     // Not marked, no hops, no path, no branches, no levels, no code; it asks for records, and avoids nobody.
     let recorded = b"wchn\x04\0\0\0\0\0\0\0\x04\0".to_vec();
     let client = client
@@ -479,7 +532,7 @@ async fn ask(
         .at(at(server))
         .durable(id)
         .continuation(recorded);
-    let answer = client.call(&work::ADD, (text.to_owned(),)).await;
+    let answer = client.call(method, (text.to_owned(),)).await;
     answer.map_err(|error| status::<()>(Err(error)))
 }
 
@@ -871,6 +924,36 @@ async fn a_chain_avoids_so_many_servers_and_no_more() {
             "{lost}"
         );
         assert_eq!((running.attempts(), a.begun()), (6, 1));
+    })
+    .await;
+}
+
+/// What cannot be stopped is waited for, so it is not done twice at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_goes_on_after_it_was_stopped_is_waited_for() {
+    patience(async {
+        for method in [&work::FINISH, &work::BLOCK] {
+            let a = Worker::waiting("a");
+            let (at_a, client) = (a.serve(Chains::new()).await, Net::Tcp.client().await);
+            let id = DurableId::new(7, 1);
+            tokio::select! {
+                answer = ask_for(&client, &at_a, id, method, "x") => panic!("{answer:?}"),
+                () = a.has_begun(1) => {}
+            }
+            let again = ask_for(&client, &at_a, id, method, "x");
+            let goes_on = async {
+                until(|| at_a.metrics().requests_received == 2).await;
+                // A request after it has come to its handler, so that one has, or waits.
+                let other = DurableId::new(7, 2);
+                let other = ask_for(&client, &at_a, other, &work::COUNT, "y").await;
+                a.go_on(); // before anything fails: threads are waited for
+                other
+            };
+            let (again, other) = tokio::join!(again, goes_on);
+            assert_eq!((again, other), (Ok("x".into()), Ok("y.1".into())));
+            assert_eq!(a.0.busiest.load(Ordering::SeqCst), 1);
+            assert_eq!(a.begun(), 3);
+        }
     })
     .await;
 }

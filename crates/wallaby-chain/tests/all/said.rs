@@ -11,6 +11,7 @@ use wallaby_chain::{
     Chain, Chains, Event, Hop, Limits, Merge, Run, Running, State, Step, pipe, start,
 };
 
+use crate::recovery::caller;
 use crate::world::{Net, at, patience, status, words};
 
 /// Says what it hears, goes on to `shout` at the next server or splits there, and ends.
@@ -246,6 +247,10 @@ static SAYS: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("test.Fake/says");
 
 /// A chain whose server says this, and nothing else; it hangs then.
 async fn saying(answers: Vec<Vec<u8>>) -> (Endpoint, Chain<Bytes, Raw>) {
+    saying_at("tcp://127.0.0.1:0", answers).await
+}
+
+async fn saying_at(address: &str, answers: Vec<Vec<u8>>) -> (Endpoint, Chain<Bytes, Raw>) {
     let says = move |request: RawRequest| {
         let answers = answers.clone();
         async move {
@@ -258,7 +263,8 @@ async fn saying(answers: Vec<Vec<u8>>) -> (Endpoint, Chain<Bytes, Raw>) {
         }
     };
     let service = Service::new("test.Fake").raw(Arc::clone(SAYS.definition()), says);
-    let server = Net::Tcp.bind(Endpoint::builder().serve(service)).await;
+    let builder = Endpoint::builder().serve(service).listen(address);
+    let server = builder.bind().await.expect("the address is free");
     let chain = pipe(at(&server), &SAYS, (Bytes::new(),));
     (server, chain)
 }
@@ -269,8 +275,12 @@ fn end(text: &[u8]) -> Vec<u8> {
 
 /// What a step says, as others write it.
 fn message(chain: &str, lines: &[&str], told: &[&[u8]]) -> Vec<u8> {
+    message_at(7, chain, lines, told)
+}
+
+fn message_at(hop: u32, chain: &str, lines: &[&str], told: &[&[u8]]) -> Vec<u8> {
     let host: Option<Address> = None;
-    let message = postcard::to_allocvec(&(chain, 7u32, host, lines, told)).expect("small");
+    let message = postcard::to_allocvec(&(chain, hop, host, lines, told)).expect("small");
     [b"\xc4chain\x02\x9e", &*message].concat()
 }
 
@@ -280,11 +290,7 @@ async fn a_chain_that_has_ended_is_not_made_again() {
     patience(async {
         let (server, chain) = saying(vec![end(b"the end")]).await;
         let client = Net::Tcp.client().await;
-        let (period, timeout) = (
-            std::time::Duration::from_millis(20),
-            std::time::Duration::from_secs(2),
-        );
-        let caller = client.caller().ping(period, timeout);
+        let caller = caller(&client);
         let run = Run::new().lines().retries(3).home(&talking().at_home());
         let mut running = chain.run(caller, run).expect("small");
         let Some(Ok(Event::End(text))) = running.next().await else {
@@ -370,6 +376,40 @@ async fn what_a_server_says_has_bounds_where_it_is_heard() {
                 both => panic!("{both:?}"),
             }
         }
+    })
+    .await;
+}
+
+/// Of so many steps it is known that they were heard: what others say is heard again, and takes no memory.
+#[tokio::test]
+async fn it_is_known_of_many_steps_that_they_were_heard() {
+    patience(async {
+        const KNOWN: u32 = 4096;
+        let steps = || (0..KNOWN + 4).map(|hop| message_at(hop, "1", &["line"], &[]));
+        let (server, chain) = saying(steps().collect()).await;
+        let client = Net::Tcp.client().await;
+        let run = Run::new().lines().retries(8);
+        let mut running = chain.run(caller(&client), run).expect("small");
+        for _ in 0..KNOWN + 4 {
+            let heard = running.next().await;
+            assert!(matches!(heard, Some(Ok(Event::Line(_)))), "{heard:?}");
+        }
+        server.kill();
+        let again = async {
+            let all = steps().chain([end(b"")]).collect();
+            saying_at(&at(&server).to_string(), all).await
+        };
+        let heard = async {
+            let mut lines = 0;
+            while lines < 4 {
+                match running.next().await {
+                    Some(Ok(Event::Line(_))) => lines += 1,
+                    Some(Ok(Event::End(_))) => {}
+                    heard => panic!("{heard:?} after {lines} lines"),
+                }
+            }
+        };
+        let ((), _server) = tokio::join!(heard, again);
     })
     .await;
 }

@@ -188,7 +188,7 @@ impl RunningHandler {
             handling.fail_now(&status);
         }
         let around = handling.around().is_some();
-        let (place, dropped, ends) = {
+        let (place, dropped, ends, lingering) = {
             let mut state = handling.lock();
             let place = place.or(state.place.take_if(|_| self.done));
             let dropped = !failed && state.dropped && !state.kept && !state.over;
@@ -197,8 +197,9 @@ impl RunningHandler {
             if !self.done {
                 state.idle = self.future.take();
             }
-            (place, dropped, ends)
+            (place, dropped, ends, state.lingering.take_if(|_| self.done))
         };
+        drop(lingering);
         if ends && around {
             handling.leave(|core| ((), Ended::With(core.endpoint.finish_request(handling.key))));
         } else if dropped && !ends && !self.closing {

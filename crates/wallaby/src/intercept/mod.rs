@@ -238,6 +238,9 @@ pub(crate) type RequestWatch = Box<dyn FnOnce(&RequestEnd) + Send>;
 /// let counted = |_: &Incoming| Admission::around(Answers::default());
 /// let builder = Endpoint::builder().interceptor(counted);
 /// ```
+///
+/// It is dropped when its request has ended. If the handler goes on after it was stopped, as shielded sections do and blocking
+/// handlers that have their [`Request`](crate::Request), that is when it is done.
 #[doc(alias = "middleware")]
 #[doc(alias = "layer")]
 pub trait Exchange: Send + Sync + 'static {

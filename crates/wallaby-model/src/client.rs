@@ -1,17 +1,20 @@
-//! The initiator's endpoint: the real client half and the real watch, driven as their documentation says.
+//! The initiator's endpoint: the real call, driven as its documentation says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
-use wallaby_proto::call::watch::{Action, FailureKind, Found, Watch, WatchSettings, dismiss};
-use wallaby_proto::wire::{
-    Budgets, End, Message, MethodRef, Ping, Pong, Progress, ReplyTo, Request, Response,
-};
+use wallaby_proto::call::initiator::Arrival;
+use wallaby_proto::call::watch::{FailureKind, Found, Source, dismiss};
+use wallaby_proto::connection::{Mark, MethodDefinition};
+use wallaby_proto::endpoint::client::{CallContext, ClientAction, ClientCall};
+use wallaby_proto::endpoint::{self, CallOptions, Config, ConnId};
+use wallaby_proto::error::{CallError, Failure};
+use wallaby_proto::wire::{End, Message, Ping, Pong, Progress, Response};
 use wallaby_proto::{Facts, Manifest, Path, RequestId, Status};
 
-use crate::letter::{Letter, call, endpoint_of, node, source, token};
+use crate::letter::{Letter, address, call, endpoint_of, node, source, token};
 use crate::local::Machine;
 use crate::scope::{Scope, Variant};
 
@@ -79,18 +82,17 @@ pub(crate) struct View {
 #[derive(Debug, Clone)]
 pub(crate) struct Seed {
     pub(crate) server: u8,
-    pub(crate) settings: WatchSettings,
+    pub(crate) options: CallOptions,
     pub(crate) variant: Variant,
 }
 
 impl Seed {
     pub(crate) fn of(scope: &Scope, server: u8) -> Self {
+        let mut options = CallOptions::default();
+        options.ping = Some(scope.ping());
         Self {
             server,
-            settings: WatchSettings {
-                ping: scope.ping(),
-                ..WatchSettings::default()
-            },
+            options,
             variant: scope.variant,
         }
     }
@@ -99,11 +101,53 @@ impl Seed {
 #[derive(Debug)]
 pub(crate) struct Client {
     seed: Seed,
-    initiator: Initiator,
-    watch: Option<Watch>,
+    call: ClientCall,
     view: View,
     /// What broken variants go by.
     reports: Option<Reports>,
+}
+
+/// What the call asks about its endpoint, at this time: there is one connection with each server, which takes all at once.
+struct Context(Duration);
+
+static CONFIG: LazyLock<Config> = LazyLock::new(Config::default);
+
+impl CallContext for Context {
+    fn config(&self) -> &Config {
+        &CONFIG
+    }
+
+    fn now(&self) -> Duration {
+        self.0
+    }
+
+    fn raw(&self) -> Duration {
+        self.0
+    }
+
+    fn source(&self, from: Option<ConnId>) -> Source {
+        from.map_or_else(Source::default, |from| source(server_over(from)))
+    }
+
+    fn is_open(&self, _: ConnId) -> bool {
+        true
+    }
+
+    fn messages_received(&self, _: ConnId) -> u64 {
+        0
+    }
+
+    fn is_writing(&self, _: ConnId, _: Mark) -> bool {
+        false
+    }
+}
+
+fn conn(server: u8) -> ConnId {
+    ConnId::from_number(server.into())
+}
+
+fn server_over(conn: ConnId) -> u8 {
+    conn.number() as u8
 }
 
 impl Machine for Client {
@@ -117,8 +161,7 @@ impl Machine for Client {
         let reports = matches!(variant, Variant::CountsAlone | Variant::FactsOverwritten);
         Self {
             seed: seed.clone(),
-            initiator: Initiator::new(call(), token(), Budgets::default()),
-            watch: None,
+            call: ClientCall::new(call(), token(), &seed.options, &CONFIG, Duration::ZERO),
             view: View {
                 outcome: None,
                 over: false,
@@ -134,116 +177,106 @@ impl Machine for Client {
 
     fn handle(&mut self, event: &Event) -> Vec<Effect> {
         let mut effects = Vec::new();
+        let now = match event {
+            Event::Send => Duration::ZERO,
+            Event::Receive { now, .. }
+            | Event::Tick { now }
+            | Event::Abort { now }
+            | Event::Disconnected { now, .. }
+            | Event::Gone { now, .. } => *now,
+        };
+        let context = Context(now);
         match event {
-            Event::Send => effects.push(self.send()),
-            Event::Receive { from, letter, now } => {
-                self.receive(*from, &letter.message, *now, &mut effects);
+            Event::Send => effects.push(self.send(&context)),
+            Event::Receive { from, letter, .. } => {
+                self.receive(*from, &letter.message, &context, &mut effects);
             }
-            Event::Tick { now } => {
-                if let Some((watch, initiator)) = self.watching(*now) {
-                    watch.handle_timeout(initiator, *now);
-                }
-            }
-            Event::Abort { now } => {
-                if let Some((watch, initiator)) = self.watching(*now) {
-                    watch.abort(initiator, *now);
-                }
-                self.view.outcome = Some(Outcome::Aborted);
+            _ if self.view.over => {}
+            Event::Tick { .. } => self.call.handle_timeout(&context),
+            Event::Abort { .. } => {
+                self.call.abort(&context);
                 self.view.over |= self.seed.variant == Variant::QuietAtOnce;
             }
-            Event::Disconnected { server, now } => {
-                if let Some(watch) = &mut self.watch {
-                    watch.handle_disconnect(&self.initiator, node(*server), *now);
-                }
+            Event::Disconnected { server, .. } => {
+                let ended = (conn(*server), node(*server));
+                self.call.handle_disconnect(ended, false, None, &context);
             }
-            Event::Gone { server, now } => {
-                if let Some(watch) = &mut self.watch {
-                    watch.handle_gone_for_certain(
-                        &self.initiator,
-                        (node(*server), Found::Nobody),
-                        SOON,
-                        *now,
-                    );
-                }
+            Event::Gone { server, .. } => {
+                let gone = (node(*server), Found::Nobody);
+                self.call.handle_gone(gone, Some(SOON), &context);
             }
         }
-        self.settle(&mut effects);
+        self.settle(&context, &mut effects);
         effects
     }
 }
 
 impl Client {
-    fn send(&mut self) -> Effect {
-        let id = self.initiator.send().expect("within the budget");
-        self.initiator.close();
-        let request = Request {
-            call: call(),
-            token: token(),
-            id,
-            depth: 0,
-            base: 0,
-            reply_to: ReplyTo::Peer,
-            manifest: None,
-            deadline: None,
-            oldest: call().sequence,
-            traced: false,
-            compressed: false,
-            waited: Duration::ZERO,
-            options: None,
-            method: MethodRef::Number(0),
-            payload: Bytes::from_static(&[0]),
-        };
-        Effect::Send {
-            to: self.seed.server,
-            letter: Letter::new(Message::Request(request)),
-        }
+    fn send(&mut self, context: &Context) -> Effect {
+        let server = self.seed.server;
+        let method = MethodDefinition::new("model/handle", "", 0, 0).expect("a name");
+        let id = (self.call)
+            .add_root(&address(server), &Arc::new(method))
+            .expect("within the budget");
+        self.call.close();
+        let mut request = (self.call).initial(id, Bytes::from_static(&[0]), None, context);
+        request.oldest = call().sequence;
+        let taken = (conn(server), Some(node(server)));
+        (self.call).root_sent(id, taken, Mark::Written(0), context);
+        send(server, Message::Request(request))
     }
 
-    /// The call's watch, which begins now if it has not yet; `None` once the call is over.
-    fn watching(&mut self, now: Duration) -> Option<(&mut Watch, &mut Initiator)> {
-        if self.view.over {
-            return None;
-        }
-        if self.watch.is_none() {
-            let servers = [source(self.seed.server).location];
-            let watch = Watch::new(&mut self.initiator, self.seed.settings, servers, now);
-            self.watch = Some(watch);
-        }
-        self.watch
-            .as_mut()
-            .map(|watch| (watch, &mut self.initiator))
-    }
-
-    fn receive(&mut self, from: u8, message: &Message, now: Duration, effects: &mut Vec<Effect>) {
+    fn receive(
+        &mut self,
+        from: u8,
+        message: &Message,
+        context: &Context,
+        effects: &mut Vec<Effect>,
+    ) {
         if let Some(reports) = &mut self.reports {
             reports.note(message);
         }
         match message {
-            Message::Response(response) => {
-                match self.initiator.handle_response(response) {
-                    Ok(arrival) => self.deliver(response, arrival, effects),
-                    Err(violation) => self.violated(response.request, violation, now),
+            Message::Response(response) if self.believes(response.request) => {
+                let over = Some(conn(from));
+                let received = (self.call).handle_answer(over, &mut message.clone(), context);
+                let again = self.seed.variant == Variant::DuplicatesDelivered;
+                if again && received.arrival == Some(Arrival::Duplicate) {
+                    effects.extend(number_of(response).map(Effect::Deliver));
                 }
-                self.heard(from, response.request, now);
+            }
+            Message::End(end) if self.believes(end.request) => {
+                let over = Some(conn(from));
+                (self.call).handle_answer(over, &mut message.clone(), context);
+            }
+            // Only its tree learns of it.
+            Message::Response(response) => {
+                let arrival = self.call.tree().handle_response(response);
+                if arrival == Ok(Arrival::New) && self.view.outcome.is_none() {
+                    effects.extend(number_of(response).map(Effect::Deliver));
+                }
+                self.call.close();
             }
             Message::End(end) => {
-                if let Err(violation) = self.initiator.handle_end(end) {
-                    self.violated(end.request, violation, now);
-                }
-                self.heard(from, end.request, now);
+                let handled = self.call.tree().handle_end(end);
+                self.view.accuses |= handled.is_err();
+                self.call.close();
             }
-            Message::Pong(pong) => self.receive_pong(from, pong, now, effects),
+            Message::Pong(pong) => self.receive_pong(from, pong, context, effects),
             Message::Request(_) | Message::Ping(_) | Message::Trace(_) => {}
         }
     }
 
-    fn receive_pong(&mut self, from: u8, pong: &Pong, now: Duration, effects: &mut Vec<Effect>) {
+    fn receive_pong(
+        &mut self,
+        from: u8,
+        pong: &Pong,
+        context: &Context,
+        effects: &mut Vec<Effect>,
+    ) {
         if self.view.over {
-            if pong.announced {
-                let ping = dismiss(pong, token());
-                let letter = Letter::new(Message::Ping(ping));
-                effects.push(Effect::Send { to: from, letter });
-            }
+            let ping = dismiss(pong, token());
+            effects.extend(pong.announced.then(|| send(from, Message::Ping(ping))));
             return;
         }
         let mut pong = pong.clone();
@@ -251,33 +284,16 @@ impl Client {
         if let (Variant::PongsWithoutFacts, Some(progress)) = (variant, &mut pong.progress) {
             progress.facts = None;
         }
-        if self.believes(pong.request)
-            && let Some((watch, initiator)) = self.watching(now)
-        {
-            let stop = watch.handle_pong(initiator, &pong, &source(from), now);
-            effects.extend(stop.map(|stop| Effect::Send {
-                to: from,
-                letter: Letter::new(Message::Ping(stop)),
-            }));
+        if self.believes(pong.request) {
+            let over = (Some(conn(from)), false);
+            self.call.handle_pong(over, &pong, context);
         }
         if variant == Variant::PongsAnswered {
             let ping = Ping {
                 abort: false,
                 ..dismiss(&pong, token())
             };
-            let letter = Letter::new(Message::Ping(ping));
-            effects.extend([(); 2].map(|()| Effect::Send {
-                to: from,
-                letter: letter.clone(),
-            }));
-        }
-    }
-
-    fn heard(&mut self, from: u8, request: RequestId, now: Duration) {
-        if self.believes(request)
-            && let Some(watch) = &mut self.watch
-        {
-            watch.handle_heard(&mut self.initiator, request, &source(from), now);
+            effects.extend([(); 2].map(|()| send(from, Message::Ping(ping.clone()))));
         }
     }
 
@@ -285,56 +301,79 @@ impl Client {
         request.hop == 0 || self.seed.variant != Variant::HopsDoNotSupersede
     }
 
-    fn violated(&mut self, request: RequestId, violation: Violation, now: Duration) {
-        self.view.accuses = true;
-        if let Some((watch, initiator)) = self.watching(now) {
-            let kind = FailureKind::Violation(violation);
-            watch.fail(initiator, request, kind, now);
-        }
-    }
-
-    fn deliver(&self, response: &Response, arrival: Arrival, effects: &mut Vec<Effect>) {
-        let again = self.seed.variant == Variant::DuplicatesDelivered;
-        if self.view.outcome.is_some() || (arrival == Arrival::Duplicate && !again) {
-            return;
-        }
-        let number = match response.status {
-            false => response.payload.first().copied(),
-            true => Status::from_payload(&response.payload)
-                .ok()
-                .and_then(|status| status.message().parse().ok()),
-        };
-        // Statuses that nobody planned have no number.
-        effects.extend(number.map(Effect::Deliver));
-    }
-
-    /// Does what the watch asks for, and sees whether the call has ended.
-    fn settle(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(action) = self.watch.as_mut().and_then(Watch::poll) {
+    /// Does what the call wants done, and sees whether it has ended.
+    fn settle(&mut self, context: &Context, effects: &mut Vec<Effect>) {
+        while let Some(action) = self.call.poll(context) {
             match action {
-                Action::Ping { to, ping } => {
-                    let to = to.node.map(endpoint_of);
-                    let letter = Letter::new(Message::Ping(ping));
-                    effects.extend(to.map(|to| Effect::Send { to, letter }));
+                ClientAction::Ping(asked) => {
+                    let to = asked.0.node.map(endpoint_of);
+                    effects.extend(to.map(|to| send(to, Message::Ping(asked.1))));
                 }
-                Action::Failed(failure) => {
-                    self.view.accuses |= matches!(failure.kind, FailureKind::Violation(_));
-                    self.view.outcome.get_or_insert(Outcome::Failed);
+                ClientAction::PingOver(over, ping) => {
+                    effects.push(send(server_over(over), Message::Ping(*ping)));
                 }
-                Action::Quiet => self.view.over = true,
-                Action::Lost(_) | Action::Frozen | Action::Retry { .. } => {}
+                ClientAction::Ended => self.ended(),
+                ClientAction::Quiet => self.view.over = true,
+                _ => {}
             }
+        }
+        while let Some(answer) = self.call.next_answer(u64::MAX) {
+            let number = match answer.payload() {
+                Ok(payload) => payload.first().copied(),
+                Err(CallError::Status(status)) => status.message().parse().ok(),
+                Err(_) => None,
+            };
+            // Statuses that nobody planned have no number.
+            effects.extend(number.map(Effect::Deliver));
         }
         let complete = match (&self.reports, self.seed.variant) {
             (Some(reports), Variant::CountsAlone) => reports.counts_say_complete(),
             (Some(reports), _) => reports.walk_says_complete(),
-            (None, _) => self.initiator.is_complete(),
+            (None, Variant::StatusChanges) => self.call.tree().is_complete(),
+            (None, _) => false,
         };
         let open = self.view.outcome.is_none() || self.seed.variant == Variant::StatusChanges;
         if complete && open {
             self.view.outcome = Some(Outcome::Completed);
             self.view.over = true;
-            self.watch = None;
+        }
+    }
+
+    fn ended(&mut self) {
+        let outcome = match self.call.outcome() {
+            Some(endpoint::Outcome::Failed(failure)) => match &**failure {
+                Failure::Aborted { .. } => Outcome::Aborted,
+                Failure::Violation(_) => {
+                    self.view.accuses = true;
+                    Outcome::Failed
+                }
+                Failure::Lost(loss) => {
+                    self.view.accuses |= matches!(loss.kind, FailureKind::Violation(_));
+                    Outcome::Failed
+                }
+                _ => Outcome::Failed,
+            },
+            // That others say when it is complete is what is broken.
+            _ if self.reports.is_some() => return,
+            _ => Outcome::Completed,
+        };
+        self.view.outcome.get_or_insert(outcome);
+        self.view.over |= self.call.is_over();
+    }
+}
+
+fn send(to: u8, message: Message) -> Effect {
+    let letter = Letter::new(message);
+    Effect::Send { to, letter }
+}
+
+/// The number of a response in its tree.
+fn number_of(response: &Response) -> Option<u8> {
+    match response.status {
+        false => response.payload.first().copied(),
+        true => {
+            let status = Status::from_payload(&response.payload).ok()?;
+            status.message().parse().ok()
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Completion and failure detection in small scopes: every tree of a few messages, every order of what happens, every
 //! single fault. Explored exhaustively with [stateright], where the simulator samples.
 //!
-//! The endpoints are the real machines of `wallaby-proto`: `Initiator` and `Watch` at the initiator, `Records` and
-//! `Server` at the servers. The network between them is a bag: any message may be the next to arrive. Time advances by
+//! The endpoints are the real machines of `wallaby-proto`: `ClientCall` at the initiator, `Records` and `Server` at the
+//! servers. The network between them is a bag: any message may be the next to arrive. Time advances by
 //! ping periods, and only when no message has been under way for longer than the scope allows.
 //!
 //! | file | what is in it |

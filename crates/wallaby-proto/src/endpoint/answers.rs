@@ -3,41 +3,318 @@
 use std::sync::Arc;
 
 use super::Endpoint;
+use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
 use super::conn::ConnId;
-use super::event::{Answer, CallKey, Output};
+use super::event::Answer;
 use super::probe::Probe;
 use crate::call::initiator::{Arrival, Violation};
 use crate::call::ungranted::AnswerLimits;
+use crate::call::watch::Source;
 use crate::connection::{ConnectionError, MAX_CALLS};
 use crate::detach::{FEW, detach};
 use crate::error::Failure;
+use crate::numbers::MESSAGE_COST;
 use crate::wire::{Message, Response};
-use crate::{Code, Path, RequestId};
+use crate::{Code, Path, RequestId, Token};
+
+/// What an answer was for its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Received {
+    /// What a response was.
+    pub arrival: Option<Arrival>,
+    /// Its connection has brought more answers than were granted, which the sender knew: it has broken the protocol.
+    pub overdrawn: bool,
+}
+
+impl ClientCall {
+    /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
+    pub(super) fn may_answer(
+        &self,
+        shown: Option<Token>,
+        from: Option<ConnId>,
+        path: &Path,
+    ) -> bool {
+        match (shown, from) {
+            (Some(shown), _) => shown == self.initiator.token(),
+            (None, Some(from)) => {
+                // The initial request at or above this place is the likeliest: a call may have thousands.
+                let likely = path.initial_index();
+                let likely = likely.and_then(|index| self.roots.get(index as usize));
+                let is_over = |root: &InitialRequest| root.session == Some(from);
+                likely.is_some_and(is_over)
+                    || self.roots.iter().any(is_over)
+                    || self.was_sent_over(from)
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// Whether an earlier attempt of a request went out over this connection.
+    #[cold]
+    fn was_sent_over(&self, conn: ConnId) -> bool {
+        let resending = self.resending.as_ref();
+        resending.is_some_and(|before| before.earlier.contains(&conn))
+    }
+
+    /// A response, an end or a trace report arrived, whose sender may send it.
+    pub fn handle_answer(
+        &mut self,
+        from: Option<ConnId>,
+        message: &mut Message,
+        context: &impl CallContext,
+    ) -> Received {
+        let mut received = Received::default();
+        if self.has_ended() {
+            self.handle_late(from, message, context);
+            return received;
+        }
+        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
+        if matches!(message, Message::Response(response) if response.status)
+            && context.raw() >= self.deadline
+        {
+            self.handle_deadline(context);
+            return received;
+        }
+        let (request, is_shown) = (request_of(message), message.token().is_some());
+        let handled = match message {
+            Message::Response(response) => {
+                self.handle_response(from, response, &mut received, context)
+            }
+            Message::End(end) => self.initiator.handle_end(end).map_err(Failure::from),
+            Message::Trace(report) => {
+                self.initiator.handle_trace(&report.records);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        match handled {
+            Err(failure) => self.end(Err(failure)),
+            Ok(()) if self.initiator.is_complete() => self.end(Ok(())),
+            Ok(()) => {
+                self.initiator.note_heard(&request.path, context.now());
+                self.heard(request, (from, is_shown), context);
+            }
+        }
+        received
+    }
+
+    fn handle_response(
+        &mut self,
+        from: Option<ConnId>,
+        response: &mut Response,
+        received: &mut Received,
+        context: &impl CallContext,
+    ) -> Result<(), Failure> {
+        let size = response.payload.len();
+        let arrival = self.initiator.handle_response(response)?;
+        received.arrival = Some(arrival);
+        // The last one costs nothing any more.
+        if let Some(from) = from
+            && (arrival != Arrival::New || !self.initiator.is_complete())
+        {
+            self.note_arrival(from, size, context)
+                .map_err(|overdrawn| {
+                    received.overdrawn = overdrawn;
+                    Failure::Violation(Violation::Overdrawn)
+                })?;
+        }
+        if arrival != Arrival::New {
+            // One that was sent again has cost the call's credit like any other.
+            if let Some(from) = from {
+                self.grant(from, size, context.config().limits.call);
+            }
+            return Ok(());
+        }
+        if let Some(traced) = &mut self.traced {
+            let after = context.raw().saturating_sub(traced.begun);
+            traced.answered.insert(response.request.path, after);
+        }
+        let mut answer = Answer {
+            call: self.key(),
+            request: response.request,
+            index: response.index,
+            status: response.status,
+            payload: std::mem::take(&mut response.payload),
+            from,
+            method: None,
+            root: None,
+            loss: None,
+            not_executed: false,
+        };
+        if response.status {
+            self.explain(&mut answer, response);
+        }
+        self.keep_answer(answer);
+        let fails_fast = (self.options.as_ref()).is_some_and(|options| options.fail_fast);
+        match response.status && fails_fast {
+            true => Err(Failure::FailedFast),
+            false => Ok(()),
+        }
+    }
+
+    /// Whose status it is.
+    #[cold]
+    fn explain(&mut self, answer: &mut Answer, response: &Response) {
+        let code = answer.payload.first().copied();
+        self.status
+            .get_or_insert(code.map_or(Code::Unknown, Code::from_number));
+        answer.method = self.method_of(answer.request);
+        let root = self.root_of(answer.request);
+        answer.root = root.map(|root| Arc::clone(&root.method));
+        let options = response.options.as_ref();
+        answer.not_executed = options.is_some_and(|options| options.undelivered);
+    }
+
+    /// The call has ended, but what it still hears tells what has stopped.
+    #[cold]
+    fn handle_late(&mut self, from: Option<ConnId>, message: &Message, context: &impl CallContext) {
+        match message {
+            Message::Response(response) => {
+                let _ = self.initiator.handle_response(response);
+                // Servers that pass answers on keep those for which there is no credit.
+                if let Some(from) = from {
+                    let size = response.payload.len();
+                    let _ = self.note_arrival(from, size, context); // it may not know yet that the call is over
+                    self.grant(from, size, context.config().limits.call);
+                }
+            }
+            Message::End(end) => drop(self.initiator.handle_end(end)),
+            _ => return,
+        }
+        let request = request_of(message);
+        self.heard(request, (from, message.token().is_some()), context);
+    }
+
+    /// An answer was shown to the initiator.
+    fn heard(
+        &mut self,
+        request: RequestId,
+        from: (Option<ConnId>, bool),
+        context: &impl CallContext,
+    ) {
+        if let Some(watch) = &mut self.watch {
+            let source = source(from, context);
+            watch.handle_heard(&mut self.initiator, request, &source, context.now());
+        }
+    }
+
+    /// An answer waits for the application.
+    pub(super) fn keep_answer(&mut self, answer: Answer) {
+        let before = self.answers.len();
+        match &mut self.order {
+            None => self.answers.push(answer),
+            Some(order) if answer.loss.is_some() => {
+                let held = order.give_up(answer.request.path);
+                self.answers.push(answer);
+                held.into_iter().for_each(|held| self.answers.push(held));
+            }
+            Some(order) => {
+                let path = answer.request.path;
+                let mut next = order.arrive(answer);
+                while let Some(answer) = next {
+                    self.answers.push(answer);
+                    next = order.next(path);
+                }
+            }
+        }
+        self.untold += self.answers.len() - before;
+    }
+
+    /// The next answer. What is taken makes room for more: a connection is granted no less than a quarter of `window` at a time.
+    #[inline]
+    pub fn next_answer(&mut self, window: u64) -> Option<Answer> {
+        let answer = self.answers.pop()?;
+        match answer.from {
+            // What had come of a call that has ended was granted then.
+            Some(from) if !self.has_ended() => self.grant(from, answer.payload.len(), window),
+            Some(_) => {}
+            None => self.own = self.own.saturating_sub(cost_of(answer.payload.len())),
+        }
+        Some(answer)
+    }
+
+    /// Nobody takes its answers: how many there were that were told of.
+    pub(super) fn forget_answers(&mut self) -> usize {
+        let answers = std::mem::take(&mut self.answers);
+        answers.len() - std::mem::take(&mut self.untold)
+    }
+
+    // What answers cost.
+
+    /// An answer came that costs the call's credit.
+    ///
+    /// # Errors
+    ///
+    /// If it was not granted. Whether its connection is to blame, since the sender cannot have forgotten what it had sent before.
+    fn note_arrival(
+        &mut self,
+        from: ConnId,
+        size: usize,
+        context: &impl CallContext,
+    ) -> Result<(), bool> {
+        let limits = &context.config().limits;
+        let limits = AnswerLimits {
+            call: limits.call.max(1),
+            message: limits.message,
+        };
+        let roots = &self.roots;
+        let requests = || roots.iter().count() as u64;
+        let messages = || context.messages_received(from);
+        let is_open = |number| context.is_open(ConnId::from_number(number));
+        let arrived = self.credit.arrive(
+            from.number(),
+            size as u64,
+            limits,
+            requests,
+            messages,
+            is_open,
+        );
+        arrived.map_err(|meanwhile| meanwhile < MAX_CALLS as u64)
+    }
+
+    /// An answer over a connection is out of the way.
+    fn grant(&mut self, from: ConnId, size: usize, window: u64) {
+        let granted = self.credit.take(from.number(), size as u64, window / 4);
+        if let Some((answers, bytes)) = granted {
+            self.push(ClientAction::Grant(from, answers, bytes));
+        }
+    }
+
+    /// Nobody takes what has come of it.
+    pub(super) fn grant_all(&mut self) {
+        let granted: Vec<(u64, u64)> = self.credit.take_all().collect();
+        for (connection, bytes) in granted {
+            let conn = ConnId::from_number(connection);
+            self.push(ClientAction::Grant(conn, 0, bytes));
+        }
+    }
+}
+
+/// The request that sent an answer; a trace report is about many.
+fn request_of(answer: &Message) -> RequestId {
+    match answer {
+        Message::Response(response) => response.request,
+        Message::End(end) => end.request,
+        _ => RequestId::FIRST,
+    }
+}
+
+/// Who sent a message, over this connection: it may have been relayed if it shows the call's token.
+pub(super) fn source(
+    (from, is_shown): (Option<ConnId>, bool),
+    context: &impl CallContext,
+) -> Source {
+    match from {
+        Some(_) if is_shown => Source::default(),
+        from => context.source(from),
+    }
+}
+
+pub(super) fn cost_of(payload: usize) -> u64 {
+    payload as u64 + MESSAGE_COST
+}
 
 impl<P: Probe> Endpoint<P> {
-    /// An answer over a session is out of the way. What had come of a call that has ended was granted then.
-    pub(super) fn credit(&mut self, from: ConnId, sequence: u64, size: usize) {
-        if !self.is_over(sequence) {
-            self.credit_now(from, sequence, size);
-        }
-    }
-
-    fn credit_now(&mut self, from: ConnId, sequence: u64, size: usize) {
-        let worth = self.config.limits.call / 4;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let id = call.initiator.call();
-        let granted = call.credit.take(from.number(), size as u64, worth);
-        if let Some((responses, bytes)) = granted
-            && let Some(carrier) = self.carrier(from)
-        {
-            carrier.grant_call(id, responses, bytes);
-        }
-    }
-
-    // What arrives.
-
     /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
     pub(super) fn handle_answer(&mut self, from: Option<ConnId>, message: &mut Message) {
         let id = message.call();
@@ -48,254 +325,41 @@ impl<P: Probe> Endpoint<P> {
             return self.handle_pong(from, pong);
         }
         let shown = message.token();
-        let Some(call) = self.calls.get_mut(id.sequence) else {
+        let Some(call) = self.calls.get(id.sequence).map(|call| &call.client) else {
             self.metrics.late_dropped += 1;
             return;
         };
-        let path = match &*message {
-            Message::Response(response) => response.request.path,
-            Message::End(end) => end.request.path,
-            _ => Path::ROOT,
-        };
-        if !call.may_answer(shown, from, &path) {
+        if !call.may_answer(shown, from, &request_of(message).path) {
             self.metrics.forged_dropped += 1;
             return;
         }
+        self.metrics.late_dropped += u64::from(call.has_ended());
         // What shows no token came by an initial request's own connection.
-        if shown.is_some()
-            && let Some(peer) = from.and_then(|from| self.conns.get_mut(from))
+        if shown.is_some() {
+            self.note_call(from);
+        }
+        if let Message::Response(response) = message
+            && self.untaken >= FEW
         {
-            peer.carried_calls = true;
+            detach(&mut response.payload);
         }
-        if call.ended {
-            self.metrics.late_dropped += 1;
-            return self.handle_late(from, message);
-        }
-        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
-        if matches!(message, Message::Response(response) if response.status)
-            && self.raw >= call.deadline
-        {
-            return self.call_deadline(id.sequence);
-        }
-        let request = match message {
-            Message::Response(response) => response.request,
-            Message::End(end) => end.request,
-            _ => RequestId::FIRST,
-        };
-        let handled = match message {
-            Message::Response(response) => self.handle_response(from, response),
-            Message::End(end) => call.initiator.handle_end(end).map_err(Failure::from),
-            Message::Trace(report) => {
-                call.initiator.handle_trace(&report.records);
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        let now = self.now;
-        let Some(call) = self.calls.get_mut(id.sequence) else {
+        let Some((call, context)) = self.call(id.sequence) else {
             return;
         };
-        match handled {
-            Err(failure) => {
-                self.end_call(id.sequence, Err(failure));
-                if let Some(from) = self.overdrawn.take() {
-                    let what = "answers of a call";
-                    self.break_stream(from, ConnectionError::Overdrawn { what });
-                }
-            }
-            Ok(()) if call.initiator.is_complete() => self.end_call(id.sequence, Ok(())),
-            Ok(()) => {
-                call.initiator.note_heard(&request.path, now);
-                if call.watch.is_some() {
-                    self.note_heard(id.sequence, request, from, shown);
-                }
-            }
-        }
-    }
-
-    fn handle_response(
-        &mut self,
-        from: Option<ConnId>,
-        response: &mut Response,
-    ) -> Result<(), Failure> {
-        let sequence = response.call.sequence;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return Ok(());
-        };
-        match call.initiator.handle_response(response)? {
-            Arrival::Duplicate | Arrival::Contradiction => {
-                self.metrics.duplicates_dropped += 1;
-                // One that was sent again has cost the call's credit like any other.
-                if let Some(from) = from {
-                    self.note_arrival(from, sequence, response.payload.len())?;
-                    self.credit(from, sequence, response.payload.len());
-                }
-                Ok(())
-            }
-            Arrival::New => {
+        let received = call.handle_answer(from, message, &context);
+        match received.arrival {
+            Some(Arrival::New) => {
+                let is_status = matches!(message, Message::Response(response) if response.status);
                 self.metrics.responses_received += 1;
-                self.metrics.statuses_received += u64::from(response.status);
-                if let Some(traced) = &mut call.traced {
-                    let after = self.raw.saturating_sub(traced.begun);
-                    traced.answered.insert(response.request.path, after);
-                }
-                let method = match response.status {
-                    true => {
-                        let code = response.payload.first().copied();
-                        let code = code.map_or(Code::Unknown, Code::from_number);
-                        call.status.get_or_insert(code);
-                        call.method_of(response.request)
-                    }
-                    false => None,
-                };
-                let root = call.root_of(response.request).filter(|_| response.status);
-                let root = root.map(|root| Arc::clone(&root.method));
-                let options = response.options.as_ref().filter(|_| response.status);
-                let not_executed = options.is_some_and(|options| options.undelivered);
-                let fail_fast = call
-                    .options
-                    .as_ref()
-                    .is_some_and(|options| options.fail_fast);
-                // The last one costs nothing any more.
-                if let Some(from) = from
-                    && !call.initiator.is_complete()
-                {
-                    self.note_arrival(from, sequence, response.payload.len())?;
-                }
-                let mut payload = std::mem::take(&mut response.payload);
-                if self.untaken >= FEW {
-                    detach(&mut payload);
-                }
-                let answer = Answer {
-                    call: CallKey(sequence),
-                    request: response.request,
-                    index: response.index,
-                    status: response.status,
-                    payload,
-                    from,
-                    method,
-                    root,
-                    loss: None,
-                    not_executed,
-                };
-                self.keep_answer(sequence, answer);
-                if response.status && fail_fast {
-                    Err(Failure::FailedFast)
-                } else {
-                    Ok(())
-                }
+                self.metrics.statuses_received += u64::from(is_status);
             }
+            Some(_) => self.metrics.duplicates_dropped += 1,
+            None => {}
         }
-    }
-
-    /// An answer waits for the application.
-    pub(super) fn keep_answer(&mut self, sequence: u64, answer: Answer) {
-        if let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.taken) {
-            match &mut call.order {
-                None => {
-                    call.answers.push(answer);
-                    self.untaken += 1;
-                }
-                Some(order) if answer.loss.is_some() => {
-                    let held = order.give_up(answer.request.path);
-                    self.untaken += 1 + held.len();
-                    call.answers.push(answer);
-                    held.into_iter().for_each(|held| call.answers.push(held));
-                }
-                Some(order) => {
-                    let path = answer.request.path;
-                    let mut next = order.arrive(answer);
-                    if next.is_none() {
-                        return;
-                    }
-                    while let Some(answer) = next {
-                        call.answers.push(answer);
-                        self.untaken += 1;
-                        next = order.next(path);
-                    }
-                }
-            }
-            if !std::mem::replace(&mut call.told, true) {
-                self.outputs.push_back(Output::Call(CallKey(sequence)));
-            }
-        }
-    }
-
-    /// An answer came that costs the call's credit.
-    ///
-    /// # Errors
-    ///
-    /// If it was not granted. Its connection is closed then, unless the sender may have forgotten what it had sent before.
-    fn note_arrival(&mut self, from: ConnId, sequence: u64, size: usize) -> Result<(), Failure> {
-        let limits = AnswerLimits {
-            call: self.config.limits.call.max(1),
-            message: self.config.limits.message,
-        };
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return Ok(());
-        };
-        let (conns, sockets, roots) = (&self.conns, &self.sockets, &call.roots);
-        let requests = || roots.iter().count() as u64;
-        let messages = || {
-            let carrier = conns.get(from).and_then(|peer| peer.link.peek(sockets));
-            carrier.map_or(0, |carrier| carrier.counters().messages_received)
-        };
-        let connection = from.number();
-        let is_open = |number| conns.get(ConnId::from_number(number)).is_some();
-        let arrived =
-            (call.credit).arrive(connection, size as u64, limits, requests, messages, is_open);
-        let Err(meanwhile) = arrived else {
-            return Ok(());
-        };
-        if meanwhile < MAX_CALLS as u64 {
-            self.overdrawn = Some(from);
-        }
-        Err(Failure::Violation(Violation::Overdrawn))
-    }
-
-    /// The call has ended, but what it still hears tells what has stopped.
-    #[cold]
-    fn handle_late(&mut self, from: Option<ConnId>, message: &Message) {
-        let id = message.call();
-        let Some(call) = self.calls.get_mut(id.sequence) else {
-            return;
-        };
-        let request = match message {
-            Message::Response(response) => {
-                let _ = call.initiator.handle_response(response);
-                self.credit_late(from, response);
-                response.request
-            }
-            Message::End(end) => {
-                let _ = call.initiator.handle_end(end);
-                end.request
-            }
-            _ => return,
-        };
-        self.note_heard(id.sequence, request, from, message.token());
-    }
-
-    /// Servers that pass answers on keep those for which there is no credit.
-    fn credit_late(&mut self, from: Option<ConnId>, response: &Response) {
-        if let Some(from) = from {
-            let (sequence, size) = (response.call.sequence, response.payload.len());
-            let _ = self.note_arrival(from, sequence, size);
-            self.overdrawn = None; // it may not know yet that the call is over
-            self.credit_now(from, sequence, size);
-        }
-    }
-
-    /// Nobody takes what has come of a call.
-    pub(super) fn credit_all(&mut self, sequence: u64) {
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let id = call.initiator.call();
-        let granted: Vec<(u64, u64)> = call.credit.take_all().collect();
-        for (connection, bytes) in granted {
-            if let Some(carrier) = self.carrier(ConnId::from_number(connection)) {
-                carrier.grant_call(id, 0, bytes);
-            }
+        self.follow(id.sequence);
+        if let Some(from) = from.filter(|_| received.overdrawn) {
+            let what = "answers of a call";
+            self.break_stream(from, ConnectionError::Overdrawn { what });
         }
     }
 }

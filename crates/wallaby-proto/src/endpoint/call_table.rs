@@ -159,50 +159,25 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::call::initiator::Initiator;
-    use crate::call::ungranted::UngrantedAnswers;
-    use crate::fifo::Fifo;
-    use crate::wire::Budgets;
+    use crate::endpoint::client::ClientCall;
+    use crate::endpoint::{CallOptions, Config};
     use crate::{CallId, NodeId, Token};
 
     fn call(sequence: u64) -> Call {
-        let initiator = NodeId::new(1).expect("not zero");
-        let (id, token) = (
-            CallId {
-                initiator,
-                sequence,
-            },
-            Token::new(sequence),
-        );
-        Call {
-            initiator: Initiator::new(id, token, Budgets::default()),
+        let id = CallId {
+            initiator: NodeId::new(1).expect("not zero"),
+            sequence,
+        };
+        let (token, options) = (Token::new(sequence), CallOptions::default());
+        let mut call = Call::new(ClientCall::new(
+            id,
             token,
-            time: Duration::ZERO,
-            deadline: Duration::ZERO,
-            options: None,
-            roots: Fifo::default(),
-            ended: false,
-            wants_sent: false,
-            credit: UngrantedAnswers::default(),
-            watch: None,
-            watch_due: None,
-            waits_for_root: false,
-            pinged: Default::default(),
-            allowance: None,
-            own: 0,
-            traced: None,
-            resending: None,
-            order: None,
-            tolerant: None,
-            answers: Fifo::default(),
-            outcome: None,
-            told: false,
-            within: None,
-            reported: false,
-            status: None,
-            taken: true,
-            over: false,
-        }
+            &options,
+            &Config::default(),
+            Duration::ZERO,
+        ));
+        call.taken = true;
+        call
     }
 
     /// A call that lives long beside very many short ones keeps its place, and costs them none.
@@ -216,7 +191,7 @@ mod tests {
             assert!(next > first && calls.get(next).is_none());
             calls.add(next, || call(next));
             assert_eq!(
-                calls.get(next).map(|call| call.token),
+                calls.get_mut(next).map(|call| call.client.tree().token()),
                 Some(Token::new(next))
             );
             assert_eq!(calls.oldest, first);

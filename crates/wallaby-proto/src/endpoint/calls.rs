@@ -1,33 +1,28 @@
 //! The initiator's side: calls, their answers, and how they end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::allowance::Allowance;
 use crate::call::initiator::Initiator;
-use crate::call::server::undelivered_initial;
-use crate::call::ungranted::UngrantedAnswers;
-use crate::call::watch::{Loss, Watch};
+use crate::call::watch::{Location, Loss, Source};
 use crate::connection::{Mark, MethodDefinition, Refusal};
-use crate::wire::{
-    Budgets, Continuation, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
-};
-use crate::{Address, CallId, Code, DurableId, NodeId, Path, RequestId, Status, Token};
+use crate::wire::{Budgets, Continuation, Message, Metadata, PingSettings};
+use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
+use super::answers::cost_of;
 use super::bodies::OutBody;
-use super::conn::{ConnId, Parcel, Towards};
-use super::draining::shutting_down;
-use super::event::{Answer, CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
-use super::order::Order;
+use super::client::{CallContext, ClientAction, ClientCall};
+use super::config::Config;
+use super::conn::{ConnId, Conns, Parcel, Towards};
+use super::event::{CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::probe::{Note, Probe};
-use super::resending::{Resend, Resending};
+use super::resending::Resend;
+use super::sockets::Sockets;
 use super::streams::MarkOwner;
-use super::{Alarm, Endpoint, LONGEST};
+use super::{Alarm, Endpoint};
 use crate::error::{ConnectError, Failure};
-use crate::fifo::Fifo;
-use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING, MESSAGE_COST};
 use crate::trace::{self, Trace};
 
 /// How a call is made.
@@ -64,133 +59,105 @@ pub struct CallOptions {
     pub tolerant: bool,
 }
 
-/// One call.
+/// A call of an endpoint.
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) initiator: Initiator,
-    pub(super) token: Token,
-    /// How much time it had, and when that is over.
-    pub(super) time: Duration,
-    pub(super) deadline: Duration,
-    /// What is not the default.
-    pub(super) options: Option<Box<CallOptions>>,
-    pub(super) roots: Fifo<InitialRequest>,
-    /// It has come to its outcome; what still runs is being stopped.
-    pub(super) ended: bool,
-    /// The application waits until an initial request is sent.
-    pub(super) wants_sent: bool,
-    /// What answers cost of the call's credit.
-    pub(super) credit: UngrantedAnswers,
-    pub(super) watch: Option<Box<Watch>>,
-    /// When the watch wants to look at it.
+    pub(super) client: ClientCall,
+    /// It is being followed: what that tells it is followed, too.
+    followed: bool,
+    /// When it wants to be looked at.
     pub(super) watch_due: Option<Duration>,
-    /// It is watched over as soon as an initial request is sent.
-    pub(super) waits_for_root: bool,
-    /// Sessions over which its servers were asked: they need not show the token when they answer.
-    pub(super) pinged: BTreeSet<ConnId>,
-    pub(super) allowance: Option<Box<Allowance>>,
-    /// What answers of this endpoint itself cost that the application has not taken.
-    pub(super) own: u64,
-    /// What is noted of a traced one.
-    pub(super) traced: Option<Box<Traced>>,
-    /// What is kept of one that may be sent again.
-    pub(super) resending: Option<Box<Resending>>,
-    /// Of one whose answers are told in order.
-    pub(super) order: Option<Box<Order>>,
-    /// Of one that goes on without what is lost.
-    pub(super) tolerant: Option<Box<Tolerance>>,
-    /// Answers that the application has not taken, and how the call ended.
-    pub(super) answers: Fifo<Answer>,
-    pub(super) outcome: Option<Outcome>,
     /// The application was told that there is something to take.
-    pub(super) told: bool,
+    told: bool,
     /// The request on whose behalf it was made, while it goes on.
     pub(super) within: Option<RequestKey>,
     /// Its end is told by itself.
-    pub(super) reported: bool,
-    /// The code of the first status among its answers.
-    pub(super) status: Option<Code>,
+    reported: bool,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
     pub(super) over: bool,
 }
 
-/// What is noted of a traced call.
-#[derive(Debug)]
-pub(super) struct Traced {
-    /// When it began, and when it ended.
-    pub(super) begun: Duration,
-    pub(super) ended: Option<Duration>,
-    /// When each branch's latest response arrived, since it began.
-    pub(super) answered: BTreeMap<Path, Duration>,
-}
-
-/// What is known of a call that goes on without what is lost.
-#[derive(Debug, Default)]
-pub(super) struct Tolerance {
-    /// Where its servers are, behind the first, if it is known that one follows another.
-    pub(super) expected: Vec<Address>,
-    pub(super) losses: Vec<Arc<Loss>>,
-}
-
-/// An initial request.
-#[derive(Debug)]
-pub(super) struct InitialRequest {
-    pub(super) request: RequestId,
-    pub(super) server: Address,
-    pub(super) method: Arc<MethodDefinition>,
-    /// Where it went out, where it ends there, and how far that must be written for it and for what was asked about it.
-    pub(super) session: Option<ConnId>,
-    pub(super) sent: Mark,
-    pub(super) mark: Mark,
-    /// Who was there.
-    pub(super) node: Option<NodeId>,
-    /// That has ended; without one, it certainly reaches nobody.
-    pub(super) lost: bool,
-}
-
 impl Call {
-    pub(super) fn ping(&self, default: PingSettings) -> PingSettings {
-        let own = self.options.as_ref().and_then(|options| options.ping);
-        own.unwrap_or(default)
+    #[inline]
+    pub(super) fn new(client: ClientCall) -> Self {
+        Self {
+            client,
+            followed: false,
+            watch_due: None,
+            told: false,
+            within: None,
+            reported: false,
+            taken: false,
+            over: false,
+        }
+    }
+}
+
+/// What calls ask about their endpoint.
+pub(super) struct Surroundings<'a> {
+    config: &'a Config,
+    now: Duration,
+    raw: Duration,
+    own: (NodeId, Option<&'a Address>),
+    conns: &'a Conns,
+    sockets: &'a Sockets,
+    by_node: &'a BTreeMap<NodeId, Vec<ConnId>>,
+}
+
+impl CallContext for Surroundings<'_> {
+    fn config(&self) -> &Config {
+        self.config
     }
 
-    pub(super) fn stall_limit(&self, default: Option<Duration>) -> Option<Duration> {
-        let own = self
-            .options
-            .as_ref()
-            .and_then(|options| options.stall_limit);
-        own.or(default)
+    fn now(&self) -> Duration {
+        self.now
     }
 
-    /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
-    pub(super) fn may_answer(
-        &self,
-        shown: Option<Token>,
-        from: Option<ConnId>,
-        path: &Path,
-    ) -> bool {
-        match (shown, from) {
-            (Some(shown), _) => shown == self.token,
-            (None, Some(from)) => {
-                // The initial request at or above this place is the likeliest: a call may have thousands.
-                let likely = path.initial_index();
-                let likely = likely.and_then(|index| self.roots.get(index as usize));
-                let is_over = |root: &InitialRequest| root.session == Some(from);
-                likely.is_some_and(is_over)
-                    || self.roots.iter().any(is_over)
-                    || self.was_sent_over(from)
-            }
-            (None, None) => false,
+    fn raw(&self) -> Duration {
+        self.raw
+    }
+
+    fn source(&self, from: Option<ConnId>) -> Source {
+        let Some(from) = from else {
+            let (node, address) = self.own;
+            let location = Location {
+                address: address.cloned(),
+                node: Some(node),
+            };
+            return Source {
+                location,
+                alone: false,
+            };
+        };
+        let Some(peer) = self.conns.get(from) else {
+            return Source::default();
+        };
+        let node = peer.node();
+        let connections = node.and_then(|node| self.by_node.get(&node));
+        Source {
+            location: Location {
+                address: peer.hello().and_then(|hello| hello.address.clone()),
+                node,
+            },
+            alone: node.is_some() && connections.map_or(0, Vec::len) <= 1,
         }
     }
 
-    /// Whether an earlier attempt of a request went out over this connection.
-    #[cold]
-    fn was_sent_over(&self, conn: ConnId) -> bool {
-        let resending = self.resending.as_ref();
-        resending.is_some_and(|before| before.earlier.contains(&conn))
+    fn is_open(&self, conn: ConnId) -> bool {
+        self.conns.contains(conn)
+    }
+
+    fn messages_received(&self, conn: ConnId) -> u64 {
+        let peer = self.conns.get(conn);
+        let carrier = peer.and_then(|peer| peer.link.peek(self.sockets));
+        carrier.map_or(0, |carrier| carrier.counters().messages_received)
+    }
+
+    fn is_writing(&self, conn: ConnId, mark: Mark) -> bool {
+        let peer = self.conns.get(conn);
+        peer.is_some_and(|peer| peer.is_writing(self.sockets, mark))
     }
 }
 
@@ -216,53 +183,14 @@ impl<P: Probe> Endpoint<P> {
             sequence,
         };
         let token = Token::derive(self.secret, sequence);
-        let budgets = options.budgets.unwrap_or_default();
-        let time = options
-            .deadline
-            .unwrap_or(self.config.default_deadline)
-            .min(LONGEST);
-        let deadline = self.raw.saturating_add(time);
-        let allowance = options.budgets.map(|all| Box::new(Allowance::new(all)));
-        let special = *options != CallOptions::default();
         self.metrics.calls_started += 1;
-        let raw = self.raw;
-        let mut initiator = Initiator::new(id, token, budgets);
-        initiator.count_in(&self.branches);
-        self.calls.add(sequence, || Call {
-            initiator,
-            token,
-            time,
-            deadline,
-            options: special.then(|| Box::new(options.clone())),
-            roots: Fifo::default(),
-            ended: false,
-            wants_sent: false,
-            credit: UngrantedAnswers::default(),
-            watch: None,
-            watch_due: None,
-            waits_for_root: false,
-            pinged: BTreeSet::new(),
-            allowance,
-            own: 0,
-            traced: options.traced.then(|| {
-                Box::new(Traced {
-                    begun: raw,
-                    ended: None,
-                    answered: BTreeMap::new(),
-                })
-            }),
-            resending: (options.resend.clone()).map(|policy| Box::new(Resending::new(policy))),
-            order: options.in_order.then(Box::default),
-            tolerant: (options.tolerant && !options.fail_fast).then(Box::default),
-            answers: Fifo::default(),
-            outcome: None,
-            told: false,
-            within: None,
-            reported: false,
-            status: None,
-            taken: false,
-            over: false,
+        let (config, raw) = (&self.config, self.raw);
+        self.calls.add(sequence, || {
+            Call::new(ClientCall::new(id, token, options, config, raw))
         });
+        let call = self.calls.get_mut(sequence).ok_or(Failure::Closed)?;
+        call.client.initiator.count_in(&self.branches);
+        let (time, deadline) = (call.client.time, call.client.deadline);
         let ping = options.ping.unwrap_or(self.config.ping).bounded();
         // Calls that are over sooner cost no place among the alarms.
         if time <= self.config.ping.period.saturating_mul(2) {
@@ -349,30 +277,12 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
     ) -> Result<RequestId, Failure> {
-        let call = self.calls.get_mut(key.0);
-        let Some(call) = call.filter(|call| !call.ended && !call.initiator.is_closed()) else {
-            return Err(Failure::Closed);
-        };
-        match call.initiator.send() {
-            Ok(request) => {
-                call.roots.push(InitialRequest {
-                    request,
-                    server: server.clone(),
-                    method: Arc::clone(method),
-                    session: None,
-                    sent: Mark::Written(0),
-                    mark: Mark::Written(0),
-                    node: None,
-                    lost: false,
-                });
-                Ok(request)
-            }
-            Err(violation) => {
-                let failure = Failure::from(violation);
-                self.end_call(key.0, Err(failure.clone()));
-                Err(failure)
-            }
+        let call = self.calls.get_mut(key.0).ok_or(Failure::Closed)?;
+        let request = call.client.add_root(server, method);
+        if request.is_err() {
+            self.follow(key.0);
         }
+        request
     }
 
     /// An initial request cannot be sent, as is known at once. A call that goes on without what is lost learns it by a status,
@@ -385,7 +295,7 @@ impl<P: Probe> Endpoint<P> {
         failure: Failure,
     ) -> Result<(), Failure> {
         let call = self.calls.get(key.0);
-        if call.is_some_and(|call| call.tolerant.is_some()) {
+        if call.is_some_and(|call| call.client.tolerant.is_some()) {
             self.unsent.push((key.0, request, failure));
             return Ok(());
         }
@@ -402,9 +312,6 @@ impl<P: Probe> Endpoint<P> {
         own: Option<&CallOptions>,
         body: Option<OutBody>,
     ) -> Result<(), Failure> {
-        let oldest = self.calls.oldest();
-        let (call, raw) = (self.calls.get_mut(key.0), self.raw);
-        let call = call.ok_or(Failure::Closed)?;
         let size = payload.len() as u64;
         let not_sent = |error| Failure::NotSent { request: id, error };
         if !self.config.schemes.lead_to(server) {
@@ -426,25 +333,10 @@ impl<P: Probe> Endpoint<P> {
             self.metrics.dials_forbidden += 1;
             return Err(not_sent(ConnectError::Forbidden { server }));
         }
-        let budgets = call.share();
-        let mut request = Request {
-            call: call.initiator.call(),
-            token: call.token,
-            id,
-            depth: 0,
-            base: 0,
-            reply_to: ReplyTo::Peer,
-            manifest: None,
-            // The default of the protocol need not be stated.
-            deadline: (call.time != DEFAULT_DEADLINE).then(|| call.deadline.saturating_sub(raw)),
-            oldest,
-            traced: call.traced.is_some(),
-            compressed: false,
-            waited: Duration::ZERO,
-            options: call.request_options(budgets, self.config.ping, own, id),
-            method: MethodRef::Number(0),
-            payload,
-        };
+        let oldest = self.calls.oldest();
+        let (call, context) = self.call(key.0).ok_or(Failure::Closed)?;
+        let mut request = call.initial(id, payload, own, &context);
+        request.oldest = oldest;
         if body.is_some() {
             request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
         } else if call.resending.is_some() {
@@ -483,20 +375,13 @@ impl<P: Probe> Endpoint<P> {
 
     /// No further initial request of a call comes.
     pub fn close_call(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get_mut(key.0)
-            && !call.ended
-        {
-            call.initiator.close();
-            if call.initiator.is_complete() {
-                self.end_call(key.0, Ok(()));
-            }
-        }
+        self.tell(key.0, |call, _| call.close());
     }
 
     /// Says how many initial requests of a call will come: each gets an equal part of its budgets, if these are stated.
     pub fn share_among(&mut self, key: CallKey, requests: u32) {
         if let Some(call) = self.calls.get_mut(key.0)
-            && let Some(allowance) = &mut call.allowance
+            && let Some(allowance) = &mut call.client.allowance
         {
             allowance.announce(requests);
         }
@@ -505,25 +390,23 @@ impl<P: Probe> Endpoint<P> {
     /// From now on the end of a call is told as soon as it comes, whoever takes its answers: [`Output::Ended`]. If it has come,
     /// this is it.
     pub fn report_end(&mut self, key: CallKey) -> Option<ReportedEnd> {
-        if let Some(call) = self.calls.get_mut(key.0).filter(|call| !call.ended) {
+        let call = self.calls.get_mut(key.0);
+        if let Some(call) = call.filter(|call| !call.client.has_ended()) {
             call.reported = true;
             return None;
         }
         let call = self.calls.peek(key.0);
         let forgotten = || Outcome::Failed(Box::new(Failure::aborted()));
-        let outcome = call.and_then(|call| call.outcome.clone());
+        let outcome = call.and_then(|call| call.client.outcome.clone());
         Some(ReportedEnd {
             outcome: outcome.unwrap_or_else(forgotten),
-            status: call.and_then(|call| call.status),
+            status: call.and_then(|call| call.client.status),
         })
     }
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, key: CallKey) {
-        if let Some(call) = self.calls.get(key.0).filter(|call| !call.ended) {
-            let missing = call.missing(self.config.ping, self.now);
-            self.end_call(key.0, Err(Failure::Aborted { missing }));
-        }
+        self.tell(key.0, |call, context| call.abort(context));
     }
 
     /// Nobody wants to hear of a call any more: it is aborted if it lives, and forgotten when nothing of it runs.
@@ -531,18 +414,14 @@ impl<P: Probe> Endpoint<P> {
         self.end_call(key.0, Err(Failure::aborted()));
         if let Some(call) = self.calls.kept(key.0) {
             call.taken = true;
-            self.untaken -= call.answers.len();
-            call.answers = Fifo::default();
+            self.untaken -= call.client.forget_answers();
             self.calls.leave(key.0);
         }
     }
 
     /// The tree of hops of a call, as far as it is known now; what hops report of themselves only of a traced one.
     pub fn trace(&self, key: CallKey) -> Option<Trace> {
-        Some(self.trace_of(self.calls.peek(key.0)?))
-    }
-
-    fn trace_of(&self, call: &Call) -> Trace {
+        let call = &self.calls.peek(key.0)?.client;
         let begun = call.deadline.saturating_sub(call.time);
         let ended = call.traced.as_ref().and_then(|traced| traced.ended);
         let roots = call.roots.iter().map(|root| trace::Root {
@@ -556,7 +435,8 @@ impl<P: Probe> Endpoint<P> {
         let answered: Vec<(Path, Duration)> = answered.map(|(path, at)| (*path, *at)).collect();
         let elapsed = ended.unwrap_or(self.raw).saturating_sub(begun);
         let begun = self.epoch.saturating_add(begun);
-        trace::assemble(&call.initiator, begun, elapsed, &roots, &answered)
+        let tree = &call.initiator;
+        Some(trace::assemble(tree, begun, elapsed, &roots, &answered))
     }
 
     /// The next answer of a call, or how it ended: then it is forgotten. What is taken makes room for more.
@@ -564,28 +444,26 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.kept(key.0) else {
             return Next::Pending;
         };
-        if let Some(answer) = call.answers.pop() {
+        if let Some(answer) = call.client.next_answer(self.config.limits.call) {
             self.untaken -= 1;
             match answer.from {
-                Some(from) => self.credit(from, key.0, answer.payload.len()),
-                None => {
-                    call.own = call.own.saturating_sub(cost_of(answer.payload.len()));
-                    self.note_space();
-                }
+                Some(_) if call.client.has_work() => self.follow(key.0),
+                Some(_) => {}
+                None => self.note_space(),
             }
             return Next::Answer(answer);
         }
-        let Some(outcome) = &call.outcome else {
+        let Some(outcome) = &call.client.outcome else {
             call.told = false;
             return Next::Pending;
         };
         if self.config.keep_ended {
             return Next::Ended(outcome.clone());
         }
-        if call.traced.is_some() {
+        if call.client.traced.is_some() {
             return self.take_trace(key);
         }
-        let Some(outcome) = call.outcome.take() else {
+        let Some(outcome) = call.client.outcome.take() else {
             return Next::Pending;
         };
         call.taken = true;
@@ -597,7 +475,7 @@ impl<P: Probe> Endpoint<P> {
     fn take_trace(&mut self, key: CallKey) -> Next {
         let trace = self.trace(key);
         if let Some(call) = self.calls.kept(key.0) {
-            call.traced = None;
+            call.client.traced = None;
         }
         trace.map_or(Next::Pending, |trace| Next::Trace(Box::new(trace)))
     }
@@ -605,41 +483,38 @@ impl<P: Probe> Endpoint<P> {
     /// Whether [`next_answer`](Self::next_answer) has something of a call.
     pub fn has_next(&self, key: CallKey) -> bool {
         let call = self.calls.peek(key.0);
+        let call = call.map(|call| &call.client);
         call.is_some_and(|call| !call.answers.is_empty() || call.outcome.is_some())
     }
 
     /// Whether a call has come to its outcome, though the application may not have taken all of its answers.
     pub fn has_ended(&self, key: CallKey) -> bool {
-        self.calls.peek(key.0).is_none_or(|call| call.ended)
+        let call = self.calls.peek(key.0);
+        call.is_none_or(|call| call.client.has_ended())
     }
 
     /// How a call has ended; `None` while it goes on, and once it is forgotten.
     pub fn outcome(&self, key: CallKey) -> Option<&Outcome> {
-        self.calls.peek(key.0)?.outcome.as_ref()
+        self.calls.peek(key.0)?.client.outcome()
     }
 
     /// What is known of a call's tree.
     pub fn tree(&mut self, key: CallKey) -> Option<&mut Initiator> {
-        Some(&mut self.calls.kept(key.0)?.initiator)
+        Some(self.calls.kept(key.0)?.client.tree())
     }
 
     /// What a call has gone on without ([`CallOptions::tolerant`]).
     pub fn losses(&self, key: CallKey) -> &[Arc<Loss>] {
-        let tolerant = self
-            .calls
-            .peek(key.0)
-            .and_then(|call| call.tolerant.as_ref());
-        tolerant.map_or(&[], |tolerant| &tolerant.losses)
+        let call = self.calls.peek(key.0);
+        call.map_or(&[], |call| call.client.losses())
     }
 
     /// The first delegation of a call's first request goes to the first of these servers, the first one of that to the next, and so
     /// on: so a call that goes on without what is lost can go on without each of them. Said before it is watched over.
     pub fn expect_servers(&mut self, key: CallKey, servers: &[Address]) {
-        let tolerant = self
-            .calls
-            .kept(key.0)
-            .and_then(|call| call.tolerant.as_mut());
-        if let Some(tolerant) = tolerant {
+        if let Some(call) = self.calls.kept(key.0)
+            && let Some(tolerant) = &mut call.client.tolerant
+        {
             tolerant.expected = servers.to_vec();
         }
     }
@@ -647,25 +522,20 @@ impl<P: Probe> Endpoint<P> {
     /// Whether anything of a call may have left this endpoint.
     pub fn was_sent(&self, key: CallKey) -> bool {
         let call = self.calls.peek(key.0);
-        call.is_some_and(|call| call.roots.iter().any(|root| root.session.is_some()))
+        call.is_some_and(|call| call.client.was_sent())
     }
 
     /// Whether a connection has taken this initial request of a call, or the call goes on without. If not, [`Output::Sent`] tells
     /// when one is taken, or the call has ended.
     pub fn is_sent(&mut self, key: CallKey, request: RequestId) -> bool {
-        let Some(call) = self.calls.kept(key.0) else {
-            return true;
-        };
-        let root = call.root(request);
-        let is_sent = root.is_none_or(|root| root.session.is_some() || root.lost);
-        call.wants_sent |= !is_sent;
-        is_sent
+        let call = self.calls.kept(key.0);
+        call.is_none_or(|call| call.client.is_sent(request))
     }
 
     /// How many times initial requests of a call were sent again.
     pub fn resent(&self, key: CallKey) -> u32 {
         let call = self.calls.peek(key.0);
-        let resending = call.and_then(|call| call.resending.as_ref());
+        let resending = call.and_then(|call| call.client.resending.as_ref());
         resending.map_or(0, |resending| resending.resent())
     }
 
@@ -681,7 +551,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How a call is made; `None` if it was not told to be made in any special way, or is forgotten.
     pub fn options(&self, key: CallKey) -> Option<&CallOptions> {
-        self.calls.peek(key.0)?.options.as_deref()
+        self.calls.peek(key.0)?.client.options.as_deref()
     }
 
     /// The name that a call has everywhere.
@@ -704,8 +574,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a call of this endpoint takes one more answer of its own now, as it would be credited to another one.
     pub(super) fn takes_own(&self, sequence: u64) -> bool {
-        let call = self.calls.get(sequence).filter(|call| !call.ended);
-        call.is_none_or(|call| call.own <= self.config.limits.call)
+        let limit = self.config.limits.call;
+        self.is_over(sequence)
+            || (self.calls.get(sequence)).is_none_or(|call| call.client.own <= limit)
     }
 
     /// An answer of this endpoint to its own call.
@@ -713,88 +584,170 @@ impl<P: Probe> Endpoint<P> {
         if let Message::Response(response) = message
             && let Some(call) = self.calls.get_mut(response.call.sequence)
         {
-            call.own += cost_of(response.payload.len());
+            call.client.own += cost_of(response.payload.len());
+        }
+    }
+
+    /// A call, as long as anything of it may run, and what it may ask.
+    #[inline]
+    pub(super) fn call(&mut self, sequence: u64) -> Option<(&mut ClientCall, Surroundings<'_>)> {
+        let call = &mut self.calls.get_mut(sequence)?.client;
+        let surroundings = Surroundings {
+            config: &self.config,
+            now: self.now,
+            raw: self.raw,
+            own: (self.node, self.address.as_ref()),
+            conns: &self.conns,
+            sockets: &self.sockets,
+            by_node: &self.by_node,
+        };
+        Some((call, surroundings))
+    }
+
+    /// Tells a call something, and does what it wants done then.
+    pub(super) fn tell(
+        &mut self,
+        sequence: u64,
+        event: impl FnOnce(&mut ClientCall, &Surroundings<'_>),
+    ) {
+        if let Some((call, context)) = self.call(sequence) {
+            event(call, &context);
+            self.follow(sequence);
+        }
+    }
+
+    /// Does what a call wants done.
+    pub(super) fn follow(&mut self, sequence: u64) {
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        let answers = call.client.take_untold();
+        self.untaken += answers;
+        if answers > 0 && !call.taken && !std::mem::replace(&mut call.told, true) {
+            self.outputs.push_back(Output::Call(CallKey(sequence)));
+        }
+        // What is being done for it may tell it more: that is followed there.
+        if !call.client.has_work() || std::mem::replace(&mut call.followed, true) {
+            return;
+        }
+        while let Some((call, context)) = self.call(sequence)
+            && let Some(action) = call.poll(&context)
+        {
+            self.act_on_call(sequence, action);
+        }
+        let Some(call) = self.calls.get_mut(sequence) else {
+            return;
+        };
+        call.followed = false;
+        let (is_watched, due) = (call.client.is_watched(), call.client.next_timeout());
+        if is_watched && call.client.initiator.has_adopted() {
+            self.tell_of(sequence);
+        }
+        if is_watched || due.is_some() {
+            self.watch_at(sequence, due);
+        }
+    }
+
+    fn act_on_call(&mut self, sequence: u64, action: ClientAction) {
+        match action {
+            ClientAction::Answers(more) => {
+                self.untaken += more;
+                self.tell_of(sequence);
+            }
+            ClientAction::Sent => self.outputs.push_back(Output::Sent(CallKey(sequence))),
+            ClientAction::SendAgain(again) => self.send_again(*again),
+            ClientAction::SendLater(request, at) => {
+                self.alarms.insert((at, Alarm::Resend(sequence, request)));
+            }
+            ClientAction::ExecutedAgain(conn) => {
+                self.metrics.resends += 1;
+                if let Some(conn) = conn {
+                    self.needs_less(conn);
+                }
+            }
+            ClientAction::Replaced(status) => {
+                self.probe.replaced(&status);
+                self.local.push_back(Message::Response(*status));
+            }
+            ClientAction::Grant(conn, answers, bytes) => {
+                let id = self.call_id(CallKey(sequence));
+                if let Some(carrier) = self.carrier(conn) {
+                    carrier.grant_call(id, answers, bytes);
+                }
+            }
+            ClientAction::Ping(asked) => self.send_ping(asked.0, asked.1),
+            // Where there is no room, the next announcement asks for it again.
+            ClientAction::PingOver(conn, ping) => {
+                self.note_asked(sequence, conn);
+                self.attempt_control(conn, Message::Ping(*ping));
+            }
+            ClientAction::Watched => {
+                self.probe.notes(Note::Watched);
+                self.set_deadline(sequence); // it may not have been looked at yet, and its watch may have nothing to wait for
+            }
+            ClientAction::Noted(note) => self.probe.notes(note),
+            ClientAction::Ended => self.call_ended(sequence),
+            ClientAction::Quiet => {
+                let call = self.calls.get(sequence);
+                if call.is_some_and(|call| call.client.is_watched()) {
+                    self.probe.notes(Note::Quiet);
+                }
+                self.call_over(sequence);
+            }
         }
     }
 
     // How calls end.
 
     pub(super) fn call_deadline(&mut self, sequence: u64) {
-        let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) else {
-            return;
-        };
-        let failure = Failure::Deadline {
-            after: call.time,
-            missing: call.missing(self.config.ping, self.now),
-        };
-        self.end_call(sequence, Err(failure));
+        self.tell(sequence, |call, context| call.handle_deadline(context));
     }
 
-    /// A call has come to its outcome; nothing changes that. What still runs somewhere is told to stop.
+    /// A call comes to its outcome, unless it has before.
     pub(super) fn end_call(&mut self, sequence: u64, outcome: Result<(), Failure>) {
-        if outcome.is_ok() {
-            self.note_losses(sequence);
-        }
-        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
+        self.tell(sequence, |call, _| call.end(outcome));
+    }
+
+    /// A call has come to its outcome: that is told, and it needs less from now on.
+    fn call_ended(&mut self, sequence: u64) {
+        let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        let losses = call.tolerant.as_ref();
-        let losses = losses.map_or(0, |tolerant| tolerant.losses.len() as u64);
-        match &outcome {
-            Ok(()) => self.metrics.calls_completed += 1,
-            Err(Failure::Aborted { .. } | Failure::FailedFast) => self.metrics.calls_aborted += 1,
-            Err(_) => self.metrics.calls_failed += 1,
-        }
-        call.ended = true;
-        if let Some(request) = call.within.take() {
-            self.within.remove(&(request, sequence));
-        }
-        if std::mem::take(&mut call.wants_sent) {
-            self.outputs.push_back(Output::Sent(CallKey(sequence)));
-        }
-        if let Some(traced) = &mut call.traced {
-            traced.ended = Some(self.raw);
-        }
-        // What was lost may run all the same.
-        let whole = outcome.is_ok() && losses == 0;
-        call.outcome = Some(match outcome {
-            Ok(()) => Outcome::Complete {
-                statuses: call.initiator.responses().1 + losses,
+        let outcome = call.client.outcome();
+        match outcome {
+            Some(Outcome::Failed(failure)) => match **failure {
+                Failure::Aborted { .. } | Failure::FailedFast => self.metrics.calls_aborted += 1,
+                _ => self.metrics.calls_failed += 1,
             },
-            Err(failure) => Outcome::Failed(Box::new(failure)),
-        });
-        if call.reported
-            && let Some(outcome) = call.outcome.clone()
-        {
-            let status = call.status;
+            _ => self.metrics.calls_completed += 1,
+        }
+        if let Some(outcome) = outcome.filter(|_| call.reported).cloned() {
+            let status = call.client.status;
             let end = Box::new(ReportedEnd { outcome, status });
             self.outputs
                 .push_back(Output::Ended(CallKey(sequence), end));
         }
+        if let Some(request) = call.within.take() {
+            self.within.remove(&(request, sequence));
+        }
+        if let Some(resending) = &mut call.client.resending {
+            self.kept -= resending.release();
+        }
         let mut rested = Vec::new();
-        for root in call.roots.iter() {
+        for root in call.client.roots.iter() {
             if let Some(peer) = root.session.and_then(|id| self.conns.get_mut(id)) {
                 peer.busy = peer.busy.saturating_sub(1);
                 let rests = peer.busy == 0 && self.places.has_needed();
                 rested.extend(root.session.filter(|_| rests));
             }
         }
+        let is_over = self.closed || call.client.is_over();
         rested.into_iter().for_each(|id| self.may_rest(id));
         if !self.bodies.is_empty() {
             self.break_bodies_of_call(sequence);
         }
-        if !whole {
-            self.credit_all(sequence);
-        }
-        if self
-            .calls
-            .get(sequence)
-            .is_some_and(|call| call.resending.is_some())
-        {
-            self.end_resending(sequence);
-        }
         self.tell_of(sequence);
-        if whole || !self.wind_down(sequence) {
+        if is_over {
             self.call_over(sequence);
         }
     }
@@ -803,7 +756,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn call_over(&mut self, sequence: u64) {
         self.watch_at(sequence, None);
         if let Some(call) = self.calls.get(sequence) {
-            let alarm = (call.deadline, Alarm::Call(sequence));
+            let alarm = (call.client.deadline, Alarm::Call(sequence));
             if !self.alarms.is_empty() {
                 self.alarms.remove(&alarm);
             }
@@ -822,24 +775,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// A call has lasted for a while: from now on its deadline is among the alarms.
     pub(super) fn set_deadline(&mut self, sequence: u64) {
-        if let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) {
+        let call = self.calls.get(sequence).map(|call| &call.client);
+        if let Some(call) = call.filter(|call| !call.has_ended()) {
             self.alarms.insert((call.deadline, Alarm::Call(sequence)));
         }
-    }
-
-    /// The ping settings of a call.
-    fn ping_of(&self, sequence: u64) -> PingSettings {
-        let default = self.config.ping;
-        let call = self.calls.get(sequence);
-        call.map_or(default, |call| call.ping(default)).bounded()
-    }
-
-    pub(super) fn timeout_of(&self, sequence: u64) -> Duration {
-        self.ping_of(sequence).timeout
-    }
-
-    pub(super) fn period_of(&self, sequence: u64) -> Duration {
-        self.ping_of(sequence).period
     }
 
     /// A call does not need a connection any more.
@@ -851,7 +790,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     pub(super) fn is_over(&self, sequence: u64) -> bool {
-        self.calls.get(sequence).is_none_or(|call| call.ended)
+        let call = self.calls.get(sequence);
+        call.is_none_or(|call| call.client.has_ended())
     }
 
     // What becomes of initial requests.
@@ -864,24 +804,21 @@ impl<P: Probe> Endpoint<P> {
         session: ConnId,
         mark: Mark,
     ) {
-        let Some(call) = self.calls.get_mut(sequence) else {
+        let Some(peer) = self.conns.get_mut(session) else {
             return;
         };
-        if let (Some(root), Some(peer)) = (call.root(request), self.conns.get_mut(session)) {
-            root.session = Some(session);
-            (root.sent, root.mark) = (mark, mark);
-            root.node = peer.node();
-            root.lost = false;
+        let node = peer.node();
+        let Some((call, context)) = self.call(sequence) else {
+            return;
+        };
+        let sent = (session, node);
+        let has_news = call.root_sent(request, sent, mark, &context);
+        if let Some(peer) = self.conns.get_mut(session) {
             peer.carried_calls = true;
             peer.busy += 1;
         }
-        if std::mem::take(&mut call.wants_sent) {
-            self.outputs.push_back(Output::Sent(CallKey(sequence)));
-        }
-        if std::mem::take(&mut call.waits_for_root) {
-            self.watch_at(sequence, Some(self.now));
-        } else if call.watch.is_some() {
-            self.watch_root(sequence, request);
+        if has_news {
+            self.follow(sequence);
         }
         if let Mark::Parts(number) = mark {
             self.note_large(session, number, MarkOwner::Root(sequence, request));
@@ -890,9 +827,8 @@ impl<P: Probe> Endpoint<P> {
 
     /// The last part of an initial request has been added to the output.
     pub(super) fn root_left(&mut self, sequence: u64, request: RequestId, mark: u64) {
-        let call = self.calls.get_mut(sequence);
-        if let Some(root) = call.and_then(|call| call.root(request)) {
-            (root.sent, root.mark) = (Mark::Written(mark), Mark::Written(mark));
+        if let Some(call) = self.calls.get_mut(sequence) {
+            call.client.root_left(request, mark);
         }
     }
 
@@ -901,86 +837,18 @@ impl<P: Probe> Endpoint<P> {
         if self.ending {
             return self.end_call(sequence, Err(Failure::Closed));
         }
-        if let Some(call) = self.calls.get(sequence) {
-            self.probe
-                .notes(Note::Undelivered(call.initiator.call(), request));
-        }
-        if !self.try_elsewhere(sequence, request) {
-            self.initial_lost(sequence, request, Failure::NotSent { request, error });
+        if let Some((call, context)) = self.call(sequence) {
+            call.not_sent(request, error, &context);
+            let id = self.call_id(CallKey(sequence));
+            self.probe.notes(Note::Undelivered(id, request));
+            self.follow(sequence);
         }
     }
 
     /// The initial requests of which it was known at once that they cannot be sent.
     pub(super) fn tell_of_unsent(&mut self) {
         while let Some((sequence, request, failure)) = self.unsent.pop() {
-            self.initial_lost(sequence, request, failure);
-        }
-    }
-
-    /// Nothing comes of an initial request, and the call ends with that, unless it goes on without what is lost.
-    fn initial_lost(&mut self, sequence: u64, request: RequestId, failure: Failure) {
-        if !self.tolerates(sequence, request, &failure) {
-            self.end_call(sequence, Err(failure));
-        }
-    }
-
-    /// One of several initial requests of a call that goes on without what is lost certainly reaches nobody: a status says so in
-    /// its name. Whether it is so.
-    #[cold]
-    fn tolerates(&mut self, sequence: u64, request: RequestId, failure: &Failure) -> bool {
-        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
-            return false;
-        };
-        let is_only_one = call.initiator.is_closed() && call.roots.iter().count() < 2;
-        if call.tolerant.is_none() || is_only_one {
-            return false;
-        }
-        if let Some(root) = call.root(request) {
-            root.lost = true;
-        }
-        if std::mem::take(&mut call.wants_sent) {
-            self.outputs.push_back(Output::Sent(CallKey(sequence)));
-        }
-        let message = match failure {
-            Failure::NotSent { error, .. } => error.to_string(),
-            other => other.to_string(),
-        };
-        let status = Status::new(failure.code(), message).by(failure.server());
-        self.answer_in_its_name(sequence, request, &status);
-        true
-    }
-
-    /// The server of an initial request was closed, and has said that it has not read it: it is tried elsewhere, or ends with the
-    /// status that it would have got there.
-    pub(super) fn not_read(&mut self, sequence: u64, request: RequestId) {
-        let root = self
-            .calls
-            .get_mut(sequence)
-            .and_then(|call| call.root(request));
-        let Some(root) = root else { return };
-        self.probe.notes(Note::Unread);
-        let (server, session) = (root.server.clone(), root.session.take());
-        if self.try_elsewhere(sequence, request) {
-            return;
-        }
-        let root = self
-            .calls
-            .get_mut(sequence)
-            .and_then(|call| call.root(request));
-        if let Some(root) = root {
-            root.session = session; // what else went out there is still asked about
-        }
-        let status = shutting_down().by(Some(&server));
-        self.answer_in_its_name(sequence, request, &status);
-    }
-
-    /// An initial request certainly is not executed: this status ends it.
-    fn answer_in_its_name(&mut self, sequence: u64, request: RequestId, status: &Status) {
-        if let Some(call) = self.calls.get(sequence) {
-            let (call, token) = (call.initiator.call(), call.token);
-            let response = undelivered_initial(call, token, request, status);
-            self.probe.replaced(&response);
-            self.local.push_back(Message::Response(response));
+            self.tell(sequence, |call, _| call.root_lost(request, failure));
         }
     }
 
@@ -992,64 +860,9 @@ impl<P: Probe> Endpoint<P> {
         to: &Address,
         refusal: Refusal,
     ) {
-        self.initial_lost(sequence, request, refused(request, to, refusal));
+        let failure = refused(request, to, refusal);
+        self.tell(sequence, |call, _| call.root_lost(request, failure));
     }
-}
-
-impl Call {
-    pub(super) fn resending(&mut self) -> Option<&mut Resending> {
-        self.resending.as_deref_mut()
-    }
-
-    pub(super) fn root(&mut self, request: RequestId) -> Option<&mut InitialRequest> {
-        let index = request.path.initial_index()? as usize;
-        let root = self.roots.get_mut(index)?;
-        (root.request.path == request.path).then_some(root)
-    }
-
-    fn share(&mut self) -> Option<Budgets> {
-        let allowance = self.allowance.as_mut()?;
-        // Whether there may be one more is decided where all that arrives is counted, too.
-        let _ = allowance.spend_request();
-        Some(match allowance.announced() {
-            1 => allowance.rest(),
-            _ => allowance.share(),
-        })
-    }
-
-    fn request_options(
-        &self,
-        budgets: Option<Budgets>,
-        ping: PingSettings,
-        own: Option<&CallOptions>,
-        id: RequestId,
-    ) -> Option<Box<Options>> {
-        let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
-        let own = own.or(self.options.as_deref());
-        let travels = |own: &&CallOptions| {
-            !own.metadata.is_empty() || own.continuation.is_some() || own.durable.is_some()
-        };
-        let own = own.filter(travels);
-        if own.is_none() && budgets.is_none() && ping.is_none() {
-            return None;
-        }
-        let continuation = own.and_then(|own| own.continuation.as_ref());
-        Some(Box::new(Options {
-            ping,
-            metadata: own.map(|own| own.metadata.clone()).unwrap_or_default(),
-            continuation: continuation.map(|continuation| continuation.bytes().clone()),
-            durable: own.and_then(|own| own.durable).map(|durable| {
-                let index = id.path.initial_index().unwrap_or(0);
-                durable.initial(index)
-            }),
-            budgets,
-            ..Options::default()
-        }))
-    }
-}
-
-pub(super) fn cost_of(payload: usize) -> u64 {
-    payload as u64 + MESSAGE_COST
 }
 
 fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {

@@ -5,55 +5,46 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Endpoint;
-use super::calls::{Call, InitialRequest, cost_of};
-use super::event::{Answer, CallKey};
-use super::probe::Probe;
+use super::answers::cost_of;
+use super::client::{CallContext, ClientCall, InitialRequest};
+use super::event::Answer;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
 use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
-use crate::wire::PingSettings;
 use crate::{Code, RequestId};
 
-impl<P: Probe> Endpoint<P> {
-    /// A call fails because something of it was lost: with the names of all that is missing.
-    pub(super) fn lose_call(&mut self, sequence: u64, mut loss: Box<Loss>) {
-        if let Some(call) = self.calls.get(sequence) {
-            call.fill_in(&mut loss);
-            loss.missing = call.missing(self.config.ping, self.now);
-        }
-        self.end_call(sequence, Err(Failure::Lost(loss)));
+impl ClientCall {
+    /// It fails because something of it was lost: with the names of all that is missing.
+    pub(super) fn lose(&mut self, mut loss: Box<Loss>, context: &impl CallContext) {
+        self.fill_in(&mut loss);
+        loss.missing = self.missing(context);
+        self.end(Err(Failure::Lost(loss)));
     }
 
-    /// A call may be complete because its watch has just given up what was missing.
-    pub(super) fn note_losses(&mut self, sequence: u64) {
-        let call = self.calls.get_mut(sequence).filter(|call| !call.ended);
-        let call = call.filter(|call| call.tolerant.is_some());
-        let watch = call.and_then(|call| call.watch.as_mut());
+    /// It may be complete because its watch has just given up what was missing.
+    pub(super) fn note_losses(&mut self) {
+        let watch = self.watch.as_mut().filter(|_| self.tolerant.is_some());
         let losses = watch.map(|watch| watch.take_lost()).unwrap_or_default();
         for loss in losses {
-            self.note_loss(sequence, *loss);
+            self.note_loss(*loss);
         }
     }
 
     /// Something is lost of a call that goes on without it: the application learns that in place of what is missing. Each loss
     /// names only itself, as there may be as many as branches.
     #[cold]
-    pub(super) fn note_loss(&mut self, sequence: u64, mut loss: Loss) {
-        let Some(call) = self.calls.get_mut(sequence) else {
+    pub(super) fn note_loss(&mut self, mut loss: Loss) {
+        self.fill_in(&mut loss);
+        let view = self.initiator.branch_view(&loss.request.path);
+        let Some(tolerance) = &mut self.tolerant else {
             return;
         };
-        call.fill_in(&mut loss);
-        let view = call.initiator.branch_view(&loss.request.path);
-        let Some(tolerance) = &mut call.tolerant else {
-            return;
-        };
-        call.status.get_or_insert(Code::Unavailable);
+        self.status.get_or_insert(Code::Unavailable);
         let loss = Arc::new(loss);
         tolerance.losses.push(Arc::clone(&loss));
-        call.own += cost_of(0); // as an answer of this endpoint's
+        self.own += cost_of(0); // as an answer of this endpoint's
         let answer = Answer {
-            call: CallKey(sequence),
+            call: self.key(),
             request: loss.request,
             index: view.map_or(0, |view| view.received),
             status: true,
@@ -64,16 +55,14 @@ impl<P: Probe> Endpoint<P> {
             loss: Some(loss),
             not_executed: false,
         };
-        self.keep_answer(sequence, answer);
+        self.keep_answer(answer);
     }
-}
 
-impl Call {
     /// The branches of which something is to come.
-    pub(super) fn missing(&self, ping: PingSettings, now: Duration) -> Missing {
+    pub(super) fn missing(&self, context: &impl CallContext) -> Missing {
         let mut missing = self.initiator.missing();
         let branches = missing.by_ref().take(Missing::MOST);
-        let period = self.ping(ping).period;
+        let (period, now) = (self.ping(context.config().ping).period, context.now());
         let branches = branches.map(|request| self.missing_branch(request, period, now));
         Missing {
             branches: branches.collect(),

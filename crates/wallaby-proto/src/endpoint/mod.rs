@@ -8,7 +8,8 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
-//! | `calls`, `answers`, `watching`, `resending` | the initiator's side: calls, their answers, whether their servers live, what is sent again |
+//! | [`client`] | one call at its initiator: it is told what came, and says what is to be done |
+//! | `calls`, `answers`, `watching`, `resending` | all calls, and what one of them does with answers, for its servers, and to be sent again |
 //! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
@@ -130,6 +131,7 @@ mod behalf;
 mod bodies;
 mod call_table;
 mod calls;
+pub mod client;
 mod config;
 mod conn;
 mod conns;
@@ -293,8 +295,6 @@ pub struct Endpoint<P = ()> {
     bounds: Bounds,
     /// How many branches its calls know together.
     branches: BranchRoom,
-    /// A connection that has just brought more answers than were granted.
-    overdrawn: Option<ConnId>,
 
     conns: Conns,
     stream_times: StreamTimes,
@@ -357,8 +357,6 @@ pub struct Endpoint<P = ()> {
     trip: Duration,
     /// Connections that have ended, as long as not all calls were told.
     farewells: VecDeque<Farewell>,
-    /// The call whose watch is being followed.
-    following: Option<u64>,
     /// Answers of this endpoint to its own calls.
     local: VecDeque<Message>,
     /// Initial requests that cannot be sent, as is known at once, of calls that go on without what is lost.
@@ -434,7 +432,6 @@ impl<P: Probe> Endpoint<P> {
             ),
             bounds,
             branches,
-            overdrawn: None,
             hello,
             clock: Clock::default(),
             raw: Duration::ZERO,
@@ -477,7 +474,6 @@ impl<P: Probe> Endpoint<P> {
             due: NEVER,
             trip: Duration::ZERO,
             farewells: VecDeque::new(),
-            following: None,
             local: VecDeque::new(),
             unsent: Vec::new(),
             untaken: 0,

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Endpoint;
+use super::client::{CallContext, ClientAction, ClientCall};
 use super::conn::{ConnId, Parcel, Towards};
-use super::event::Outcome;
 use super::probe::Probe;
-use super::{Alarm, Endpoint};
 use crate::call::watch::{FailureKind, Location, Loss};
 use crate::connection::MethodDefinition;
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
-use crate::wire::{Message, Request};
+use crate::wire::{Message, PingSettings, Request};
 use crate::{Address, RequestId};
 
 /// What a kept request takes besides its payload, in bytes.
@@ -78,6 +78,17 @@ struct KeptRequest {
     until: Option<Duration>,
 }
 
+/// An initial request that is sent again.
+#[derive(Debug)]
+pub struct SentAgain {
+    /// The message, but for what it says of the oldest call.
+    pub request: Request,
+    /// What it calls.
+    pub method: Arc<MethodDefinition>,
+    /// Where to.
+    pub server: Address,
+}
+
 impl Resending {
     pub(super) fn new(policy: Resend) -> Self {
         Self {
@@ -104,21 +115,151 @@ impl Resending {
         }
     }
 
-    fn kept(&mut self, id: RequestId) -> Option<&mut KeptRequest> {
-        let mut kept = self.kept.iter_mut();
-        kept.find(|kept| kept.request.id.path == id.path)
+    /// Keeps a request, if there is room for it: in so many bytes of the call, and so many of all. What it takes; without room,
+    /// nothing of the call is sent again any more.
+    fn keep(
+        &mut self,
+        request: &mut Request,
+        (server, method): (&Address, &Arc<MethodDefinition>),
+        most: u64,
+        room: u64,
+    ) -> Option<u64> {
+        let size = request.payload.len() as u64 + KEPT_COST;
+        self.unkept |= self.bytes + size > most || size > room;
+        if self.unkept {
+            return None;
+        }
+        self.bytes += size;
+        request.options.get_or_insert_default().repeatable = true;
+        let mut copy = request.clone();
+        crate::detach::detach(&mut copy.payload);
+        self.kept.push(KeptRequest {
+            request: copy,
+            method: Arc::clone(method),
+            server: server.clone(),
+            turn: 0,
+            until: None,
+        });
+        Some(size)
     }
 
+    /// What was kept is not needed any more: how much that was.
+    pub(super) fn release(&mut self) -> u64 {
+        self.kept = Vec::new();
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl KeptRequest {
     /// The server whose turn it is, and whether it is the last one of a round.
-    fn server(&self, kept: &KeptRequest) -> (Address, bool) {
-        let alternates = &self.policy.alternates;
-        let turn = kept.turn % (alternates.len() + 1);
+    fn server(&self, alternates: &[Address]) -> (Address, bool) {
+        let turn = self.turn % (alternates.len() + 1);
         let server = match turn.checked_sub(1) {
             Some(other) => alternates[other].clone(),
-            None => kept.server.clone(),
+            None => self.server.clone(),
         };
         (server, turn == alternates.len())
     }
+}
+
+impl ClientCall {
+    /// What was lost below an initial request is to be executed again.
+    #[cold]
+    pub(super) fn begin_again(
+        &mut self,
+        id: RequestId,
+        attempt: u32,
+        failure: Box<Loss>,
+        context: &impl CallContext,
+    ) {
+        let timeout = self.ping(context.config().ping).bounded().timeout;
+        let before = self.root(id).map(|root| {
+            root.lost = false;
+            (root.server.clone(), root.session.take())
+        });
+        let resending = self.resending.as_deref_mut();
+        let (Some((server, conn)), Some(resending)) = (before, resending) else {
+            return self.lose(failure, context);
+        };
+        // One with a body is not kept: its body can be read once.
+        let Some(kept) = kept(&mut resending.kept, id) else {
+            return self.lose(failure, context);
+        };
+        kept.turn += 1;
+        kept.until = Some(context.now().saturating_add(timeout));
+        kept.request.options.get_or_insert_default().attempt = attempt;
+        resending.times += 1;
+        resending.earlier.extend(conn);
+        let error = format!("request {} {}", failure.request, failure.kind);
+        resending.failed.push(FailedAttempt { server, error });
+        self.push(ClientAction::ExecutedAgain(conn));
+        self.send_kept(id, context);
+    }
+
+    /// Sends a kept request to the server whose turn it is.
+    pub fn send_kept(&mut self, id: RequestId, context: &impl CallContext) {
+        if self.has_ended() {
+            return;
+        }
+        let Some(resending) = self.resending.as_deref_mut() else {
+            return;
+        };
+        let Some(kept) = kept(&mut resending.kept, id) else {
+            return;
+        };
+        let (server, _) = kept.server(&resending.policy.alternates);
+        let mut request = kept.request.clone();
+        request.deadline = Some(self.deadline.saturating_sub(context.raw()));
+        let method = Arc::clone(&kept.method);
+        if let Some(root) = self.root(id) {
+            root.server = server.clone();
+        }
+        let at = Location {
+            address: Some(server.clone()),
+            node: None,
+        };
+        if let Some(watch) = &mut self.watch {
+            watch.sent(&mut self.initiator, id, at, context.now());
+        }
+        self.push(ClientAction::SendAgain(Box::new(SentAgain {
+            request,
+            method,
+            server,
+        })));
+    }
+
+    /// An initial request could not be sent. If it is kept it is tried at the next server, at each of them once a ping period,
+    /// until the ping timeout is over: one of them may be about to come back.
+    pub(super) fn try_elsewhere(&mut self, id: RequestId, context: &impl CallContext) -> bool {
+        let PingSettings { period, timeout } = self.ping(context.config().ping).bounded();
+        let now = context.now();
+        if self.has_ended() {
+            return false;
+        }
+        let Some(resending) = self.resending.as_deref_mut() else {
+            return false;
+        };
+        let Some(kept) = kept(&mut resending.kept, id) else {
+            return false;
+        };
+        let (_, is_last) = kept.server(&resending.policy.alternates);
+        let until = *kept.until.get_or_insert(now.saturating_add(timeout));
+        kept.turn += 1;
+        if now >= until {
+            return false;
+        }
+        if is_last {
+            let again = context.raw().saturating_add(period);
+            self.push(ClientAction::SendLater(id, again));
+        } else {
+            self.send_kept(id, context);
+        }
+        true
+    }
+}
+
+fn kept(all: &mut [KeptRequest], id: RequestId) -> Option<&mut KeptRequest> {
+    all.iter_mut().find(|kept| kept.request.id.path == id.path)
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -128,171 +269,44 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         sequence: u64,
         request: &mut Request,
-        (server, method): (&Address, &Arc<MethodDefinition>),
+        to: (&Address, &Arc<MethodDefinition>),
     ) {
         let limits = &self.config.limits;
-        let Some(resending) = self
-            .calls
-            .get_mut(sequence)
-            .and_then(|call| call.resending())
-        else {
-            return;
-        };
-        let size = request.payload.len() as u64 + KEPT_COST;
-        let fits = resending.bytes + size <= limits.kept_call && self.kept + size <= limits.kept;
-        if resending.unkept || !fits {
-            resending.unkept = true;
-            self.metrics.resends_unkept += 1;
-            return self.release_kept(sequence);
-        }
-        (resending.bytes, self.kept) = (resending.bytes + size, self.kept + size);
-        request.options.get_or_insert_default().repeatable = true;
-        let mut copy = request.clone();
-        crate::detach::detach(&mut copy.payload);
-        resending.kept.push(KeptRequest {
-            request: copy,
-            method: Arc::clone(method),
-            server: server.clone(),
-            turn: 0,
-            until: None,
-        });
-    }
-
-    /// What was kept is not needed any more.
-    pub(super) fn release_kept(&mut self, sequence: u64) {
+        let room = limits.kept.saturating_sub(self.kept);
         let call = self.calls.get_mut(sequence);
-        if let Some(resending) = call.and_then(|call| call.resending()) {
-            resending.kept = Vec::new();
-            self.kept -= std::mem::take(&mut resending.bytes);
+        let Some(resending) = call.and_then(|call| call.client.resending.as_deref_mut()) else {
+            return;
+        };
+        match resending.keep(request, to, limits.kept_call, room) {
+            Some(size) => self.kept += size,
+            None => {
+                self.metrics.resends_unkept += 1;
+                self.kept -= resending.release();
+            }
         }
     }
 
-    /// What was lost below an initial request is to be executed again.
-    #[cold]
-    pub(super) fn begin_again(
-        &mut self,
-        sequence: u64,
-        id: RequestId,
-        attempt: u32,
-        failure: Box<Loss>,
-    ) {
-        let until = self.now.saturating_add(self.timeout_of(sequence));
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let before = call.root(id).map(|root| {
-            root.lost = false;
-            (root.server.clone(), root.session.take())
-        });
-        let resending = call.resending();
-        let (Some((server, conn)), Some(resending)) = (before, resending) else {
-            return self.lose_call(sequence, failure);
-        };
-        // One with a body is not kept: its body can be read once.
-        if resending.kept(id).is_none() {
-            return self.lose_call(sequence, failure);
-        }
-        resending.times += 1;
-        self.metrics.resends += 1;
-        resending.earlier.extend(conn);
-        let error = format!("request {} {}", failure.request, failure.kind);
-        resending.failed.push(FailedAttempt { server, error });
-        let Some(kept) = resending.kept(id) else {
-            return;
-        };
-        kept.turn += 1;
-        kept.until = Some(until);
-        kept.request.options.get_or_insert_default().attempt = attempt;
-        if let Some(conn) = conn {
-            self.needs_less(conn);
-        }
-        self.send_kept(sequence, id);
-    }
-
-    /// Sends a kept request to the server whose turn it is.
+    /// A kept request is to be sent, if its turn has come.
     pub(super) fn send_kept(&mut self, sequence: u64, id: RequestId) {
-        let (raw, now, oldest) = (self.raw, self.now, self.calls.oldest());
-        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
-            return;
-        };
-        let deadline = call.deadline.saturating_sub(raw);
-        let Some(resending) = call.resending() else {
-            return;
-        };
-        let Some(kept) = resending
-            .kept
-            .iter()
-            .find(|kept| kept.request.id.path == id.path)
-        else {
-            return;
-        };
-        let (server, _) = resending.server(kept);
-        let (mut request, method) = (kept.request.clone(), Arc::clone(&kept.method));
-        (request.deadline, request.oldest) = (Some(deadline), oldest);
-        if let Some(root) = call.root(id) {
-            root.server = server.clone();
-        }
-        let at = Location {
-            address: Some(server.clone()),
-            node: None,
-        };
-        if let Some(watch) = &mut call.watch {
-            watch.sent(&mut call.initiator, id, at, now);
-        }
+        self.tell(sequence, |call, context| call.send_kept(id, context));
+    }
+
+    pub(super) fn send_again(&mut self, again: SentAgain) {
+        let SentAgain {
+            mut request,
+            method,
+            server,
+        } = again;
+        request.oldest = self.calls.oldest();
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(server));
         parcel.method = Some(method);
         self.post(parcel);
-    }
-
-    /// An initial request could not be sent. If it is kept it is tried at the next server, at each of them once a ping period,
-    /// until the ping timeout is over: one of them may be about to come back.
-    pub(super) fn try_elsewhere(&mut self, sequence: u64, id: RequestId) -> bool {
-        let (now, timeout) = (self.now, self.timeout_of(sequence));
-        let period = self.period_of(sequence);
-        let Some(call) = self.calls.get_mut(sequence).filter(|call| !call.ended) else {
-            return false;
-        };
-        let Some(resending) = call.resending().filter(|resending| !resending.unkept) else {
-            return false;
-        };
-        let Some(position) =
-            (resending.kept.iter()).position(|kept| kept.request.id.path == id.path)
-        else {
-            return false;
-        };
-        let (_, is_last) = resending.server(&resending.kept[position]);
-        let kept = &mut resending.kept[position];
-        let until = *kept.until.get_or_insert(now.saturating_add(timeout));
-        kept.turn += 1;
-        if now >= until {
-            return false;
-        }
-        if is_last {
-            let again = (self.raw.saturating_add(period), Alarm::Resend(sequence, id));
-            self.alarms.insert(again);
-        } else {
-            self.send_kept(sequence, id);
-        }
-        true
-    }
-
-    /// A call has ended that may have been sent again: its failure says what became of that.
-    #[cold]
-    pub(super) fn end_resending(&mut self, sequence: u64) {
-        self.release_kept(sequence);
-        if let Some(call) = self.calls.get_mut(sequence)
-            && let Some(resending) = &mut call.resending
-            && let Some(Outcome::Failed(failure)) = &mut call.outcome
-        {
-            let statuses = call.initiator.responses().1;
-            **failure = resending.failure((**failure).clone(), statuses);
-        }
     }
 }
 
 impl Resending {
     /// How a call fails of which so many statuses have arrived.
-    fn failure(&mut self, failure: Failure, statuses: u64) -> Failure {
+    pub(super) fn failure(&mut self, failure: Failure, statuses: u64) -> Failure {
         let violation = match &failure {
             Failure::Violation(violation) => Some(*violation),
             Failure::Lost(loss) => match loss.kind {

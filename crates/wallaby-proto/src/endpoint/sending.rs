@@ -649,7 +649,7 @@ impl<P: Probe> Endpoint<P> {
         } else if request.deadline.is_some()
             && let Some(call) = self.calls.get(request.call.sequence)
         {
-            request.deadline = Some(call.deadline.saturating_sub(self.raw));
+            request.deadline = Some(call.client.deadline.saturating_sub(self.raw));
         }
         match self.send_request(id, request, method, times) {
             Ok(mark) => {

@@ -80,7 +80,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn wait_for_stop(&mut self, key: CallKey, within: Option<Duration>) {
         let now = self.now;
         if let Some(call) = self.calls.get_mut(key.0)
-            && let Some(watch) = &mut call.watch
+            && let Some(watch) = &mut call.client.watch
         {
             watch.wait_for_stop(within.map(|within| now.saturating_add(within)));
         }
@@ -91,21 +91,18 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.peek(key.0) else {
             return StillRunning::default();
         };
+        let (call, is_over) = (&call.client, call.over);
         let Some(watch) = &call.watch else {
             return StillRunning::default();
         };
-        let most = if call.over { 0 } else { Missing::MOST };
+        let most = if is_over { 0 } else { Missing::MOST };
         let StillFrozen {
             named,
             more,
             unheard,
         } = watch.still_running(&call.initiator, most);
         // Who is not asked any more may have stopped since.
-        let (more, unheard) = if call.over {
-            (0, more)
-        } else {
-            (more, unheard)
-        };
+        let (more, unheard) = if is_over { (0, more) } else { (more, unheard) };
         let named = named.into_iter().map(|(request, mut path)| {
             call.locate(&mut path);
             RunningHandler {

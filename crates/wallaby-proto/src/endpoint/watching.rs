@@ -5,14 +5,16 @@ use std::time::Duration;
 use crate::call::records::{
     Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
 };
-use crate::call::watch::{self, Action, Found, Location, Source, Watch, WatchSettings};
+use crate::call::watch::{self, Found, Location, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
 use crate::wire::{Message, Ping, Pong, ReplyTo};
 use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
-use super::calls::InitialRequest;
+use super::answers::source;
+use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
 use super::conn::{ConnId, Parcel, Towards};
+use super::draining::shutting_down;
 use super::probe::{Note, Probe};
 use crate::error::ConnectError;
 
@@ -30,6 +32,192 @@ pub(super) struct Farewell {
     /// How much of it that node has handled, if that was closed and has said so.
     read: Option<u64>,
     next: usize,
+}
+
+impl ClientCall {
+    /// Time has passed, and all input was read. Initial requests that its endpoint still keeps no server can know.
+    pub fn handle_timeout(&mut self, context: &impl CallContext) {
+        let now = context.now();
+        let Some(watch) = &mut self.watch else {
+            return self.begin_watch(context);
+        };
+        let winds_down = watch.is_winding_down();
+        for root in self.roots.iter() {
+            let is_kept = match root.session {
+                None => !winds_down,
+                Some(conn) => !root.lost && context.is_writing(conn, root.mark),
+            };
+            if is_kept {
+                watch.writing(&self.initiator, root.request, now);
+            }
+        }
+        watch.handle_timeout(&mut self.initiator, now);
+    }
+
+    /// It is watched over from now on; later if its requests wait to be sent, as nobody could know it.
+    fn begin_watch(&mut self, context: &impl CallContext) {
+        let (now, config) = (context.now(), context.config());
+        let ping = self.ping(config.ping);
+        if !self.has_ended() && !self.was_sent() {
+            self.begin_at = Some(now.saturating_add(ping.period));
+            return;
+        }
+        let own = self.options.as_ref();
+        let resending = self.resending.as_ref();
+        let settings = WatchSettings {
+            ping,
+            stall: own.and_then(|own| own.stall_limit).or(config.stall_limit),
+            retries: resending.map_or(0, |resending| resending.times()),
+            tolerant: self.tolerant.is_some(),
+        };
+        let servers = self.roots.iter().map(|root| Location {
+            address: Some(root.server.clone()),
+            node: root.node,
+        });
+        let mut watch = Watch::new(&mut self.initiator, settings, servers, now);
+        if let Some(tolerant) = &self.tolerant {
+            let (id, token) = (self.initiator.call(), self.initiator.token());
+            let next = |path: &Path| Some(path.child(0, id, token));
+            let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
+            for (path, server) in places.zip(&tolerant.expected) {
+                let at = Location {
+                    address: Some(server.clone()),
+                    node: None,
+                };
+                watch.place(&mut self.initiator, path, at, now);
+            }
+        }
+        self.watch = Some(Box::new(watch));
+        self.push(ClientAction::Watched);
+    }
+
+    /// Whether anything of it may run anywhere.
+    pub(super) fn may_run(&self) -> bool {
+        self.is_watched() || self.was_sent()
+    }
+
+    /// It has failed or was given up: what still runs is stopped.
+    pub(super) fn wind_down(&mut self, context: &impl CallContext) {
+        if self.watch.is_none() {
+            self.begin_watch(context);
+        }
+        if let Some(watch) = &mut self.watch
+            && !watch.is_winding_down()
+        {
+            watch.abort(&mut self.initiator, context.now());
+        }
+    }
+
+    /// A server tells how far a request is, asked or not, and may do so: over this connection, and whether it has shown the call's
+    /// token.
+    pub fn handle_pong(
+        &mut self,
+        from: (Option<ConnId>, bool),
+        pong: &Pong,
+        context: &impl CallContext,
+    ) {
+        if self.watch.is_none() {
+            self.begin_watch(context);
+        }
+        let now = context.now();
+        if pong.progress.is_some() || pong.writing {
+            self.initiator.note_heard(&pong.request.path, now);
+        }
+        if let Some(watch) = &mut self.watch {
+            let source = source(from, context);
+            let stop = watch.handle_pong(&mut self.initiator, pong, &source, now);
+            if let (Some(from), Some(ping)) = (from.0, stop) {
+                self.push(ClientAction::PingOver(from, Box::new(ping)));
+            }
+        }
+        self.complete();
+    }
+
+    /// A connection with this node has ended, and all that came over it was read; whether it `was_last`, so that nothing more can
+    /// come from there. If the other end was closed and has said so, it has handled only as much as it has `read`: what stands
+    /// behind was not executed.
+    pub fn handle_disconnect(
+        &mut self,
+        (conn, node): (ConnId, NodeId),
+        was_last: bool,
+        read: Option<u64>,
+        context: &impl CallContext,
+    ) {
+        if let Some(read) = read.filter(|_| !self.has_ended()) {
+            let is_unread = |root: &&InitialRequest| match root.sent {
+                _ if root.session != Some(conn) => false,
+                Mark::Written(end) => end > read,
+                Mark::Parts(_) => true, // its last part has not even left
+            };
+            let unread = self.roots.iter().filter(is_unread);
+            let unread: Vec<RequestId> = unread.map(|root| root.request).collect();
+            for request in unread {
+                self.not_read(request, context);
+            }
+        }
+        self.pinged.remove(&conn);
+        let over = |root: &&mut InitialRequest| root.session == Some(conn);
+        let mut concerned = false;
+        for root in self.roots.iter_mut().filter(over) {
+            root.lost = true;
+            concerned = true;
+        }
+        if self.watch.is_none() && concerned {
+            self.begin_watch(context);
+        }
+        let now = context.now();
+        if let Some(watch) = &mut self.watch {
+            match was_last {
+                true => watch.handle_last_disconnect(&self.initiator, node, now),
+                false => watch.handle_disconnect(&self.initiator, node, now),
+            }
+            self.push(ClientAction::Noted(Note::Disconnected));
+        }
+    }
+
+    /// The server of an initial request was closed, and has said that it has not read it: it is tried elsewhere, or ends with the
+    /// status that it would have got there.
+    #[cold]
+    fn not_read(&mut self, request: RequestId, context: &impl CallContext) {
+        let Some(root) = self.root(request) else {
+            return;
+        };
+        let (server, session) = (root.server.clone(), root.session.take());
+        self.push(ClientAction::Noted(Note::Unread));
+        if self.try_elsewhere(request, context) {
+            return;
+        }
+        if let Some(root) = self.root(request) {
+            root.session = session; // what else went out there is still asked about
+        }
+        let status = shutting_down().by(Some(&server));
+        self.answer_in_its_name(request, &status);
+    }
+
+    /// One of its servers is gone, where it had been met before. `within`: nothing can come from there any more, and whoever has
+    /// work from there will have said so then.
+    pub fn handle_gone(
+        &mut self,
+        (node, found): (NodeId, Found),
+        within: Option<Duration>,
+        context: &impl CallContext,
+    ) {
+        let (tree, now) = (&self.initiator, context.now());
+        match (&mut self.watch, within) {
+            (None, _) => {}
+            (Some(watch), None) => watch.handle_gone(tree, node, found, now),
+            (Some(watch), Some(within)) => {
+                watch.handle_gone_for_certain(tree, (node, found), within, now);
+            }
+        }
+    }
+
+    /// A server that others have named is not where they say.
+    pub fn handle_not_found(&mut self, (node, found): (NodeId, Found), context: &impl CallContext) {
+        if let Some(watch) = &mut self.watch {
+            watch.handle_not_found(&self.initiator, node, found, context.now());
+        }
+    }
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -67,7 +255,9 @@ impl<P: Probe> Endpoint<P> {
             self.fresh.pop_front();
             self.set_deadline(sequence);
             // One with a longer period of its own is not asked about before that.
-            match begun.saturating_add(self.period_of(sequence)) {
+            let (call, ping) = (self.calls.get(sequence), self.config.ping);
+            let ping = call.map_or(ping, |call| call.client.ping(ping));
+            match begun.saturating_add(ping.bounded().period) {
                 due if due > now => self.watch_at(sequence, Some(due)),
                 _ => self.look_at_call(sequence),
             }
@@ -81,214 +271,22 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn look_at_call(&mut self, sequence: u64) {
-        let now = self.now;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        match &mut call.watch {
-            None => self.begin_watch(sequence),
-            Some(watch) => {
-                let (conns, sockets) = (&self.conns, &self.sockets);
-                // What this endpoint itself still keeps no server can know.
-                let kept = |root: &&InitialRequest| match root.session {
-                    None => !watch.is_winding_down(),
-                    Some(id) => {
-                        let peer = conns.get(id).filter(|_| !root.lost);
-                        peer.is_some_and(|peer| peer.is_writing(sockets, root.mark))
-                    }
-                };
-                let kept: Vec<RequestId> = call
-                    .roots
-                    .iter()
-                    .filter(kept)
-                    .map(|root| root.request)
-                    .collect();
-                for request in kept {
-                    watch.writing(&call.initiator, request, now);
-                }
-                watch.handle_timeout(&mut call.initiator, now);
-            }
-        }
-        self.follow(sequence);
-    }
-
-    /// The call is watched over from now on; later if a request waits to be sent, as nobody could know it.
-    fn begin_watch(&mut self, sequence: u64) {
-        let (now, settings) = (self.now, self.config.ping);
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let ping = call.ping(settings);
-        if !call.ended && call.roots.iter().all(|root| root.session.is_none()) {
-            call.waits_for_root = true;
-            return self.watch_at(sequence, Some(now.saturating_add(ping.period)));
-        }
-        let settings = WatchSettings {
-            ping,
-            stall: call.stall_limit(self.config.stall_limit),
-            retries: call.resending().map_or(0, |resending| resending.times()),
-            tolerant: call.tolerant.is_some(),
-        };
-        let servers = call.roots.iter().map(|root| Location {
-            address: Some(root.server.clone()),
-            node: root.node,
-        });
-        let servers: Vec<Location> = servers.collect();
-        self.probe.notes(Note::Watched);
-        self.set_deadline(sequence); // it may not have been looked at yet, and its watch may have nothing to wait for
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let mut watch = Watch::new(&mut call.initiator, settings, servers, now);
-        if let Some(tolerant) = &call.tolerant {
-            let (id, token) = (call.initiator.call(), call.token);
-            let next = |path: &Path| Some(path.child(0, id, token));
-            let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
-            for (path, server) in places.zip(&tolerant.expected) {
-                let at = Location {
-                    address: Some(server.clone()),
-                    node: None,
-                };
-                watch.place(&mut call.initiator, path, at, now);
-            }
-        }
-        call.watch = Some(Box::new(watch));
-    }
-
-    /// An initial request of a call that is watched over was sent: so is that.
-    #[cold]
-    pub(super) fn watch_root(&mut self, sequence: u64, request: RequestId) {
-        let now = self.now;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        let at = call.server_of(request);
-        // One that is sent again is known.
-        if let Some(watch) = &mut call.watch
-            && watch.server_of(&call.initiator, request).is_none()
-        {
-            watch.sent(&mut call.initiator, request, at, now);
-            self.follow(sequence);
-        }
-    }
-
-    /// The call has failed or was given up: what still runs is stopped. Whether anything may still run.
-    pub(super) fn wind_down(&mut self, sequence: u64) -> bool {
-        let now = self.now;
-        let Some(call) = self.calls.get(sequence) else {
-            return false;
-        };
-        if self.closed {
-            return false;
-        }
-        if call.watch.is_none() {
-            if call.roots.iter().all(|root| root.session.is_none()) {
-                return false;
-            }
-            self.begin_watch(sequence);
-        }
-        if let Some(call) = self.calls.get_mut(sequence)
-            && let Some(watch) = &mut call.watch
-            && !watch.is_winding_down()
-        {
-            watch.abort(&mut call.initiator, now);
-        }
-        self.follow(sequence);
-        true
-    }
-
-    /// Does what a call's watch wants done.
-    fn follow(&mut self, sequence: u64) {
-        // What it wants done may set off more of it.
-        if self.following == Some(sequence) {
-            return;
-        }
-        let before = self.following.replace(sequence);
-        self.follow_watch(sequence);
-        self.following = before;
-    }
-
-    fn follow_watch(&mut self, sequence: u64) {
-        loop {
-            let call = self.calls.get_mut(sequence);
-            let Some(watch) = call.and_then(|call| call.watch.as_mut()) else {
-                return;
-            };
-            match watch.poll() {
-                Some(Action::Ping { to, ping }) => self.send_ping(to, ping),
-                Some(Action::Failed(failure)) => {
-                    self.lose_call(sequence, failure);
-                }
-                Some(Action::Quiet) => {
-                    self.probe.notes(Note::Quiet);
-                    return self.call_over(sequence);
-                }
-                Some(Action::Frozen) => self.probe.notes(Note::Frozen),
-                Some(Action::Retry {
-                    request,
-                    attempt,
-                    failure,
-                }) => self.begin_again(sequence, request, attempt, failure),
-                Some(Action::Lost(loss)) => self.note_loss(sequence, *loss),
-                None => break,
-            }
-        }
-        if let Some(call) = self.calls.get(sequence) {
-            if call.initiator.has_adopted() {
-                self.tell_of(sequence);
-            }
-            if self.end_without_losses(sequence) {
-                return self.follow_watch(sequence); // what still runs is to be stopped
-            }
-        }
-        let call = self.calls.get(sequence);
-        let due = call.and_then(|call| call.watch.as_ref()?.next_timeout());
-        self.watch_at(sequence, due);
-    }
-
-    /// Of a call that goes on without what is lost perhaps nothing else is missing. Whether it has ended so.
-    fn end_without_losses(&mut self, sequence: u64) -> bool {
-        let call = self.calls.get(sequence).filter(|call| !call.ended);
-        let is_over = call.is_some_and(|call| {
-            let tolerant = call.tolerant.as_ref();
-            tolerant.is_some_and(|tolerant| !tolerant.losses.is_empty())
-                && call.initiator.is_complete()
-        });
-        if is_over {
-            self.end_call(sequence, Ok(()));
-        }
-        is_over
-    }
-
-    /// An answer was shown to the initiator.
-    pub(super) fn note_heard(
-        &mut self,
-        sequence: u64,
-        request: RequestId,
-        from: Option<ConnId>,
-        shown: Option<Token>,
-    ) {
-        let (source, now) = (self.source(from, shown.is_some()), self.now);
-        if let Some(call) = self.calls.get_mut(sequence)
-            && let Some(watch) = &mut call.watch
-        {
-            watch.handle_heard(&mut call.initiator, request, &source, now);
-            self.follow(sequence);
-        }
+        self.tell(sequence, |call, context| call.handle_timeout(context));
     }
 
     /// A server tells how far a request is, asked or not.
     pub(super) fn handle_pong(&mut self, from: Option<ConnId>, pong: &Pong) {
         let sequence = pong.call.sequence;
-        let Some(call) = self.calls.get(sequence) else {
+        let Some(call) = self.calls.get(sequence).map(|call| &call.client) else {
             if let Some(from) = from.filter(|_| pong.announced) {
                 self.dismiss(from, pong);
             }
             return;
         };
+        let token = call.initiator.token();
         let node = from.and_then(|from| self.conns.get(from)?.node());
-        let is_vouched = watch::is_vouched(pong, call.token, node);
-        if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, call.token)) {
+        let is_vouched = watch::is_vouched(pong, token, node);
+        if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, token)) {
             self.probe.notes(Note::TokenShown);
             self.note_asked(sequence, from);
             self.attempt_control(from, Message::Ping(ping));
@@ -301,34 +299,10 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.note_call(from);
-        let Some(call) = self.calls.get(sequence) else {
-            return;
-        };
-        if call.watch.is_none() {
-            self.begin_watch(sequence);
-        }
-        let (source, now) = (self.source(from, shown.is_some()), self.now);
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        if pong.progress.is_some() || pong.writing {
-            call.initiator.note_heard(&pong.request.path, now);
-        }
-        let watch = call.watch.as_mut();
-        let stop =
-            watch.and_then(|watch| watch.handle_pong(&mut call.initiator, pong, &source, now));
-        // Where there is no room, the next announcement asks for it again.
-        if let (Some(from), Some(ping)) = (from, stop) {
-            self.note_asked(sequence, from);
-            self.attempt_control(from, Message::Ping(ping));
-        }
-        let Some(call) = self.calls.get(sequence) else {
-            return;
-        };
-        if !call.ended && call.initiator.is_complete() {
-            return self.end_call(sequence, Ok(()));
-        }
-        self.follow(sequence);
+        let from = (from, shown.is_some());
+        self.tell(sequence, |call, context| {
+            call.handle_pong(from, pong, context);
+        });
     }
 
     /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along, to who knows it.
@@ -343,32 +317,6 @@ impl<P: Probe> Endpoint<P> {
         }
         self.probe.notes(Note::Dismissed);
         self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
-    }
-
-    /// Who sent a message: this endpoint itself if it did not come over a connection; unknown for one that may have been relayed, as
-    /// it shows the call's token.
-    fn source(&self, from: Option<ConnId>, shown: bool) -> Source {
-        let Some(from) = from else {
-            let location = Location {
-                address: self.address().cloned(),
-                node: Some(self.node),
-            };
-            return Source {
-                location,
-                alone: false,
-            };
-        };
-        let Some(peer) = self.conns.get(from).filter(|_| !shown) else {
-            return Source::default();
-        };
-        let node = peer.node();
-        Source {
-            location: Location {
-                address: peer.hello().and_then(|hello| hello.address.clone()),
-                node,
-            },
-            alone: node.is_some_and(|node| self.connections_with(node) <= 1),
-        }
     }
 
     // Who is there no longer.
@@ -398,10 +346,9 @@ impl<P: Probe> Endpoint<P> {
             }
             let was_last = self.was_last(node);
             for sequence in batch {
-                if let Some(read) = read {
-                    self.tell_unread(sequence, id, read);
-                }
-                self.tell_farewell(sequence, id, (node, was_last));
+                self.tell(sequence, |call, context| {
+                    call.handle_disconnect((id, node), was_last, read, context);
+                });
             }
             most = match next {
                 Some(_) => return,
@@ -411,57 +358,6 @@ impl<P: Probe> Endpoint<P> {
                 return;
             }
         }
-    }
-
-    /// A server was closed before it had read all that came over a connection: what stands behind was not executed.
-    #[cold]
-    fn tell_unread(&mut self, sequence: u64, id: ConnId, read: u64) {
-        let Some(call) = self.calls.get(sequence).filter(|call| !call.ended) else {
-            return;
-        };
-        let is_unread = |root: &&InitialRequest| match root.sent {
-            _ if root.session != Some(id) => false,
-            Mark::Written(end) => end > read,
-            Mark::Parts(_) => true, // its last part has not even left
-        };
-        let unread = call.roots.iter().filter(is_unread);
-        let unread: Vec<RequestId> = unread.map(|root| root.request).collect();
-        for request in unread {
-            self.not_read(sequence, request);
-        }
-    }
-
-    fn tell_farewell(&mut self, sequence: u64, id: ConnId, (node, was_last): (NodeId, bool)) {
-        let now = self.now;
-        let Some(call) = self.calls.get_mut(sequence) else {
-            return;
-        };
-        call.pinged.remove(&id);
-        let mut concerned = false;
-        for root in call
-            .roots
-            .iter_mut()
-            .filter(|root| root.session == Some(id))
-        {
-            root.lost = true;
-            concerned = true;
-        }
-        if call.watch.is_none() {
-            if !concerned {
-                return;
-            }
-            self.begin_watch(sequence);
-        }
-        if let Some(call) = self.calls.get_mut(sequence)
-            && let Some(watch) = &mut call.watch
-        {
-            self.probe.notes(Note::Disconnected);
-            match was_last {
-                true => watch.handle_last_disconnect(&call.initiator, node, now),
-                false => watch.handle_disconnect(&call.initiator, node, now),
-            }
-        }
-        self.follow(sequence);
     }
 
     // Pings.
@@ -477,13 +373,13 @@ impl<P: Probe> Endpoint<P> {
     /// A call asks over this connection: who answers over it need not show the token.
     pub(super) fn note_asked(&mut self, sequence: u64, over: ConnId) {
         if let Some(call) = self.calls.get_mut(sequence) {
-            call.pinged.insert(over);
+            call.client.pinged.insert(over);
         }
         self.note_call(Some(over));
     }
 
     /// Asks a server about a request.
-    fn send_ping(&mut self, to: Location, ping: Ping) {
+    pub(super) fn send_ping(&mut self, to: Location, ping: Ping) {
         let sequence = ping.call.sequence;
         let open = self.open_at(&to);
         let open = open.or_else(|| self.root_with(sequence, to.node?));
@@ -518,7 +414,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The connection with this node that one of the initial requests went out on.
     fn root_with(&self, sequence: u64, node: NodeId) -> Option<ConnId> {
-        let roots = self.calls.get(sequence)?.roots.iter();
+        let roots = self.calls.get(sequence)?.client.roots.iter();
         let mut routes = roots.filter_map(|root| root.session);
         routes.find(|route| {
             self.conns
@@ -531,7 +427,8 @@ impl<P: Probe> Endpoint<P> {
     fn note_ping_behind(&mut self, sequence: u64, request: RequestId, id: ConnId) {
         let stream = self.conns.get(id).and_then(|peer| peer.stream());
         let end = stream.map(|stream| stream.connection.end());
-        let root = (self.calls.get_mut(sequence)).and_then(|call| call.root(request));
+        let call = self.calls.get_mut(sequence);
+        let root = call.and_then(|call| call.client.root(request));
         if let (Some(end), Some(root)) = (end, root)
             && root.session == Some(id)
             && let Mark::Written(mark) = &mut root.mark
@@ -587,34 +484,35 @@ impl<P: Probe> Endpoint<P> {
             Some(ConnectError::Unreachable { .. }) => Found::NoHost,
             Some(_) => Found::Nobody,
         };
-        if let Some(node) = to.node
-            && let Some(call) = self.calls.get_mut(ping.call.sequence)
-            && let Some(watch) = &mut call.watch
-        {
-            match why {
-                None | Some(ConnectError::Refused { .. }) if met && is_sure => {
-                    self.probe.notes(Note::Gone);
-                    let gone = (node, found);
-                    watch.handle_gone_for_certain(&call.initiator, gone, within, self.now);
-                }
-                None | Some(ConnectError::Refused { .. } | ConnectError::Unreachable { .. })
-                    if met =>
-                {
-                    self.probe.notes(Note::Gone);
-                    watch.handle_gone(&call.initiator, node, found, self.now);
-                    // The end of the last that is left makes it certain.
-                    for id in self.by_node.get(&node).into_iter().flatten() {
-                        if let Some(peer) = self.conns.get_mut(*id) {
-                            peer.carried_calls = true;
-                        }
-                    }
-                }
-                None | Some(ConnectError::Refused { .. }) => {
-                    self.probe.notes(Note::NotFound);
-                    watch.handle_not_found(&call.initiator, node, found, self.now);
-                }
-                // A server that only others can reach was never reached: that it still cannot be says nothing.
-                Some(_) => {}
+        let Some(node) = to.node else {
+            return;
+        };
+        let Some((call, context)) = self.call(ping.call.sequence) else {
+            return;
+        };
+        let is_absent = matches!(why, None | Some(ConnectError::Refused { .. }));
+        if !call.is_watched() {
+            return;
+        }
+        if met && (is_absent || found == Found::NoHost) {
+            let within = Some(within).filter(|_| is_sure);
+            call.handle_gone((node, found), within, &context);
+            self.probe.notes(Note::Gone);
+            if !is_sure {
+                self.note_met(node);
+            }
+        } else if is_absent {
+            call.handle_not_found((node, found), &context);
+            self.probe.notes(Note::NotFound);
+        }
+        // A server that only others can reach was never reached: that it still cannot be says nothing.
+    }
+
+    /// Calls may still hear of an incarnation that is gone: the end of the last connection that is left makes it certain.
+    fn note_met(&mut self, node: NodeId) {
+        for id in self.by_node.get(&node).into_iter().flatten() {
+            if let Some(peer) = self.conns.get_mut(*id) {
+                peer.carried_calls = true;
             }
         }
     }
@@ -634,7 +532,9 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn named_by(&self, call: CallId, at: &Address) -> NamedBy {
         let own = (call.initiator == self.node).then(|| self.calls.get(call.sequence));
         match own.flatten() {
-            Some(call) if call.roots.iter().any(|root| root.server == *at) => NamedBy::Application,
+            Some(call) if call.client.roots.iter().any(|root| root.server == *at) => {
+                NamedBy::Application
+            }
             _ => NamedBy::Peer,
         }
     }
@@ -646,9 +546,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         let path = &ping.request.path;
-        let above = call
-            .roots
-            .iter()
+        let above = (call.client.roots.iter())
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
         let mut routes: Vec<ConnId> = above.filter_map(|root| root.session).collect();
         routes.dedup();

@@ -5,18 +5,9 @@
 //! answers (*pongs*) where the call went on, and decides when silence, a lost response or a handler without progress is
 //! a failure. After a failure or an abort it stops what still runs.
 //!
-//! # How a driver uses it
-//!
-//! ```text
-//! after a ping period, or to abort:   watch = Watch::new(&mut initiator, settings, servers, now)
-//! a response or an end arrived:       initiator.handle_response(..); watch.handle_heard(&mut initiator, ..)
-//! a pong arrived:                     watch.handle_pong(&mut initiator, ..)
-//! a connection ended, a node is gone: watch.handle_disconnect(..), watch.handle_gone(..), watch.handle_not_found(..)
-//! the application gives up:           watch.abort(..)
-//! its timer fired:                    read all input; watch.writing(..) for each initial request that the driver's
-//!                                     own output still holds; then watch.handle_timeout(..)
-//! after each of these:                while let Some(action) = watch.poll() { .. }; wait until watch.next_timeout()
-//! ```
+//! A [`ClientCall`](crate::endpoint::client::ClientCall) begins and drives it: it tells the watch what it has shown the initiator,
+//! which connections have ended and which nodes are gone, and says what is still being written before
+//! [`Watch::handle_timeout`]. After each of these it asks [`Watch::poll`] and [`Watch::next_timeout`].
 //!
 //! `now` is the time of a [`crate::call::clock::Clock`]: it never goes backwards and stands still while the process
 //! does. A call is *live* (`oldest` in requests, PROTOCOL-NOTES 29) until it is complete or [`Action::Quiet`] has come.

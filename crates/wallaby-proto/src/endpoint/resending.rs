@@ -173,18 +173,17 @@ impl ClientCall {
         context: &impl CallContext,
     ) {
         let timeout = self.ping(context.config().ping).bounded().timeout;
-        let before = self.root(id).map(|root| {
-            root.lost = false;
-            (root.server.clone(), root.session.take())
-        });
+        let root = self.roots.iter_mut().find(|root| root.request == id);
         let resending = self.resending.as_deref_mut();
-        let (Some((server, conn)), Some(resending)) = (before, resending) else {
+        let (Some(root), Some(resending)) = (root, resending) else {
             return self.lose(failure, context);
         };
         // One with a body is not kept: its body can be read once.
         let Some(kept) = kept(&mut resending.kept, id) else {
             return self.lose(failure, context);
         };
+        root.lost = false;
+        let (server, conn) = (root.server.clone(), root.session.take());
         kept.turn += 1;
         kept.until = Some(context.now().saturating_add(timeout));
         kept.request.options.get_or_insert_default().attempt = attempt;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Counts the instructions of calls (callgrind) and compares them with those on record: a guard against slow decay that does
-# not depend on what else the machine does.
+# Counts the instructions of calls (callgrind), and the cache lines of code and data that they touch (lackey), and compares them
+# with those on record: a guard against slow decay that does not depend on what else the machine does.
 #
 #   scripts/instructions.sh check    fails if a call takes 3 % more than recorded; says so if it takes 3 % less. Over UDP
-#                                    it is 10 %: how many datagrams leave for acknowledgements alone depends on the time
+#                                    it is 10 %: how many datagrams leave for acknowledgements alone depends on the time. So it is
+#                                    for cache lines: calls now and then do more than others
 #   scripts/instructions.sh record   writes scripts/instructions.tsv anew: after a change that is worth its price, or a gain
 #
 # Counts are those of one compiler: with another than the record's nothing can be compared, and `check` says so.
@@ -14,7 +15,7 @@ record=scripts/instructions.tsv
 few=1000
 many=3000
 margin=3 # percent
-udp_margin=10
+loose_margin=10
 
 case ${1-} in
 check | record) ;;
@@ -84,13 +85,40 @@ hot_path() {
     return 1
 }
 
+# lines NAME PROGRAM ARGUMENTS...: the distinct cache lines, of 64 bytes, of one call in steady state. Each call leaves a trace of the
+# same length, so any part of that length is one call's; eight are looked at.
+lines() {
+    local name=$1 calls lengths=()
+    shift
+    for calls in 20 40; do
+        valgrind --tool=lackey --trace-mem=yes "${@/CALLS/$calls}" 2>&1 >/dev/null | grep -E '^(I | [LSM] )' >"$folder/trace"
+        lengths+=("$(wc -l <"$folder/trace")")
+    done
+    awk -v name="$name" -v from="${lengths[0]}" -v length_of_one="$(((lengths[1] - lengths[0]) / 20))" '
+        NR <= from { next }
+        NR > from + 8 * length_of_one { exit }
+        {
+            split($2, at, ",")
+            digits = length(at[1])
+            # Of the last two hexadecimal digits the first two bits belong to the number of the line.
+            line = substr(at[1], 1, digits - 2) int((index("0123456789abcdef", substr(at[1], digits - 1, 1)) - 1) / 4)
+            part = int((NR - from - 1) / length_of_one)
+            count[$1 == "I"] += !seen[$1 == "I", part, line]++
+        }
+        END { printf "%s, lines of code\t%d\n%s, lines of data\t%d\n", name, count[1] / 8, name, count[0] / 8 }
+    ' "$folder/trace"
+}
+
 measure_streams() {
-    local scenario transport
+    local scenario transport servers
     while read -r scenario; do
         row "core: $scenario" "$examples/cost" "$scenario" CALLS
     done < <("$examples/cost" --list)
     for transport in mem unix tcp; do
         three_of "$transport"
+    done
+    for servers in 1 2; do
+        lines "mem: $servers in a row" "$examples/hot_path" CALLS "$servers" mem://hot
     done
 }
 
@@ -133,12 +161,12 @@ if [ "$1" = record ]; then
     exit
 fi
 
-measure | awk -F '\t' -v common="$margin" -v udp="$udp_margin" -v record="$record" '
+measure | awk -F '\t' -v common="$margin" -v loose="$loose_margin" -v record="$record" '
     BEGIN { while ((getline line < record) > 0) if (line !~ /^#/) { split(line, field, "\t"); known[field[1]] = field[2] } }
     !($1 in known) { printf "%-28s %7d  not on record\n", $1, $2; failed = 1; next }
     {
         change = 100 * ($2 - known[$1]) / known[$1]
-        margin = $1 ~ /^udp/ ? udp : common
+        margin = $1 ~ /^udp|, lines of / ? loose : common
         verdict = ""
         if (change > margin) { verdict = "  MORE THAN ALLOWED"; failed = 1 }
         if (change < -margin) verdict = "  a gain: record it"

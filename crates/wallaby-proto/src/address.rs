@@ -72,6 +72,7 @@ pub struct OtherAddress {
 
 /// Why a text is not an address.
 #[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// There is no `scheme://`, or none that can be one.
     #[error(

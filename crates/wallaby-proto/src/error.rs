@@ -641,6 +641,7 @@ pub struct StillRunning {
 
 /// A handler that goes on although its call was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunningHandler {
     /// Its request.
     pub request: RequestId,

@@ -10,6 +10,7 @@ const LENGTH: &str = "the item's length";
 
 /// Why bytes are no item.
 #[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ItemError {
     /// What stands where its length should is none.
     #[error(transparent)]

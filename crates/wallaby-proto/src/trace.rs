@@ -13,6 +13,7 @@ mod drawing;
 /// The tree of hops of a call: what its manifests told, and for a traced call what each hop reported of itself. As text it
 /// is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Trace {
     /// The call.
     pub call: CallId,
@@ -35,6 +36,7 @@ impl Trace {
 
 /// One request of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hop {
     /// Its branch: the child index of each level, as in `0.1.2`.
     pub path: String,
@@ -60,6 +62,7 @@ pub struct Hop {
 
 /// When a hop ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timing {
     /// When the request arrived, since the call began, by the clocks of the two machines.
     pub arrived: Duration,

@@ -120,6 +120,7 @@ pub(crate) struct CallShared {
 
 /// An answer with its payload as bytes.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RawAnswer {
     /// The request that sent it.
     pub request: RequestId,

@@ -86,6 +86,7 @@ impl BindError {
 /// An endpoint was not done when it had to close.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("{running} handlers ran and {waiting} requests waited when time was up")]
+#[non_exhaustive]
 pub struct Undrained {
     /// Handlers that still ran.
     pub running: usize,

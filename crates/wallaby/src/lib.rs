@@ -106,11 +106,14 @@ mod streaming;
 mod timer;
 
 pub use wallaby_macros::{serve, service};
-pub use wallaby_proto::connection::{MethodDefinition, PartialLimits};
+pub use wallaby_proto::connection::{
+    ConnectionError, DialBackoff, MethodDefinition, PartialLimits,
+};
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Continuation, ContinuationError, Metadata, MetadataError};
 pub use wallaby_proto::{
-    Address, AddressError, CallId, Code, DurableId, NodeId, OtherAddress, Path, RequestId, Status,
+    Address, AddressError, CallId, Code, DurableId, Facts, NodeId, OtherAddress, Path, RequestId,
+    Status,
 };
 
 pub use body::{Body, BodyError};
@@ -140,7 +143,7 @@ pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::Violation;
 pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
-pub use wallaby_proto::call::watch::{Executed, FailureKind, Location, Loss, Step};
+pub use wallaby_proto::call::watch::{Absence, Executed, FailureKind, Found, Location, Loss, Step};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::endpoint::Limits;
 pub use wallaby_proto::executor::{ExecutorConfig, Load, Schedule};

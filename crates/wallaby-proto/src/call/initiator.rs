@@ -96,6 +96,7 @@ pub enum Arrival {
 
 /// What a peer did that the protocol forbids; it ends the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// The facts of a branch were stated twice and differ.
     #[error("branch {path} reported {now:?} after it had reported {before:?}")]

@@ -10,6 +10,7 @@ use crate::id::RequestId;
 
 /// The branches that were missing when a call ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Missing {
     /// At most 8 ([`Missing::MOST`]), parents before children.
     pub branches: Vec<MissingBranch>,
@@ -19,6 +20,7 @@ pub struct Missing {
 
 /// A branch that had not reported its end, or whose answers had not all come.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MissingBranch {
     /// Its latest request: the path is its place in the tree.
     pub request: RequestId,

@@ -230,6 +230,7 @@ impl fmt::Debug for Metadata {
 
 /// Why a pair was not taken into [`Metadata`].
 #[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum MetadataError {
     /// All pairs together would be larger than [`MAX_METADATA`].
     #[error(

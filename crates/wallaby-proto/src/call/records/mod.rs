@@ -273,6 +273,7 @@ pub enum Action {
 
 /// How much is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Remembered {
     /// Initiators.
     pub initiators: usize,

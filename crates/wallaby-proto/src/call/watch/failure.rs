@@ -44,6 +44,7 @@ pub struct Loss {
 
 /// A request on the way to the one that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Step {
     /// Its place.
     pub request: RequestId,
@@ -85,6 +86,7 @@ pub enum FailureKind {
 
 /// What is known of a server that is not where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Absence {
     /// What was found at its address.
     pub found: Found,

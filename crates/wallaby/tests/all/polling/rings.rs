@@ -441,7 +441,7 @@ fn a_server_that_is_killed_ends_its_calls() {
     let address = path.shared();
     let server: Address = address.parse().expect("an address");
     let client = Endpoint::builder().shared_memory(16 << 10);
-    let client = client.ping(Duration::from_millis(50), Duration::from_millis(500));
+    let client = client.ping(Duration::from_millis(50), Duration::from_secs(3));
     let mut client = bind(client);
     let options = CallOptions::default();
     for round in 0..6 {

@@ -132,16 +132,13 @@ impl Refusal {
 }
 
 impl Api {
-    pub(crate) fn new(
-        members: Vec<String>,
-        tls: Option<TlsConfig>,
-        password: Option<Password>,
-    ) -> Self {
+    pub(crate) fn new(members: Vec<String>, tls: TlsConfig, password: Option<Password>) -> Self {
         let agent = |most| {
-            let mut config = Agent::config_builder().http_status_as_error(false);
-            if let Some(tls) = &tls {
-                config = config.tls_config(tls.clone());
-            }
+            let config = Agent::config_builder()
+                .http_status_as_error(false)
+                // A member does not send a password elsewhere.
+                .max_redirects(0)
+                .tls_config(tls.clone());
             config.timeout_global(Some(most)).build().into()
         };
         Self {
@@ -448,7 +445,7 @@ mod tests {
             let end = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             stream.write_all(end).expect("it is there");
         });
-        let api = Api::new(vec![member], None, None);
+        let api = Api::new(vec![member], TlsConfig::default(), None);
         let begun = Instant::now();
         assert_eq!(api.wait("a/", 1), Ok(()));
         assert!(begun.elapsed() >= SHORTEST);
@@ -456,9 +453,27 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_sends_elsewhere_is_not_followed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let member = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let member_redirects = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it is asked");
+            let _asked = stream.read(&mut [0; 4096]).expect("a request");
+            let end = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: https://127.0.0.1:1/\r\n\
+                Content-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(end).expect("it is there");
+        });
+        let etcd = crate::Etcd::new([&member]).expect("one member");
+        let error = etcd.api.list("a/").expect_err("it has no list");
+        let why = "HTTP status 307 Temporary Redirect";
+        assert!(error.to_string().contains(why), "{error}");
+        member_redirects.join().expect("it has ended");
+    }
+
+    #[test]
     fn members_that_are_not_there_are_named() {
         let members = ["http://127.0.0.1:1", "http://127.0.0.1:2/"];
-        let api = Api::new(members.map(String::from).into(), None, None);
+        let api = Api::new(members.map(String::from).into(), TlsConfig::default(), None);
         let error = api.list("a/").expect_err("nobody is there");
         let EtcdError::Unreachable { member, .. } = error else {
             panic!("{error}")

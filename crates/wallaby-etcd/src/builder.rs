@@ -72,21 +72,23 @@ impl Builder {
         if self.members.is_empty() {
             return Err(EtcdError::NoMember);
         }
-        let is_encrypted = |member: &String| member.starts_with("https:");
-        let tls = match self.members.iter().find(|member| is_encrypted(member)) {
-            Some(member) => Some(self.tls(member)?),
-            None => None,
-        };
+        let tls = self.tls()?;
         Ok(Etcd {
             api: Arc::new(Api::new(self.members, tls, self.password)),
             prefix: "wallaby".into(),
         })
     }
 
-    fn tls(&self, member: &str) -> Result<TlsConfig, EtcdError> {
+    /// Without an authority nobody is trusted: ureq would panic if nothing were said of it.
+    fn tls(&self) -> Result<TlsConfig, EtcdError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let authorities = certificates("an authority", &self.trusted)?;
-        if authorities.is_empty() {
+        let mut members = self.members.iter();
+        let encrypted = members.find(|member| {
+            let scheme = member.split(':').next();
+            scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"))
+        });
+        if let Some(member) = encrypted.filter(|_| authorities.is_empty()) {
             let why = format!("no authority is trusted to name {member}: see Builder::trust");
             return Err(EtcdError::Tls(why));
         }

@@ -302,6 +302,7 @@ fn what_tls_lacks_is_told_before_anything_is_sent() {
         Err(EtcdError::Tls(why)) => why,
         other => panic!("{other:?}"),
     };
+    let _in_capitals = told(Etcd::new(["HTTPS://127.0.0.1:1"]));
     let why = told(Etcd::new(["https://127.0.0.1:1"]));
     assert!(
         why.contains("no authority is trusted to name https://127.0.0.1:1"),

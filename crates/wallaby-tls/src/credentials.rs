@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
@@ -20,6 +20,9 @@ use crate::transport::Tls;
 
 /// What both sides say they speak inside, so that no server of another protocol is mistaken for an endpoint.
 const PROTOCOL: &[u8] = b"wallaby/1";
+
+/// How long after a reading that failed the next one is.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Why there are no usable certificates.
 #[derive(Debug, Error)]
@@ -128,7 +131,7 @@ impl Builder {
 
     /// Shows this certificate (PEM, with those that lead to its root, its own first) and has this key (PEM). The files are
     /// looked at with each handshake and read again when they have changed; while they do not fit each other, or cannot be
-    /// read, the last ones are used.
+    /// read, the last ones are used, and they are tried again a second later.
     pub fn certificate_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         let (chain, key) = (chain.into(), key.into());
         self.source = Some(Source::Files { chain, key });
@@ -136,7 +139,7 @@ impl Builder {
     }
 
     /// Shows the certificate that this returns. It is asked with each handshake and must not block; if it fails, the last one
-    /// is used.
+    /// is used, and it is asked again a second later.
     pub fn certificate_by(
         mut self,
         give: impl Fn() -> Result<Certificate, TlsError> + Send + Sync + 'static,
@@ -197,7 +200,10 @@ pub(crate) struct Configs {
 type Stamp = Option<(SystemTime, u64, u64)>;
 
 struct State {
+    /// Of the files when they were read last, whether they could be used or not.
     stamps: Vec<Stamp>,
+    /// What was read or given last cannot be used: it is tried again then.
+    again: Option<Instant>,
     certificate: Option<Certificate>,
     configs: Configs,
 }
@@ -216,6 +222,7 @@ impl Credentials {
         let configs = settings.configs(certificate.as_ref())?;
         let state = Mutex::new(State {
             stamps,
+            again: None,
             certificate,
             configs,
         });
@@ -229,38 +236,36 @@ impl Credentials {
     /// For the next handshake.
     pub(crate) fn now(&self) -> Configs {
         let mut state = self.lock();
-        if let Err(error) = self.refresh(&mut state) {
-            tracing::warn!(%error, "certificates cannot be replaced: the last ones are used");
+        let stamps = self.settings.stamps();
+        let is_due = state.again.is_some_and(|again| again <= Instant::now());
+        let is_news = is_due || stamps != state.stamps;
+        // What has failed is not tried for each handshake: strangers begin as many as they like.
+        if is_news || self.settings.is_asked() && state.again.is_none() {
+            state.stamps = stamps;
+            let failed = self.refresh(&mut state, is_news).err();
+            state.again = failed.map(|error| {
+                tracing::warn!(%error, "certificates cannot be replaced: the last ones are used");
+                Instant::now() + AGAIN
+            });
         }
         state.configs.clone()
     }
 
-    fn refresh(&self, state: &mut State) -> Result<(), TlsError> {
-        let stamps = self.settings.stamps();
-        let is_same = match &self.settings.source {
-            Some(Source::Function(give)) => {
-                let given = give()?;
-                let is_same = |last: &Certificate| Arc::ptr_eq(&last.0, &given.0);
-                let same = state.certificate.as_ref().is_some_and(is_same);
-                if same && stamps == state.stamps {
-                    return Ok(());
-                }
-                state.configs = self.settings.configs(Some(&given))?;
-                state.certificate = Some(given);
-                state.stamps = stamps;
-                return Ok(());
-            }
-            _ => stamps == state.stamps,
+    /// Uses what there is now; without news only if it is another certificate.
+    fn refresh(&self, state: &mut State, is_news: bool) -> Result<(), TlsError> {
+        let certificate = self.settings.certificate()?;
+        let is_same = match (&certificate, &state.certificate) {
+            (Some(now), Some(last)) => Arc::ptr_eq(&now.0, &last.0),
+            _ => false,
         };
-        if is_same {
+        if is_same && !is_news {
             return Ok(());
         }
-        // One that cannot be used is told of once, not with each handshake.
-        state.stamps = stamps;
-        let certificate = self.settings.certificate()?;
         state.configs = self.settings.configs(certificate.as_ref())?;
         state.certificate = certificate;
-        tracing::info!("certificates were read again");
+        if is_news {
+            tracing::info!("certificates were read again");
+        }
         Ok(())
     }
 }
@@ -272,6 +277,11 @@ impl Builder {
             files.extend([chain.as_path(), key.as_path()]);
         }
         files.into_iter().map(stamp).collect()
+    }
+
+    /// Whether a function is asked with each handshake.
+    fn is_asked(&self) -> bool {
+        matches!(self.source, Some(Source::Function(_)))
     }
 
     fn certificate(&self) -> Result<Option<Certificate>, TlsError> {
@@ -384,4 +394,38 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
         roots.add(root).map_err(unusable)?;
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn certificate() -> Certificate {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let own = params.self_signed(&key).expect("a certificate");
+        let own = Certificate::from_pem(own.pem().as_bytes(), key.serialize_pem().as_bytes());
+        own.expect("they fit each other")
+    }
+
+    /// Else whoever begins handshakes decides how much is logged.
+    #[test]
+    fn a_function_that_fails_is_asked_once_a_second() {
+        let (asked, own) = (Arc::new(AtomicU32::new(0)), certificate());
+        let asking = Arc::clone(&asked);
+        let give = move || match asking.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(own.clone()),
+            _ => Err(TlsError::NotGiven("not now".into())),
+        };
+        let tls = Builder::default().certificate_by(give);
+        let credentials = Credentials::read(tls).expect("there is one");
+        let begun = Instant::now();
+        for _ in 0..1000 {
+            assert!(credentials.now().server.is_some(), "the last one is used");
+        }
+        let most = 2 + begun.elapsed().as_secs();
+        assert!(u64::from(asked.load(Ordering::Relaxed)) <= most);
+    }
 }

@@ -207,6 +207,32 @@ fn before_tls(authority: &Authority) -> Arc<Tls> {
     folder.mutual()
 }
 
+/// What is wrong with a file may pass without a trace in it: the mode of a file, or the descriptors of this process.
+#[tokio::test]
+async fn a_reading_that_failed_is_tried_again() {
+    let (old, new, folder) = (Authority::new("old"), Authority::new("new"), Folder::new());
+    old.issue(&folder, &["localhost", "first.example"]);
+    let server = listen(folder.mutual(), service()).await;
+    let (stranger, friend) = (before_tls(&old), before_tls(&new));
+    new.issue(&folder, &["localhost", "second.example"]);
+    let roots = std::fs::read(folder.roots()).expect("they are there");
+    let write = |pem: &[u8]| {
+        let mut file = std::fs::File::options();
+        let mut file = file.write(true).open(folder.roots()).expect("a file");
+        std::io::Write::write_all(&mut file, pem).expect("it can be written");
+        file.set_modified(std::time::UNIX_EPOCH).expect("a time");
+    };
+    write(&b"?".repeat(roots.len()));
+    let connect = async |tls: &Arc<Tls>| {
+        let client = client(Arc::clone(tls)).await;
+        patience(client.connect(at(&server))).await.map(drop)
+    };
+    connect(&stranger).await.expect("the last ones go on");
+    write(&roots);
+    patience(async { while connect(&friend).await.is_err() {} }).await;
+    connect(&stranger).await.expect_err("replaced");
+}
+
 #[tokio::test]
 async fn a_function_gives_certificates() {
     let (root, folder) = (Authority::new("root"), Folder::new());

@@ -12,7 +12,7 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 use tokio::net::{TcpListener, TcpStream};
 use wallaby::OtherAddress;
 use wallaby::transport::{
-    Accepted, Dialled, Identity, Listened, Listener, Proven, Stream, Transport,
+    Accepted, Connector, Dialled, Identity, Listened, Listener, Proven, Stream, Transport,
 };
 
 use crate::credentials::{Builder, Credentials};
@@ -41,12 +41,12 @@ impl Tls {
         Self { credentials }
     }
 
-    async fn open(&self, to: &OtherAddress) -> io::Result<Stream> {
+    async fn open(&self, to: &OtherAddress, by: Connector<'_>) -> io::Result<Stream> {
         let (host, _) = host_and_port(to.text())?;
         let name = ServerName::try_from(host.to_owned()).map_err(invalid)?;
         let config = self.credentials.now().client;
         let config = config.ok_or_else(|| invalid("no roots to verify a server by"))?;
-        let socket = TcpStream::connect(to.text()).await?;
+        let socket = by.tcp(to.text()).await?;
         let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
         handshake(socket, connection.into()).await
     }
@@ -57,8 +57,8 @@ impl Transport for Tls {
         &[SCHEME]
     }
 
-    fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a> {
-        Box::pin(self.open(to))
+    fn dial<'a>(&'a self, to: &'a OtherAddress, by: Connector<'a>) -> Dialled<'a> {
+        Box::pin(self.open(to, by))
     }
 
     fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a> {

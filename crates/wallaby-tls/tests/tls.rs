@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wallaby::transport::{Identity, Name, Proven};
 use wallaby::{
-    Address, Code, ConnectError, Endpoint, Many, OtherAddress, Request, Service, Status,
+    Address, Code, ConnectError, DialPolicy, Endpoint, Many, OtherAddress, Request, Service, Status,
 };
 use wallaby_tls::{Certificate, Tls, TlsError};
 
@@ -314,6 +314,43 @@ async fn delegations_and_answers_go_over_tls_to_servers_that_see_each_other() {
         (answers, statuses),
         (vec!["x for localhost, a.example".to_owned()], vec![])
     );
+}
+
+/// Behind a name is an IP address, and what holds for those that peers have named holds for that one.
+#[tokio::test]
+async fn where_the_name_of_a_peer_leads_is_limited() {
+    let (root, folder) = (Authority::new("root"), Folder::new());
+    root.issue(&folder, &["localhost"]);
+    let last = Endpoint::builder()
+        .transport(folder.mutual())
+        .serve(guarded("localhost"))
+        .dial_policy(DialPolicy::default().rate(1, 1)) // the name, and not what it leads to
+        .listen("tls://localhost:0");
+    let last = last.bind().await.expect("any port is free");
+    let next = at(&last);
+    let onward = service().method(
+        &work::MANY,
+        move |request: Request<Many<_>>, (what,): (String,)| {
+            let next = next.clone();
+            async move { Ok(request.forward(next, work::many(what)).await?) }
+        },
+    );
+    let first = listen(folder.mutual(), onward).await;
+    let initiator = listen(folder.mutual(), service()).await;
+    let mut call = work::at(&initiator, at(&first)).many("x".into());
+    let (answers, _) = patience(sorted(&mut call)).await;
+    assert_eq!(answers, ["x for localhost"], "by a relay");
+    assert_ne!(last.metrics().dials_held, 0);
+}
+
+#[tokio::test]
+async fn a_name_is_no_way_around_what_is_never_dialled() {
+    let (root, folder) = (Authority::new("root"), Folder::new());
+    root.issue(&folder, &["localhost"]);
+    let nowhere: Address = "tls://localhost:0".parse().expect("an address");
+    let error = patience(client(folder.mutual()).await.connect(nowhere)).await;
+    let error = error.expect_err("nobody is at port 0");
+    assert!(error.to_string().contains("may be dialled"), "{error}");
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 
@@ -18,7 +17,7 @@ use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Identity, Listener, Opening, PAUSE, names};
+use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, PAUSE};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
@@ -66,44 +65,36 @@ impl Inner {
         conn: ConnId,
         to: &Address,
     ) -> Result<Option<transport::Stream>, ConnectError> {
-        if let Some(stream) = self.dial_same_host(to).await {
+        let failed = |error: io::Error| dial_failed(to, &error);
+        let may_dial = |at| {
+            let found = match to.is_udp() {
+                true => Address::Udp(at),
+                false => Address::Tcp(at),
+            };
+            self.enter(|core| core.endpoint.may_dial_found(conn, &found))
+        };
+        let by = Connector::new(
+            self.ask(|core| core.endpoint.is_named_by_peer(conn)),
+            &may_dial,
+        );
+        if let Some(stream) = self.dial_same_host(to, by).await {
             return Ok(Some(stream));
         }
-        if to.is_udp() || to.has_host_name() {
-            return self
-                .dial_found(conn, to)
-                .await
-                .map_err(|error| dial_failed(to, &error));
-        }
-        let stream =
-            transport::dial(to, self.settings.ring, &self.settings.driver.transports).await;
-        let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: to.clone() })?;
-        stream.map(Some).map_err(|error| dial_failed(to, &error))
-    }
-
-    /// The same where it may have to be looked up where an address leads.
-    async fn dial_found(
-        self: &Arc<Self>,
-        conn: ConnId,
-        to: &Address,
-    ) -> io::Result<Option<transport::Stream>> {
-        let (named, for_peer) = (
-            to.has_host_name(),
-            self.ask(|core| core.endpoint.is_named_by_peer(conn)),
-        );
-        let found = names::look_up(to, for_peer).await?;
-        let of: fn(SocketAddr) -> Address = match to.is_udp() {
-            true => Address::Udp,
-            false => Address::Tcp,
+        let datagrams = match to {
+            Address::Udp(at) => Some(*at),
+            Address::Other(name) if to.is_udp() => {
+                Some(by.datagrams(name.text()).await.map_err(failed)?)
+            }
+            _ => None,
         };
-        let may_dial =
-            |at| !named || self.enter(|core| core.endpoint.may_dial_found(conn, &of(at)));
-        if !to.is_udp() {
-            return names::dial(found, may_dial).await.map(Some);
+        if let Some(at) = datagrams {
+            self.enter(|core| core.endpoint.dial_datagrams(conn, at));
+            return Ok(None);
         }
-        let at = names::for_datagrams(&found, may_dial)?;
-        self.enter(|core| core.endpoint.dial_datagrams(conn, at));
-        Ok(None)
+        let transports = &self.settings.driver.transports;
+        let stream = transport::dial(to, self.settings.ring, transports, by).await;
+        let stream = stream.ok_or_else(|| ConnectError::NoTransport { server: to.clone() })?;
+        stream.map(Some).map_err(failed)
     }
 
     /// A stream is open: from now on it is driven by a task of its own.

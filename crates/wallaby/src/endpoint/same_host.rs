@@ -7,7 +7,7 @@ use wallaby_proto::Address;
 
 use crate::driver::shared::Inner;
 use crate::timer::{self, Instant};
-use crate::transport;
+use crate::transport::{self, Connector};
 
 /// How long who offers shared memory may take, before it is dialled at the address itself.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -29,7 +29,11 @@ pub(super) fn socket(folder: &str, address: &Address) -> Option<Address> {
 
 impl Inner {
     /// A stream to a server of this host that offers shared memory; `None` if it does not, or not as it should.
-    pub(crate) async fn dial_same_host(&self, server: &Address) -> Option<transport::Stream> {
+    pub(crate) async fn dial_same_host(
+        &self,
+        server: &Address,
+        by: Connector<'_>,
+    ) -> Option<transport::Stream> {
         let socket = socket(self.settings.driver.same_host.as_deref()?, server)?;
         if let Address::Shm(path) = &socket
             && !Path::new(&**path).exists()
@@ -40,6 +44,7 @@ impl Inner {
             &socket,
             self.settings.ring,
             &self.settings.driver.transports,
+            by,
         );
         match timer::timeout_at(Instant::now() + LIMIT, dialled).await?? {
             Ok(stream) => Some(stream),

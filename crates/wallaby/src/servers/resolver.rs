@@ -123,7 +123,7 @@ impl Resolver for Dns {
             }
             _ => pending().await,
         };
-        let found = names::look_up_all(host, Servers::MOST).await;
+        let found = names::look_up(host, Servers::MOST, false).await;
         let mut found = found
             .map_err(|error| ResolveError::new(self.address.to_string(), error.to_string()))?;
         found.sort_unstable();

@@ -12,14 +12,16 @@ use wallaby_proto::OtherAddress;
 
 use super::datagrams::{DatagramSocket, Datagrams};
 use super::identity::Identity;
+use super::names::Connector;
 use crate::error::BindError;
 
 /// A way to move bytes between endpoints that is not part of Wallaby, named by the schemes of its addresses: see
 /// [`crate::Builder::transport`].
 ///
 /// A transport only moves bytes, in both directions and in order, and says who the peer is as far as it has proven that.
-/// Framing, the handshake of endpoints, credit and keep-alive come above it, as over TCP. Names in addresses are its own
-/// affair: it finds out where they lead when it dials.
+/// Framing, the handshake of endpoints, credit and keep-alive come above it, as over TCP. What its addresses mean is its own
+/// affair. Peers can name any, so finding out where one leads must not cost much; where it is `HOST:PORT`, a [`Connector`] sees
+/// to that.
 ///
 /// # Example
 ///
@@ -34,7 +36,9 @@ use crate::error::BindError;
 /// use tokio::io::ReadBuf;
 /// use tokio::net::{TcpListener, TcpStream};
 /// use wallaby::OtherAddress;
-/// use wallaby::transport::{Accepted, Dialled, Identity, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf};
+/// use wallaby::transport::{
+///     Accepted, Connector, Dialled, Identity, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf,
+/// };
 ///
 /// struct Plain;
 ///
@@ -89,8 +93,8 @@ use crate::error::BindError;
 ///         &["plain"]
 ///     }
 ///
-///     fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a> {
-///         Box::pin(async { Ok(stream(TcpStream::connect(to.text()).await?)) })
+///     fn dial<'a>(&'a self, to: &'a OtherAddress, by: Connector<'a>) -> Dialled<'a> {
+///         Box::pin(async move { Ok(stream(by.tcp(to.text()).await?)) })
 ///     }
 ///
 ///     fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a> {
@@ -115,13 +119,13 @@ pub trait Transport: Send + Sync + 'static {
     /// The schemes of the addresses that it dials and listens at, as in [`OtherAddress::new`].
     fn schemes(&self) -> &[&str];
 
-    /// Opens a stream to who listens there. The future is dropped when the dial takes too long
+    /// Opens a stream to who listens there, if it is over TCP by this connector. The future is dropped when the dial takes too long
     /// ([`crate::Builder::dial_timeout`]).
     ///
     /// An error of the kind `InvalidData` or `PermissionDenied` says that somebody answers there, but that one side does not
     /// understand or trust the other ([`crate::ConnectError::Rejected`]); `ConnectionRefused` and `NotFound`, that nobody
     /// listens.
-    fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a>;
+    fn dial<'a>(&'a self, to: &'a OtherAddress, by: Connector<'a>) -> Dialled<'a>;
 
     /// Listens; with the address as others see it.
     fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a>;

@@ -50,6 +50,7 @@ pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, Wrap, WriteHalf,
 };
 pub use self::identity::{Identity, Name, Proven};
+pub use self::names::Connector;
 pub(crate) use self::reading::{PAUSE, ReadRoom};
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
@@ -160,6 +161,7 @@ pub(crate) async fn dial(
     )]
     ring: usize,
     transports: &Transports,
+    by: Connector<'_>,
 ) -> Option<io::Result<Stream>> {
     #[cfg(feature = "turmoil")]
     if let (Address::Tcp(socket), true) = (server, turmoil::in_simulation()) {
@@ -172,7 +174,8 @@ pub(crate) async fn dial(
         Address::Mem(name) => mem::dial(name).await,
         #[cfg(target_os = "linux")]
         Address::Shm(path) => shm::dial(path, ring).await,
-        Address::Other(other) => transports.of(other)?.dial(other).await,
+        Address::Other(host) if server.has_host_name() => by.open(host.text()).await,
+        Address::Other(other) => transports.of(other)?.dial(other, by).await,
         _ => return None,
     })
 }
@@ -269,14 +272,16 @@ fn outward(any: IpAddr) -> Option<IpAddr> {
 /// An address from text: that of a host's name is the first one found.
 async fn resolve(text: &str) -> Result<Address, BindError> {
     let address: Address = text.parse()?;
-    if !address.has_host_name() {
-        return Ok(address);
-    }
+    let name = match &address {
+        Address::Other(name) if address.has_host_name() => name.text(),
+        _ => return Ok(address),
+    };
     let resolve = |source| BindError::Resolve {
         address: text.into(),
         source,
     };
-    let found = names::look_up(&address, false).await.map_err(resolve)?;
+    let found = names::look_up(name, names::MOST, false);
+    let found = found.await.map_err(resolve)?;
     match found.first() {
         Some(first) if address.is_udp() => Ok(Address::Udp(*first)),
         Some(first) => Ok(Address::Tcp(*first)),

@@ -1,5 +1,6 @@
 //! Hosts' names: looked up whenever they are dialled, and all of their addresses tried.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -7,7 +8,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
-use wallaby_proto::Address;
 
 use super::foreign::Stream;
 use crate::timer::{self, Instant};
@@ -19,27 +19,86 @@ static LOOKUPS: Semaphore = Semaphore::const_new(16);
 static LOOKUPS_FOR_PEERS: Semaphore = Semaphore::const_new(4);
 
 /// Addresses of a name that are tried.
-const MOST: usize = 16;
+pub(crate) const MOST: usize = 16;
 
 /// The next address is tried besides if there is no answer from one for so long, as RFC 8305 (5) recommends.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Where a `tcp:` or `udp:` address leads: at least to one place.
-pub(crate) async fn look_up(address: &Address, for_peer: bool) -> io::Result<Vec<SocketAddr>> {
-    let found = match address {
-        Address::Tcp(socket) | Address::Udp(socket) => vec![*socket],
-        Address::Other(name) => find(name.text().to_owned(), MOST, for_peer).await?,
-        _ => Vec::new(),
-    };
-    some(found)
+/// Opens TCP connections for a transport from outside, to addresses that are `HOST:PORT`: see [`Transport::dial`].
+///
+/// It does what is done for `tcp:` addresses. A host's name is looked up, a few at a time of those that peers have named. The next
+/// one of its IP addresses is tried besides if there is no answer within 250 ms, 16 of them at most. Each must be one that may be
+/// dialled now ([`DialPolicy`](crate::DialPolicy)).
+///
+/// [`Transport::dial`]: super::Transport::dial
+#[derive(Clone, Copy)]
+pub struct Connector<'a> {
+    for_peer: bool,
+    may_dial: &'a (dyn Fn(SocketAddr) -> bool + Send + Sync),
 }
 
-/// Where the host's name in an address leads: to so many places at most.
-pub(crate) async fn look_up_all(name: &str, most: usize) -> io::Result<Vec<SocketAddr>> {
-    some(find(name.to_owned(), most, false).await?)
+impl<'a> Connector<'a> {
+    /// For an address that a peer has named, or somebody of this process; each place that a name leads to must be one that may be
+    /// dialled.
+    pub(crate) fn new(
+        for_peer: bool,
+        may_dial: &'a (dyn Fn(SocketAddr) -> bool + Send + Sync),
+    ) -> Self {
+        Self { for_peer, may_dial }
+    }
+
+    /// A connection to this `HOST:PORT`, where HOST is a name or an IP address, one of IPv6 in brackets.
+    ///
+    /// # Errors
+    ///
+    /// If the name leads nowhere, none of its addresses may be dialled now, or nobody answers at any of them.
+    pub async fn tcp(self, to: &str) -> io::Result<TcpStream> {
+        match to.parse() {
+            Ok(at) => connect([at]).await, // whether that may be dialled was decided by the address itself
+            Err(_) => connect(self.places(to).await?).await,
+        }
+    }
+
+    /// The same as a stream of Wallaby's own, for a name.
+    pub(crate) async fn open(self, name: &str) -> io::Result<Stream> {
+        let places = self.places(name).await?;
+        #[cfg(feature = "turmoil")]
+        if turmoil::in_simulation() {
+            let first = { places }.next().ok_or_else(|| nowhere(FORBIDDEN))?;
+            return super::simulated::dial(first).await;
+        }
+        super::tcp(connect(places).await?)
+    }
+
+    /// Where datagrams for a name go: nobody tells soon that they do not arrive, so only one place is tried. IPv4, if there is any:
+    /// who listens at all addresses mostly listens there, too.
+    pub(crate) async fn datagrams(self, name: &str) -> io::Result<SocketAddr> {
+        let mut found = look_up(name, MOST, self.for_peer).await?;
+        found.sort_by_key(SocketAddr::is_ipv6);
+        let first = found.into_iter().find(|at| (self.may_dial)(*at));
+        first.ok_or_else(|| nowhere(FORBIDDEN))
+    }
+
+    /// Where a name leads and may be dialled; that is asked for one after the other.
+    async fn places(self, name: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
+        let found = look_up(name, MOST, self.for_peer).await?;
+        Ok(found.into_iter().filter(move |at| (self.may_dial)(*at)))
+    }
 }
 
-fn some(found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+impl fmt::Debug for Connector<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").finish_non_exhaustive()
+    }
+}
+
+/// Where a host's name with a port leads: to one place at least, and so many at most.
+pub(crate) async fn look_up(
+    name: &str,
+    most: usize,
+    for_peer: bool,
+) -> io::Result<Vec<SocketAddr>> {
+    let found = find(name.to_owned(), most, for_peer).await?;
     match found.is_empty() {
         true => Err(nowhere("the name has no addresses")),
         false => Ok(found),
@@ -70,40 +129,70 @@ fn nowhere(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AddrNotAvailable, why)
 }
 
-/// Where datagrams go: nobody tells soon that they do not arrive, so only one place is tried. IPv4, if there is any: who listens at
-/// all addresses mostly listens there, too.
-pub(crate) fn for_datagrams(
-    found: &[SocketAddr],
-    mut may_dial: impl FnMut(SocketAddr) -> bool,
-) -> io::Result<SocketAddr> {
-    let (v4, v6) = found.iter().partition::<Vec<_>, _>(|at| at.is_ipv4());
-    let first = v4.into_iter().chain(v6).copied().find(|at| may_dial(*at));
-    first.ok_or_else(|| nowhere(FORBIDDEN))
-}
-
 const FORBIDDEN: &str = "none of its IP addresses may be dialled now";
 
-/// Opens a stream to the first of these that answers.
-pub(crate) async fn dial(
-    found: Vec<SocketAddr>,
-    mut may_dial: impl FnMut(SocketAddr) -> bool,
-) -> io::Result<Stream> {
-    let mut rest = found.into_iter().filter(|at| may_dial(*at));
+/// Connects to the first of these that answers.
+async fn connect(places: impl IntoIterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut rest = places.into_iter();
     let (mut dials, mut failed) = (JoinSet::new(), nowhere(FORBIDDEN));
     loop {
         if let Some(at) = rest.next() {
-            #[cfg(feature = "turmoil")]
-            if turmoil::in_simulation() {
-                return super::simulated::dial(at).await;
-            }
             dials.spawn(TcpStream::connect(at));
         }
         match timer::timeout_at(Instant::now() + PAUSE, dials.join_next()).await {
-            Some(Some(Ok(Ok(stream)))) => return super::tcp(stream),
+            Some(Some(Ok(Ok(stream)))) => return Ok(stream),
             Some(Some(Ok(Err(error)))) => failed = error,
             Some(Some(Err(error))) => failed = io::Error::other(error),
             Some(None) => return Err(failed),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    const ANY: &(dyn Fn(SocketAddr) -> bool + Send + Sync) = &|_| true;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_place_that_does_not_answer_holds_up_no_other() {
+        let socket = || tokio::net::TcpSocket::new_v4().expect("a socket");
+        let any = ([127, 0, 0, 1], 0).into();
+        let (full, other) = (socket(), socket());
+        full.bind(any).expect("a port is free");
+        other.bind(any).expect("a port is free");
+        let (full, other) = (full.listen(1), other.listen(1));
+        let (full, other) = (full.expect("it listens"), other.expect("it listens"));
+        let at = [&full, &other].map(|one| one.local_addr().expect("it is bound"));
+        let waiting = [at[0]; 4].map(super::super::connecting::tcp); // more than the queue has room for
+        let begun = Instant::now();
+        let stream = connect(at).await.expect("one of them answers");
+        assert_eq!(stream.peer_addr().expect("it is open"), at[1]);
+        assert!(begun.elapsed() >= PAUSE, "the other one was tried first");
+        drop(waiting);
+    }
+
+    #[tokio::test]
+    async fn names_of_peers_wait_for_each_other_and_hold_up_nobody_else() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let name = format!("localhost:{port}");
+        let all = LOOKUPS_FOR_PEERS.acquire_many(4).await.expect("it is open");
+        let mut held = pin!(Connector::new(true, ANY).tcp(&name));
+        let at_once = held.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(at_once, Poll::Pending));
+        Connector::new(false, ANY)
+            .tcp(&name)
+            .await
+            .expect("its own");
+        assert_eq!(LOOKUPS_FOR_PEERS.available_permits(), 0);
+        drop(all);
+        held.await.expect("its turn has come");
     }
 }

@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use wallaby::intercept::{Admission, Incoming, Interceptor};
 use wallaby::transport::{
-    Accepted, Dialled, Identity, Listened, Listener, Name, Proven, ReadHalf, Stream, Transport,
-    WriteHalf,
+    Accepted, Connector, Dialled, Identity, Listened, Listener, Name, Proven, ReadHalf, Stream,
+    Transport, WriteHalf,
 };
 use wallaby::{
     Address, BindError, Code, ConnectError, Endpoint, Many, OtherAddress, Request, Service, Status,
@@ -159,7 +159,7 @@ impl Transport for Hidden {
         &self.schemes
     }
 
-    fn dial<'a>(&'a self, to: &'a OtherAddress) -> Dialled<'a> {
+    fn dial<'a>(&'a self, to: &'a OtherAddress, _: Connector<'a>) -> Dialled<'a> {
         Box::pin(async { open(UnixStream::connect(to.text()).await?, self.key).await })
     }
 

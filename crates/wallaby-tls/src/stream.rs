@@ -4,16 +4,17 @@
 //! the socket as far as that takes it. The rest leaves when the socket has room: the reading task sees to it, since only that
 //! one waits. It also sends what the protocol itself has to say, such as an answer to a change of keys.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use rustls::Connection;
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
 use wallaby::transport::{ReadHalf, WriteHalf};
 
 /// Most bytes that wait to be taken by the socket, a connection.
@@ -22,6 +23,9 @@ const WAITING: usize = 64 * 1024;
 /// How long a stream that was shut down may take to write what it still has.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Most streams that do that at a time; the eldest makes room.
+const LINGERING: usize = 64;
+
 /// How often it tries.
 const STEP: Duration = Duration::from_millis(5);
 
@@ -29,7 +33,6 @@ const STEP: Duration = Duration::from_millis(5);
 struct Shared {
     socket: TcpStream,
     state: Mutex<State>,
-    runtime: Handle,
 }
 
 #[derive(Debug)]
@@ -60,7 +63,6 @@ pub(crate) fn split(socket: TcpStream, mut tls: Connection) -> (Reader, Writer) 
     let shared = Arc::new(Shared {
         socket,
         state: Mutex::new(state),
-        runtime: Handle::current(),
     });
     (Reader(Arc::clone(&shared)), Writer(shared))
 }
@@ -230,23 +232,130 @@ impl WriteHalf for Writer {
         }
         state.closed = true;
         state.tls.send_close_notify();
-        if let Ok(false) = send(&self.0.socket, &mut state.tls) {
-            let shared = Arc::clone(&self.0);
-            self.0.runtime.spawn_blocking(move || linger(&shared));
-        } else {
-            self.0.end();
+        let rest = send(&self.0.socket, &mut state.tls);
+        drop(state);
+        match rest {
+            Ok(false) => linger(Arc::clone(&self.0)),
+            Ok(true) | Err(_) => self.0.end(),
         }
     }
 }
 
-/// Writes what was taken before the end, as long as that may take. Rare, and the runtime may have no timers: so by a thread.
-fn linger(shared: &Shared) {
-    let begun = Instant::now();
-    while let Ok(false) = send(&shared.socket, &mut shared.lock().tls) {
-        if begun.elapsed() > LINGER {
-            break;
-        }
-        std::thread::sleep(STEP);
+/// Streams that were shut down and still have something to write, the eldest first, each with the end of its time.
+static WITH_A_REST: Mutex<VecDeque<(Instant, Arc<Shared>)>> = Mutex::new(VecDeque::new());
+
+fn with_a_rest() -> MutexGuard<'static, VecDeque<(Instant, Arc<Shared>)>> {
+    WITH_A_REST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the rest written, as long as that may take. Rare, and the runtime may have no timers: so a thread does it for all.
+fn linger(shared: Arc<Shared>) {
+    let mut all = with_a_rest();
+    if all.len() == LINGERING
+        && let Some((_, eldest)) = all.pop_front()
+    {
+        eldest.end();
     }
-    shared.end();
+    let has_thread = !all.is_empty();
+    all.push_back((Instant::now() + LINGER, shared));
+    if !has_thread {
+        let thread = thread::Builder::new().name("wallaby-tls".into());
+        if thread.spawn(write_rests).is_err() {
+            all.drain(..).for_each(|(_, shared)| shared.end());
+        }
+    }
+}
+
+fn write_rests() {
+    loop {
+        thread::sleep(STEP);
+        let mut all = with_a_rest();
+        all.retain(|(until, shared)| {
+            let rest = send(&shared.socket, &mut shared.lock().tls);
+            let goes_on = matches!(rest, Ok(false)) && Instant::now() < *until;
+            if !goes_on {
+                shared.end();
+            }
+            goes_on
+        });
+        if all.is_empty() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::version::TLS13;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use socket2::SockRef;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A socket that takes nothing more, as its peer does not read.
+    async fn full(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let at = listener.local_addr().expect("it is bound");
+        let (socket, peer) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let (socket, (peer, _)) = (socket.expect("it listens"), peer.expect("it comes"));
+        let small = SockRef::from(&socket).set_send_buffer_size(4096);
+        small.expect("it can be small");
+        while let Ok(ready) = timeout(STEP, socket.writable()).await {
+            ready.expect("it is open");
+            while socket.try_write(&[0; 4096]).is_ok() {}
+        }
+        (socket, peer)
+    }
+
+    fn ended(of: &Shared) -> bool {
+        let sent = SockRef::from(&of.socket).send(b"more");
+        sent.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Peers that do not read cost no thread each, and few sockets, however many there are.
+    #[test]
+    fn streams_that_linger_are_few_and_hold_up_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .expect("a version")
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let config = Arc::new(config);
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await;
+            let listener = listener.expect("a port is free");
+            let small = SockRef::from(&listener).set_recv_buffer_size(4096);
+            small.expect("it can be small");
+            let (mut writers, mut peers) = (Vec::new(), Vec::new());
+            for _ in 0..=LINGERING {
+                let (socket, peer) = full(&listener).await;
+                let name = "localhost".try_into().expect("a name");
+                let tls = ClientConnection::new(Arc::clone(&config), name);
+                let tls = tls.expect("it is usable").into(); // its hello waits to be written
+                writers.push(split(socket, tls).1);
+                peers.push(peer);
+            }
+            for writer in &writers {
+                writer.shutdown();
+            }
+            let ended: Vec<_> = writers.iter().map(|writer| ended(&writer.0)).collect();
+            assert!(ended[0], "the eldest makes room");
+            assert!(ended[1..].iter().all(|ended| !ended), "{ended:?}");
+            let (mut told, mut youngest) = (Vec::new(), peers.pop().expect("it is there"));
+            let read = timeout(15 * LINGER, youngest.read_to_end(&mut told)).await;
+            read.expect("it ends").expect("it ends in order");
+            assert!(told.iter().any(|byte| *byte != 0), "what waited arrives");
+            let other = tokio::task::spawn_blocking(|| ());
+            let done = timeout(15 * LINGER, other).await;
+            done.expect("no thread waits for peers").expect("no panic");
+        });
+    }
 }

@@ -42,7 +42,8 @@ pub(crate) struct Api {
     quick: Agent,
     patient: Agent,
     password: Option<Password>,
-    /// What etcd has given for the password. It forgets it when that has not been used for some minutes.
+    /// What etcd has given for the password. It forgets it when that has not been used for some minutes. Some kinds (JWT) are void
+    /// when users or roles have changed.
     token: Mutex<String>,
 }
 
@@ -274,7 +275,7 @@ impl Api {
         Err(failed)
     }
 
-    /// With the token of the user, if there is one; with another if etcd does not know it any more.
+    /// With the token of the user, if there is one; with another if etcd does not know it, or not any more.
     fn send_as_user(
         &self,
         agent: &Agent,
@@ -293,8 +294,10 @@ impl Api {
             .clone();
         if !known.is_empty() {
             let answer = self.post(agent, member, path, &known, request)?;
-            if answer.status() != StatusCode::UNAUTHORIZED {
-                return sent(member, what, answer);
+            let is_unknown = answer.status() == StatusCode::UNAUTHORIZED;
+            match sent(member, what, answer) {
+                Err(EtcdError::Refused { why, .. }) if is_unknown || is_void(&why) => {}
+                answer => return answer,
             }
         }
         let asking = "for a token of its user";
@@ -361,6 +364,16 @@ fn sent(member: &str, what: &'static str, answer: Response<Body>) -> Result<Body
         what,
         why,
     })
+}
+
+/// Whether this is what etcd says of a token that was of use before. Its HTTP status is that of any bad request.
+fn is_void(why: &str) -> bool {
+    let said = [
+        "revision of auth store is old",
+        "user name is empty",
+        "invalid auth token",
+    ];
+    said.iter().any(|said| why.contains(said))
 }
 
 fn read<T: DeserializeOwned>(

@@ -294,6 +294,48 @@ async fn an_etcd_with_tls_and_passwords_knows_who_asks() {
     assert_eq!(addresses(&servers), from_ref(&at));
 }
 
+/// Tokens of the kind JWT say of which state of users and roles they are, and are void when these have changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_void_is_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    std::fs::write(&key, [b'k'; 40]).expect("it is written");
+    let key = key.to_str().expect("a plain path");
+    let tokens = format!("jwt,sign-method=HS256,ttl=10m,priv-key={key}");
+    let options = ["--auth-token", &tokens, "--bcrypt-cost", "4"];
+    let member = format!("http://127.0.0.1:{}", free_port());
+    let data = folder.path().join("data");
+    let Some(_running) = Running::start_with(&data, &member, free_port(), &options) else {
+        return;
+    };
+    let (_server, at) = serve("a").await;
+    drop(registered(&Etcd::new([&member]).expect("one member"), &at).await);
+    let etcdctl = |path: &str, token: &str, request: &str| {
+        let mut post = ureq::post(format!("{member}/v3/auth/{path}"));
+        if !token.is_empty() {
+            post = post.header("Authorization", token);
+        }
+        let answer = post.send(request).expect("etcd has done it");
+        let text = answer.into_body().read_to_string().expect("a text");
+        serde_json::from_str::<serde_json::Value>(&text).expect("an answer")
+    };
+    etcdctl("role/add", "", r#"{"name":"root"}"#);
+    let user = r#"{"name":"root","password":"open sesame"}"#;
+    etcdctl("user/add", "", user);
+    etcdctl("user/grant", "", r#"{"user":"root","role":"root"}"#);
+    etcdctl("enable", "", "{}");
+    let root = Etcd::builder([&member]).password("root", "open sesame");
+    let root = root.build().expect("it is one");
+    let registration = root.register("name", &at, LIFE).await.expect("known");
+
+    let token = etcdctl("authenticate", "", user);
+    let token = token["token"].as_str().expect("a token");
+    etcdctl("user/add", token, r#"{"name":"a","password":"b"}"#);
+    let servers = Servers::watch(root.servers("name")).await;
+    assert_eq!(addresses(&servers.expect("known again")), from_ref(&at));
+    drop(registration);
+}
+
 #[test]
 fn what_tls_lacks_is_told_before_anything_is_sent() {
     let nothing: [&str; 0] = [];

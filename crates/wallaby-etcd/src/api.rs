@@ -18,8 +18,8 @@ use ureq::{Agent, Body};
 
 use crate::EtcdError;
 
-/// How long etcd may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a member may take to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long one wait for a change is. Then the list is read anew: so a change that was missed is not missed for long, and a wait that
 /// nobody is interested in any more ends.
@@ -39,8 +39,7 @@ pub(crate) struct Api {
     members: Vec<String>,
     /// The one that has answered last.
     current: AtomicUsize,
-    quick: Agent,
-    patient: Agent,
+    agent: Agent,
     password: Option<Password>,
     /// What etcd has given for the password. It forgets it when that has not been used for some minutes. Some kinds (JWT) are void
     /// when users or roles have changed.
@@ -134,17 +133,15 @@ impl Refusal {
 
 impl Api {
     pub(crate) fn new(members: Vec<String>, tls: TlsConfig, password: Option<Password>) -> Self {
-        let agent = |most| {
-            let config = Agent::config_builder()
-                .http_status_as_error(false)
-                // A member does not send a password elsewhere.
-                .max_redirects(0)
-                .tls_config(tls.clone());
-            config.timeout_global(Some(most)).build().into()
-        };
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // A member does not send a password elsewhere.
+            .max_redirects(0)
+            .timeout_connect(Some(PATIENCE))
+            .timeout_recv_response(Some(PATIENCE)) // it begins at once, though that of a watch goes on
+            .tls_config(tls);
         Self {
-            quick: agent(PATIENCE),
-            patient: agent(WAIT),
+            agent: config.build().into(),
             members,
             current: AtomicUsize::new(0),
             password,
@@ -152,10 +149,15 @@ impl Api {
         }
     }
 
+    /// How many members there are.
+    pub(crate) fn members(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+
     /// All values whose keys begin with this.
     pub(crate) fn list(&self, prefix: &str) -> Result<Listed, EtcdError> {
         let what = "a list of servers";
-        let (member, answer) = self.ask(what, "kv/range", &below(prefix))?;
+        let (member, answer) = self.ask(PATIENCE, what, "kv/range", &below(prefix))?;
         let unreadable = |why: String| EtcdError::Unreadable {
             member: member.clone(),
             what,
@@ -188,7 +190,7 @@ impl Api {
         request["start_revision"] = json!(revision.saturating_add(1).to_string());
         let request = json!({ "create_request": request });
         let what = "to watch servers";
-        let (member, body) = self.send(&self.patient, what, "watch", &request)?;
+        let (member, body) = self.send(WAIT, what, "watch", &request)?;
         let stream = BufReader::new(body.into_reader().take(LONGEST));
         for message in serde_json::Deserializer::from_reader(stream).into_iter::<Watched>() {
             match message {
@@ -215,46 +217,48 @@ impl Api {
     /// A lease for so many seconds: its name.
     pub(crate) fn grant(&self, seconds: u64) -> Result<String, EtcdError> {
         let request = json!({ "TTL": seconds.to_string() });
-        let (_, granted): (_, Granted) = self.ask("a lease", "lease/grant", &request)?;
+        let (_, granted): (_, Granted) = self.ask(PATIENCE, "a lease", "lease/grant", &request)?;
         Ok(granted.id)
     }
 
-    /// Whether the lease still holds, and does for its whole time again.
-    pub(crate) fn keep_alive(&self, lease: &str) -> Result<bool, EtcdError> {
+    /// Whether the lease still holds, and does for its whole time again. Each member has so long to answer.
+    pub(crate) fn keep_alive(&self, lease: &str, most: Duration) -> Result<bool, EtcdError> {
         let request = json!({ "ID": lease });
         let what = "to keep a lease";
-        let (_, kept): (_, KeptAlive) = self.ask(what, "lease/keepalive", &request)?;
+        let (_, kept): (_, KeptAlive) = self.ask(most, what, "lease/keepalive", &request)?;
         Ok(kept.result.is_some_and(|lease| lease.ttl.is_some()))
     }
 
     /// The lease is over, and with it what was written under it.
     pub(crate) fn revoke(&self, lease: &str) -> Result<(), EtcdError> {
         let request = json!({ "ID": lease });
-        let (_, _): (_, Value) = self.ask("to end a lease", "lease/revoke", &request)?;
+        let (_, _): (_, Value) = self.ask(PATIENCE, "to end a lease", "lease/revoke", &request)?;
         Ok(())
     }
 
     /// Writes a value, as long as the lease holds.
     pub(crate) fn put(&self, key: &str, value: &str, lease: &str) -> Result<(), EtcdError> {
         let request = json!({ "key": coded(key), "value": coded(value), "lease": lease });
-        let (_, _): (_, Value) = self.ask("to write a server down", "kv/put", &request)?;
+        let (_, _): (_, Value) =
+            self.ask(PATIENCE, "to write a server down", "kv/put", &request)?;
         Ok(())
     }
 
     fn ask<T: DeserializeOwned>(
         &self,
+        most: Duration,
         what: &'static str,
         path: &str,
         request: &impl Serialize,
     ) -> Result<(String, T), EtcdError> {
-        let (member, body) = self.send(&self.quick, what, path, request)?;
+        let (member, body) = self.send(most, what, path, request)?;
         read(member, what, body)
     }
 
-    /// Asks one member after the other, the one that has answered last first.
+    /// Asks one member after the other for so long, the one that has answered last first.
     fn send(
         &self,
-        agent: &Agent,
+        most: Duration,
         what: &'static str,
         path: &str,
         request: &impl Serialize,
@@ -264,7 +268,7 @@ impl Api {
         let mut failed = EtcdError::NoMember;
         for place in first..first + self.members.len() {
             let member = &self.members[place % self.members.len()];
-            match self.send_as_user(agent, member, what, path, &request) {
+            match self.send_as_user(Instant::now() + most, member, what, path, &request) {
                 Ok(body) => {
                     self.current.store(place, Ordering::Relaxed);
                     return Ok((member.clone(), body));
@@ -278,14 +282,14 @@ impl Api {
     /// With the token of the user, if there is one; with another if etcd does not know it, or not any more.
     fn send_as_user(
         &self,
-        agent: &Agent,
+        until: Instant,
         member: &str,
         what: &'static str,
         path: &str,
         request: &[u8],
     ) -> Result<Body, EtcdError> {
         let Some(password) = &self.password else {
-            return sent(member, what, self.post(agent, member, path, "", request)?);
+            return sent(member, what, self.post(until, member, path, "", request)?);
         };
         let known = self
             .token
@@ -293,7 +297,7 @@ impl Api {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         if !known.is_empty() {
-            let answer = self.post(agent, member, path, &known, request)?;
+            let answer = self.post(until, member, path, &known, request)?;
             let is_unknown = answer.status() == StatusCode::UNAUTHORIZED;
             match sent(member, what, answer) {
                 Err(EtcdError::Refused { why, .. }) if is_unknown || is_void(&why) => {}
@@ -302,7 +306,8 @@ impl Api {
         }
         let asking = "for a token of its user";
         let password = serde_json::to_vec(password).unwrap_or_default();
-        let answer = self.post(&self.quick, member, "auth/authenticate", "", &password)?;
+        let soon = until.min(Instant::now() + PATIENCE);
+        let answer = self.post(soon, member, "auth/authenticate", "", &password)?;
         let body = sent(member, asking, answer)?;
         let (_, Known { token }) = read(member.to_owned(), asking, body)?;
         self.token
@@ -312,20 +317,22 @@ impl Api {
         sent(
             member,
             what,
-            self.post(agent, member, path, &token, request)?,
+            self.post(until, member, path, &token, request)?,
         )
     }
 
     fn post(
         &self,
-        agent: &Agent,
+        until: Instant,
         member: &str,
         path: &str,
         token: &str,
         request: &[u8],
     ) -> Result<Response<Body>, EtcdError> {
         let url = format!("{}/v3/{path}", member.trim_end_matches('/'));
-        let mut post = agent.post(url).content_type("application/json");
+        let left = until.saturating_duration_since(Instant::now());
+        let post = self.agent.post(url).config().timeout_global(Some(left));
+        let mut post = post.build().content_type("application/json");
         if !token.is_empty() {
             post = post.header("Authorization", token);
         }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::EtcdError;
-use crate::api::Api;
+use crate::api::{Api, PATIENCE};
 use crate::resolver::on_a_thread;
 
 /// The shortest life of what is written down.
@@ -84,7 +84,9 @@ impl Written {
     }
 
     fn keep(&self, lease: &mut String) {
-        let kept = match self.api.keep_alive(lease) {
+        // The first third of its life is over. In the second all members can be asked, though others of them hang.
+        let most = PATIENCE.min(self.life / 3 / self.api.members());
+        let kept = match self.api.keep_alive(lease, most) {
             Ok(true) => Ok(()),
             Ok(false) => self.write().map(|new| *lease = new),
             Err(error) => Err(error),
@@ -92,5 +94,48 @@ impl Written {
         if let Err(error) = kept {
             tracing::warn!(key = self.key, %error, "etcd was not told that a server is still there");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn members_that_do_not_answer_cost_no_lease() {
+        let listen = || TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let members = [listen(), listen(), listen()]; // of the first two the system takes what comes, and nobody answers
+        let url = |member: &TcpListener| {
+            let at = member.local_addr().expect("it is bound");
+            format!("http://{at}")
+        };
+        let etcd = crate::Etcd::new(members.iter().map(url)).expect("three members");
+        let [_, _, third] = &members;
+        let life = SHORTEST;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = third.accept().expect("it is asked");
+                let mut byte = [0];
+                while byte != *b"}" {
+                    stream.read_exact(&mut byte).expect("a request");
+                }
+                let kept = r#"{"result":{"TTL":"2"}}"#;
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}", kept.len());
+                write!(stream, "{head}\r\n\r\n{kept}").expect("it is there");
+            });
+            let begun = Instant::now();
+            let written = Written {
+                api: etcd.api,
+                key: "a/b".into(),
+                value: "c".into(),
+                life,
+            };
+            written.keep(&mut "1".to_owned());
+            assert!(begun.elapsed() < life * 2 / 3, "the rest of its life");
+        });
     }
 }

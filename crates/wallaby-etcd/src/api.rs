@@ -238,9 +238,27 @@ impl Api {
 
     /// Writes a value, as long as the lease holds.
     pub(crate) fn put(&self, key: &str, value: &str, lease: &str) -> Result<(), EtcdError> {
-        let request = json!({ "key": coded(key), "value": coded(value), "lease": lease });
-        let (_, _): (_, Value) =
-            self.ask(PATIENCE, "to write a server down", "kv/put", &request)?;
+        let request = put(key, value, lease);
+        let what = "to write a server down";
+        let (_, _): (_, Value) = self.ask(PATIENCE, what, "kv/put", &request)?;
+        Ok(())
+    }
+
+    /// The same if the key is not there. If it is, nobody who watches learns of a change. Each member has so long to answer.
+    pub(crate) fn put_if_gone(
+        &self,
+        key: &str,
+        value: &str,
+        lease: &str,
+        most: Duration,
+    ) -> Result<(), EtcdError> {
+        let is_gone = json!({ "key": coded(key), "target": "CREATE", "create_revision": "0" });
+        let request = json!({
+            "compare": [is_gone],
+            "success": [{ "request_put": put(key, value, lease) }],
+        });
+        let what = "to write a server down again";
+        let (_, _): (_, Value) = self.ask(most, what, "kv/txn", &request)?;
         Ok(())
     }
 
@@ -401,6 +419,10 @@ fn read<T: DeserializeOwned>(
 
 fn coded(text: &str) -> String {
     BASE64_STANDARD.encode(text)
+}
+
+fn put(key: &str, value: &str, lease: &str) -> Value {
+    json!({ "key": coded(key), "value": coded(value), "lease": lease })
 }
 
 /// All keys that begin with this: up to the key behind the last of them.

@@ -53,7 +53,8 @@ impl Builder {
         self
     }
 
-    /// A user of etcd's, where it asks for one (`etcdctl auth enable`). Over `http:` the password can be read on the way.
+    /// A user of etcd's, where it asks for one (`etcdctl auth enable`); servers need a role that may read and write their keys.
+    /// Over `http:` the password can be read on the way.
     pub fn password(mut self, user: &str, password: &str) -> Self {
         self.password = Some(Password {
             name: user.to_owned(),

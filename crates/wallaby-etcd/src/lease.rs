@@ -14,8 +14,8 @@ const SHORTEST: Duration = Duration::from_secs(2);
 
 /// A server in etcd: see [`Etcd::register`](crate::Etcd::register). Dropping it takes the server out, without waiting for that.
 ///
-/// A thread says that it is still there. While etcd cannot be reached it tries again; if the server was forgotten meanwhile, it is
-/// written down anew.
+/// A thread says that it is still there. While etcd cannot be reached it tries again; if the server was forgotten meanwhile, or
+/// somebody has removed its key, it is written down anew.
 #[derive(Debug)]
 pub struct Registration {
     key: String,
@@ -87,7 +87,7 @@ impl Written {
         // The first third of its life is over. In the second all members can be asked, though others of them hang.
         let most = PATIENCE.min(self.life / 3 / self.api.members());
         let kept = match self.api.keep_alive(lease, most) {
-            Ok(true) => Ok(()),
+            Ok(true) => (self.api).put_if_gone(&self.key, &self.value, lease, most),
             Ok(false) => self.write().map(|new| *lease = new),
             Err(error) => Err(error),
         };
@@ -118,14 +118,16 @@ mod tests {
         let life = SHORTEST;
         thread::scope(|scope| {
             scope.spawn(move || {
-                let (mut stream, _) = third.accept().expect("it is asked");
-                let mut byte = [0];
-                while byte != *b"}" {
-                    stream.read_exact(&mut byte).expect("a request");
+                for stream in third.incoming().take(2) {
+                    let mut stream = stream.expect("it is asked");
+                    let mut byte = [0];
+                    while byte != *b"}" {
+                        stream.read_exact(&mut byte).expect("a request");
+                    }
+                    let kept = r#"{"result":{"TTL":"2"}}"#;
+                    let head = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+                    write!(stream, "{head}{kept}").expect("it is there");
                 }
-                let kept = r#"{"result":{"TTL":"2"}}"#;
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}", kept.len());
-                write!(stream, "{head}\r\n\r\n{kept}").expect("it is there");
             });
             let begun = Instant::now();
             let written = Written {

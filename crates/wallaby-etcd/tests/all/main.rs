@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
@@ -167,6 +169,29 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
         "the last list has held"
     );
     drop((b, other));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_removed_is_written_down_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let member = format!("http://127.0.0.1:{}", free_port());
+    let Some(_running) = Running::start(folder.path(), &member, free_port()) else {
+        return;
+    };
+    let (_server, at) = serve("a").await;
+    let etcd = Etcd::new([&member]).expect("one member");
+    let registration = registered(&etcd, &at).await;
+    let ask = |path: &str| {
+        let key = BASE64_STANDARD.encode(registration.key());
+        let request = format!(r#"{{"key":"{key}"}}"#);
+        let answer = ureq::post(format!("{member}/v3/kv/{path}")).send(&request);
+        let mut body = answer.expect("it runs").into_body();
+        body.read_to_string().expect("a text")
+    };
+    let one = r#""count":"1""#;
+    assert!(ask("range").contains(one));
+    assert!(ask("deleterange").contains(r#""deleted":"1""#));
+    until("it is there again", || ask("range").contains(one)).await;
 }
 
 /// Certificates by one authority, as PEM: of the authority, and for a name with its key.

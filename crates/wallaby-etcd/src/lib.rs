@@ -21,7 +21,8 @@
 //! ```
 //!
 //! The key of a server is `wallaby/SERVICE/ADDRESS` ([`Etcd::prefix`]), its value the address. Other programs may write such keys as
-//! well: `etcdctl put wallaby/shelf/1 tcp://10.0.0.2:4000`.
+//! well: `etcdctl put wallaby/shelf/1 tcp://10.0.0.2:4000`. In the name of a service `/` becomes `%2F`, and `%` becomes `%25`: so no
+//! service is below another.
 //!
 //! It speaks etcd's JSON over HTTP, or over HTTPS with certificates and a password ([`Etcd::builder`]):
 //!
@@ -115,7 +116,8 @@ impl Etcd {
         Builder::new(members.into_iter().map(Into::into).collect())
     }
 
-    /// What keys begin with; `wallaby` if nothing is said.
+    /// What keys begin with; `wallaby` if nothing is said. All that is below a prefix is of its services: `a` and `a/b` do not go
+    /// together, as the servers of a service `b` would be at `a/b`, too.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -145,6 +147,7 @@ impl Etcd {
     }
 
     fn key(&self, service: &str, server: &str) -> String {
+        let service = service.replace('%', "%25").replace('/', "%2F");
         format!("{}/{service}/{server}", self.prefix)
     }
 }

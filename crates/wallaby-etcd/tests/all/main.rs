@@ -135,6 +135,11 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
         .prefix("other")
         .register("name", &at_b, LIFE)
         .await;
+    let below = etcd.register("name/100%", &at_b, LIFE).await;
+    let below = below.expect("it runs");
+    assert_eq!(below.key(), format!("wallaby/name%2F100%25/{at_b}"));
+    let found = Servers::watch(etcd.servers("name/100%")).await;
+    assert_eq!(addresses(&found.expect("one")), from_ref(&at_b));
     let nobody = Servers::watch(etcd.servers("nobody")).await;
     assert!(nobody.is_err(), "nobody serves that");
 
@@ -168,7 +173,7 @@ async fn who_is_there_is_called_and_who_leaves_is_not() {
         Ok("b".into()),
         "the last list has held"
     );
-    drop((b, other));
+    drop((b, other, below));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

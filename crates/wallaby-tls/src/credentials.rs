@@ -108,6 +108,7 @@ type Giver = dyn Fn() -> Result<Certificate, TlsError> + Send + Sync;
 /// Where certificates come from.
 #[derive(Clone)]
 enum Source {
+    Memory { chain: Vec<u8>, key: Vec<u8> },
     Files { chain: PathBuf, key: PathBuf },
     Function(Arc<Giver>),
 }
@@ -117,21 +118,35 @@ enum Source {
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
     roots: Option<PathBuf>,
+    trusted: Vec<Vec<u8>>,
     source: Option<Source>,
     mutual: bool,
     tls12: bool,
 }
 
 impl Builder {
-    /// Trusts the certificates in this PEM file, and those that they have signed. None others: not those of the system.
+    /// Trusts these authorities, the *roots*, and those whose certificates they have signed: PEM, one or several. No others are
+    /// trusted but those of [`Builder::roots_file`]: not those of the system.
+    pub fn trust(mut self, authorities: &[u8]) -> Self {
+        self.trusted.push(authorities.to_vec());
+        self
+    }
+
+    /// Trusts those in this PEM file, too. It is looked at with each handshake and read again when it has changed.
     pub fn roots_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.roots = Some(path.into());
         self
     }
 
-    /// Shows this certificate (PEM, with those that lead to its root, its own first) and has this key (PEM). The files are
-    /// looked at with each handshake and read again when they have changed; while they do not fit each other, or cannot be
-    /// read, the last ones are used, and they are tried again a second later.
+    /// Shows this certificate (PEM, with those that lead to its root, its own first) and has this key (PEM).
+    pub fn certificate(mut self, chain: &[u8], key: &[u8]) -> Self {
+        let (chain, key) = (chain.to_vec(), key.to_vec());
+        self.source = Some(Source::Memory { chain, key });
+        self
+    }
+
+    /// The same from files. They are looked at with each handshake and read again when they have changed; while they do not fit
+    /// each other, or cannot be read, the last ones are used, and they are tried again a second later.
     pub fn certificate_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         let (chain, key) = (chain.into(), key.into());
         self.source = Some(Source::Files { chain, key });
@@ -166,7 +181,7 @@ impl Builder {
     ///
     /// If they cannot be used.
     pub fn build(self) -> Result<Arc<Tls>, TlsError> {
-        if self.mutual && self.roots.is_none() {
+        if self.mutual && self.roots.is_none() && self.trusted.is_empty() {
             return Err(TlsError::NoRoots);
         }
         if self.mutual && self.source.is_none() {
@@ -218,7 +233,7 @@ impl Credentials {
     fn read(settings: Builder) -> Result<Self, TlsError> {
         // Before they are read: what changes meanwhile is read again.
         let stamps = settings.stamps();
-        let certificate = settings.certificate()?;
+        let certificate = settings.own()?;
         let configs = settings.configs(certificate.as_ref())?;
         let state = Mutex::new(State {
             stamps,
@@ -253,7 +268,7 @@ impl Credentials {
 
     /// Uses what there is now; without news only if it is another certificate.
     fn refresh(&self, state: &mut State, is_news: bool) -> Result<(), TlsError> {
-        let certificate = self.settings.certificate()?;
+        let certificate = self.settings.own()?;
         let is_same = match (&certificate, &state.certificate) {
             (Some(now), Some(last)) => Arc::ptr_eq(&now.0, &last.0),
             _ => false,
@@ -284,14 +299,26 @@ impl Builder {
         matches!(self.source, Some(Source::Function(_)))
     }
 
-    fn certificate(&self) -> Result<Option<Certificate>, TlsError> {
+    fn own(&self) -> Result<Option<Certificate>, TlsError> {
         match &self.source {
             None => Ok(None),
+            Some(Source::Memory { chain, key }) => Certificate::from_pem(chain, key).map(Some),
             Some(Source::Files { chain, key }) => {
                 Certificate::from_pem(&read(chain)?, &read(key)?).map(Some)
             }
             Some(Source::Function(give)) => give().map(Some),
         }
+    }
+
+    fn roots(&self) -> Result<Option<Arc<RootCertStore>>, TlsError> {
+        let file = self.roots.as_deref().map(read).transpose()?;
+        let mut roots = RootCertStore::empty();
+        for pem in self.trusted.iter().chain(&file) {
+            for root in certificates(pem, "roots")? {
+                roots.add(root).map_err(unusable)?;
+            }
+        }
+        Ok((!roots.is_empty()).then(|| Arc::new(roots))) // some, unless none were named
     }
 
     fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
@@ -301,7 +328,7 @@ impl Builder {
 
     fn configs(&self, certificate: Option<&Certificate>) -> Result<Configs, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let roots = self.roots.as_deref().map(roots).transpose()?.map(Arc::new);
+        let roots = self.roots()?;
         let own = certificate.map(|own| Arc::new(SingleCertAndKey::from(Arc::clone(&own.0))));
         let client = roots
             .clone()
@@ -386,14 +413,6 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
         path: path.into(),
         source,
     })
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for root in certificates(&read(path)?, "roots")? {
-        roots.add(root).map_err(unusable)?;
-    }
-    Ok(roots)
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Files are read again when they change, so that certificates and roots are replaced without a restart: the next handshake
-//! uses the new ones, and open connections go on with what they have proven. What all this protects, and what not, is said in
-//! `docs/security.md`.
+//! uses the new ones, and open connections go on with what they have proven. Who has them in memory uses [`Builder::trust`] and
+//! [`Builder::certificate`]. What all this protects, and what not, is said in `docs/security.md`.
 //!
 //! - *credentials*: certificates, keys and roots, and when they are read again;
 //! - *transport*: dialling, listening, the handshake;

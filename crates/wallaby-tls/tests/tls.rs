@@ -209,6 +209,47 @@ fn before_tls(authority: &Authority) -> Arc<Tls> {
 
 /// What is wrong with a file may pass without a trace in it: the mode of a file, or the descriptors of this process.
 #[tokio::test]
+async fn roots_and_certificates_may_come_from_memory() {
+    let (a, b) = (Authority::new("a"), Authority::new("b"));
+    let (of_a, of_b) = (Folder::new(), Folder::new());
+    a.issue(&of_a, &["localhost", "a.example"]);
+    b.issue(&of_b, &["localhost", "b.example"]);
+    let read = |path| std::fs::read(path).expect("it is there");
+    let tls = Tls::builder()
+        .trust(&read(of_a.roots()))
+        .trust(&read(of_b.roots()))
+        .certificate(&read(of_a.chain()), &read(of_a.key()))
+        .mutual();
+    let in_memory = tls.build().expect("all is there");
+    let server = listen(Arc::clone(&in_memory), guarded("b.example")).await;
+    // A file and memory go together.
+    let with_file = Tls::builder().trust(&read(of_a.roots()));
+    let with_file = with_file.roots_file(of_b.roots());
+    let with_file = with_file
+        .certificate_files(of_b.chain(), of_b.key())
+        .build();
+    for (tls, name, allowed) in [
+        (in_memory, "a.example", false),
+        (with_file.expect("all is there"), "b.example", true),
+        (of_a.mutual(), "a.example", false),
+    ] {
+        let client = client(tls).await;
+        let mut call = work::at(&client, at(&server)).many("x".into());
+        let (answers, statuses) = patience(sorted(&mut call)).await;
+        assert_eq!(
+            (answers.len(), statuses.len()),
+            (usize::from(allowed), usize::from(!allowed))
+        );
+        let told = answers
+            .into_iter()
+            .chain(statuses.iter().map(Status::to_string));
+        assert!(told.last().is_some_and(|told| told.contains(name)));
+    }
+    let stranger = patience(client(of_b.mutual()).await.connect(at(&server))).await;
+    assert!(reason(stranger.expect_err("it does not trust a")).contains("UnknownIssuer"));
+}
+
+#[tokio::test]
 async fn a_reading_that_failed_is_tried_again() {
     let (old, new, folder) = (Authority::new("old"), Authority::new("new"), Folder::new());
     old.issue(&folder, &["localhost", "first.example"]);
@@ -447,6 +488,8 @@ fn what_cannot_be_used_is_said_when_it_is_built() {
     let missing = Tls::builder().roots_file("/nonexistent/ca.pem").build();
     assert!(matches!(missing, Err(TlsError::File { .. })));
     let empty = Tls::builder().roots_file(folder.key()).build();
+    assert!(matches!(empty, Err(TlsError::Unreadable { .. })));
+    let empty = Tls::builder().roots_file(folder.roots()).trust(b"").build();
     assert!(matches!(empty, Err(TlsError::Unreadable { .. })));
     let others = Tls::builder()
         .certificate_files(folder.chain(), folder.roots())

@@ -67,6 +67,14 @@ pub enum ConnectError {
         /// What the system said.
         reason: String,
     },
+    /// This process or its machine has no room for another socket: it is out of descriptors, ports or memory.
+    #[error("cannot connect to {server}: there is no room for a socket here: {reason}")]
+    Local {
+        /// Where.
+        server: Address,
+        /// What the system said.
+        reason: String,
+    },
     /// Somebody answers there, but the transport's own handshake failed: one side does not trust or understand the other.
     #[error("cannot connect to {server}: {reason}")]
     Rejected {
@@ -495,6 +503,18 @@ impl Failure {
 }
 
 impl ConnectError {
+    /// Whether this says something of the server, or the network, and not of this endpoint alone.
+    pub fn is_about_server(&self) -> bool {
+        !matches!(
+            self,
+            Self::Local { .. }
+                | Self::Held { .. }
+                | Self::TooMany { .. }
+                | Self::Forbidden { .. }
+                | Self::NoTransport { .. }
+        )
+    }
+
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         match self {
@@ -503,7 +523,9 @@ impl ConnectError {
             | Self::TimedOut { .. }
             | Self::Handshake { .. }
             | Self::Closed { .. } => Code::Unavailable,
-            Self::Held { .. } | Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::Local { .. } | Self::Held { .. } | Self::TooMany { .. } => {
+                Code::ResourceExhausted
+            }
             Self::Rejected { .. } => Code::Unauthenticated,
             Self::Forbidden { .. } => Code::PermissionDenied,
             Self::NoTransport { .. } => Code::FailedPrecondition,
@@ -611,6 +633,7 @@ impl ConnectError {
         match self {
             Self::Refused { server, .. }
             | Self::Unreachable { server, .. }
+            | Self::Local { server, .. }
             | Self::Rejected { server, .. }
             | Self::TimedOut { server, .. }
             | Self::Held { server, .. }

@@ -67,6 +67,8 @@ pub struct CallEnd {
     pub outcome: Outcome,
     /// The code of the first status that was among its answers.
     pub status: Option<Code>,
+    /// The server that was called takes no more requests.
+    pub(crate) turned_away: bool,
 }
 
 impl CallEnd {
@@ -75,6 +77,7 @@ impl CallEnd {
             call,
             outcome: Outcome::from(&end.outcome),
             status: end.status,
+            turned_away: end.turned_away,
         }
     }
 
@@ -206,10 +209,7 @@ impl CallShared {
             return;
         }
         let ended = match self.refused.get() {
-            Some(failure) => Some(ReportedEnd {
-                outcome: Ended::Failed(Box::new(failure.clone())),
-                status: None,
-            }),
+            Some(failure) => Some(ReportedEnd::failed(failure)),
             None => self.with(|core, key| {
                 let ended = core.endpoint.report_end(key);
                 if ended.is_none() {
@@ -557,6 +557,7 @@ impl RawCall {
             options: Arc::clone(&self.shared.options),
             attempt: 0,
             body,
+            visit: None,
             watches: Vec::new(),
         };
         let endpoint = &self.shared.endpoint;

@@ -24,7 +24,7 @@ use crate::method::{Answer, Method, Target};
 use crate::multicast::Multicast;
 use crate::request::RequestInfo;
 use crate::retry::Retry;
-use crate::servers::Servers;
+use crate::servers::{Servers, Visit};
 
 /// An initial request that is about to leave, as interceptors see it.
 #[derive(Debug, Clone)]
@@ -44,7 +44,9 @@ pub struct Outgoing {
     pub attempt: u32,
     /// What follows the request: only the first attempt has it.
     pub(crate) body: Option<Attached>,
-    /// Who wants to know how the call ends.
+    /// It is drawn among several servers, of which it tells one how the call ends.
+    pub(crate) visit: Option<Arc<Visit>>,
+    /// Who else wants to know that.
     pub(crate) watches: Vec<CallWatch>,
 }
 
@@ -486,31 +488,31 @@ impl Client {
         payload: Bytes,
         body: Option<Attached>,
     ) -> RawCall {
-        let (server, watches) = self.towards(&[]);
+        let visit = self.among.as_ref().map(|servers| servers.visit(&[]));
+        let server = visit.as_ref().map_or(&self.server, |visit| visit.server());
         self.send(Outgoing {
-            server,
+            server: server.clone(),
             method: Arc::clone(method),
             payload,
             options: self.caller.options(),
             attempt: 0,
             body,
-            watches,
+            visit,
+            watches: Vec::new(),
         })
-    }
-
-    /// Where the next call goes, and who wants to know how it ends; none of those that were tried, if there is another.
-    pub(crate) fn towards(&self, tried: &[Address]) -> (Address, Vec<CallWatch>) {
-        let Some(servers) = &self.among else {
-            return (self.server.clone(), Vec::new());
-        };
-        let visit = servers.visit(tried);
-        (visit.server().clone(), vec![visit.watch()])
     }
 
     /// Makes a call, once.
     pub(crate) fn send(&self, mut outgoing: Outgoing) -> RawCall {
         let checked = self.check(&mut outgoing);
-        let watches = std::mem::take(&mut outgoing.watches);
+        let mut watches = std::mem::take(&mut outgoing.watches);
+        // An interceptor may have sent it elsewhere: of that server it says nothing.
+        let visit = outgoing.visit.take();
+        watches.extend(
+            visit
+                .filter(|visit| visit.server() == &outgoing.server)
+                .map(Visit::watch),
+        );
         let call = match checked {
             Ok(()) => Inner::send(&self.caller.endpoint, self.caller.request(), outgoing),
             Err(failure) => self.caller.failed(failure),

@@ -110,6 +110,7 @@ fn kind(error: &io::Error) -> Code {
 pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
     let (server, reason) = (server.clone(), error.to_string());
     match error.kind() {
+        _ if has_no_room(error) => ConnectError::Local { server, reason },
         // A name in the file system, or in this process, is there as long as somebody listens.
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             ConnectError::Refused { server, reason }
@@ -121,6 +122,19 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
         }
         _ => ConnectError::Unreachable { server, reason },
     }
+}
+
+/// Whether the system has no room for a socket here.
+fn has_no_room(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    let full = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS];
+    #[cfg(not(unix))]
+    let full: [i32; 0] = [];
+    let kinds = [io::ErrorKind::AddrNotAvailable, io::ErrorKind::OutOfMemory];
+    kinds.contains(&error.kind())
+        || error
+            .raw_os_error()
+            .is_some_and(|number| full.contains(&number))
 }
 
 wallaby_proto::debug_as_text!(BindError, Undrained);
@@ -141,6 +155,21 @@ mod tests {
         let sources = std::iter::successors(Some(error), |error| (*error).source());
         let texts: Vec<String> = sources.map(ToString::to_string).collect();
         texts.join(": ")
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_missing_here_says_nothing_of_the_server() {
+        let server: Address = "tcp://127.0.0.1:1".parse().expect("an address");
+        for (number, is_about_server) in [
+            (libc::EMFILE, false),
+            (libc::EADDRNOTAVAIL, false),
+            (libc::ECONNREFUSED, true),
+            (libc::EHOSTUNREACH, true),
+        ] {
+            let error = dial_failed(&server, &io::Error::from_raw_os_error(number));
+            assert_eq!(error.is_about_server(), is_about_server, "{error}");
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 use wallaby_proto::{Code, RequestId, Status};
 
 use crate::error::{CallError, ConnectError, Failure};
-use crate::servers::Servers;
 
 /// Most attempts of a call.
 const MOST: u32 = 64;
@@ -41,10 +40,10 @@ const MOST: u32 = 64;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
-    attempts: u32,
+    pub(crate) attempts: u32,
     /// Also what may have run.
     executed: bool,
-    once_each: bool,
+    pub(crate) once_each: bool,
     wait: Duration,
     pub(crate) each: Option<Duration>,
     first: Duration,
@@ -82,14 +81,6 @@ impl Retry {
         Self {
             once_each: true,
             ..Self::unexecuted(MOST).backoff(Duration::ZERO, Duration::ZERO)
-        }
-    }
-
-    /// How many attempts there may be among these servers.
-    pub(crate) fn most(&self, servers: Option<&Servers>) -> u32 {
-        match servers {
-            Some(servers) if self.once_each => self.attempts.min(servers.count()),
-            _ => self.attempts,
         }
     }
 
@@ -191,27 +182,21 @@ fn is_unexecuted(error: &CallError) -> bool {
 
 /// Whether the server that was called has said that it begins nothing any more.
 fn has_refused(error: &CallError) -> bool {
-    is_about_call(error, Status::is_not_executed)
+    let refused =
+        |status: &Status| status.request() == Some(RequestId::FIRST) && status.is_not_executed();
+    matches!(error, CallError::Status(status) if refused(status))
+}
+
+/// Whether an attempt that ends so, beside another one that may still deliver, is not the call's end: it was lost, or its server is
+/// closing.
+pub(crate) fn is_no_answer(error: &CallError) -> bool {
+    is_loss(error) || is_unexecuted(error) || was_closed(error)
 }
 
 /// Whether some server was closed: of what it had begun it is unknown how much was done.
 fn was_closed(error: &CallError) -> bool {
     let closed = |status: &Status| status.is_not_executed() || status.code() == Code::Unfinished;
     matches!(error, CallError::Status(status) if closed(status))
-}
-
-/// Whether the server that was called takes no more requests.
-pub(crate) fn is_closing(error: &CallError) -> bool {
-    let unfinished = |status: &Status| status.code() == Code::Unfinished;
-    has_refused(error) || is_about_call(error, unfinished)
-}
-
-/// Whether this is a status of the request that was called itself, and such a one.
-fn is_about_call(error: &CallError, is_so: impl Fn(&Status) -> bool) -> bool {
-    match error {
-        CallError::Status(status) => status.request() == Some(RequestId::FIRST) && is_so(status),
-        _ => false,
-    }
 }
 
 /// Whether no server has anything to do for the next attempt: so it costs none of the budget among several servers.
@@ -225,6 +210,7 @@ fn may_come(error: &ConnectError) -> bool {
         error,
         ConnectError::Refused { .. }
             | ConnectError::Unreachable { .. }
+            | ConnectError::Local { .. }
             | ConnectError::TimedOut { .. }
             | ConnectError::Closed { .. }
             | ConnectError::Held { .. }

@@ -125,21 +125,15 @@ impl Servers {
         all
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self) -> u32 {
-        self.0.places().len() as u32
+    /// Whether there is one that was not tried.
+    pub(crate) fn has_another(&self, tried: &[Address]) -> bool {
+        let places = self.0.places();
+        places.iter().any(|place| !tried.contains(place.address()))
     }
 
     /// A call goes to one of them, but for those that it has tried, if there is another.
-    pub(crate) fn visit(&self, tried: &[Address]) -> Visit {
-        Visit::begin(self.0.pick(tried))
-    }
-
-    /// One of them said that it takes no more requests.
-    pub(crate) fn leave_out(&self, server: &Address) {
-        let places = self.0.places();
-        let place = places.iter().find(|place| place.address() == server);
-        place.inspect(|place| place.leave_out(Instant::now()));
+    pub(crate) fn visit(&self, tried: &[Address]) -> Arc<Visit> {
+        Arc::new(Visit::begin(self.0.pick(tried)))
     }
 }
 
@@ -212,16 +206,12 @@ impl State {
     /// The less loaded of two by chance, out of those that are there and have not been tried.
     fn pick(&self, tried: &[Address]) -> Arc<Place> {
         let (places, now) = (self.places(), Instant::now());
-        let fresh = |place: &&Arc<Place>| !tried.contains(place.address());
-        let there = |place: &&Arc<Place>| !place.is_left_out(now);
-        let mut choice: Vec<&Arc<Place>> =
-            places.iter().filter(|at| fresh(at) && there(at)).collect();
-        if choice.is_empty() {
-            choice = places.iter().filter(fresh).collect();
-        }
-        if choice.is_empty() {
-            choice = places.iter().collect();
-        }
+        // Those that are there before those that are not, and any that was not tried before those that were.
+        let rank = |place: &Arc<Place>| (tried.contains(place.address()), place.is_left_out(now));
+        let ranked: Vec<_> = places.iter().map(|place| (rank(place), place)).collect();
+        let best = ranked.iter().map(|(rank, _)| *rank).min();
+        let choice = ranked.iter().filter(|(rank, _)| Some(*rank) == best);
+        let choice: Vec<&Arc<Place>> = choice.map(|(_, place)| *place).collect();
         let first = self.draw(choice.len());
         let second = match choice.len() {
             1 => first,

@@ -178,6 +178,13 @@ impl<A: Clone + Ord> Dials<A> {
         self.attempts.remove(to);
     }
 
+    /// Somebody who has connected says that it is reached there: that nobody was may be no longer so.
+    pub fn claimed(&mut self, to: &A) {
+        if self.attempts.get(to).is_some_and(|attempt| attempt.refused) {
+            self.found(to);
+        }
+    }
+
     fn note(&mut self, at: Duration, to: &A, found: Option<NodeId>, refused: bool) {
         if self.ages.len() < 2 * REMEMBERED {
             let attempt = DialAttempt { at, found, refused };
@@ -267,6 +274,22 @@ mod tests {
         );
         dials.found(&7);
         assert_eq!(begin(&mut dials, 1.3, 7, node(2)), None);
+    }
+
+    #[test]
+    fn an_address_where_nobody_was_is_dialled_again_once_somebody_says_that_it_is_there() {
+        let mut dials = Dials::new(DialLimits::default());
+        assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
+        dials.claimed(&7);
+        let under_way = begin(&mut dials, 1.0, 7, node(1));
+        assert_eq!(under_way, Some(DialBackoff::Recent));
+        dials.refused(seconds(1.1), &7);
+        assert_eq!(
+            begin(&mut dials, 1.2, 7, node(1)),
+            Some(DialBackoff::Refused)
+        );
+        dials.claimed(&7);
+        assert_eq!(begin(&mut dials, 1.3, 7, node(1)), None);
     }
 
     #[test]

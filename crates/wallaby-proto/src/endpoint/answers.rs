@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Endpoint;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
 use super::conn::ConnId;
-use super::event::Answer;
+use super::event::{Answer, ReportedEnd};
 use super::probe::Probe;
 use crate::call::initiator::{Arrival, Violation};
 use crate::call::ungranted::AnswerLimits;
@@ -156,13 +156,24 @@ impl ClientCall {
     #[cold]
     fn explain(&mut self, answer: &mut Answer, response: &Response) {
         let code = answer.payload.first().copied();
-        self.status
-            .get_or_insert(code.map_or(Code::Unknown, Code::from_number));
+        let code = code.map_or(Code::Unknown, Code::from_number);
+        self.status.get_or_insert(code);
         answer.method = self.method_of(answer.request);
         let root = self.root_of(answer.request);
         answer.root = root.map(|root| Arc::clone(&root.method));
         let options = response.options.as_ref();
         answer.not_executed = options.is_some_and(|options| options.undelivered);
+        let is_closing = answer.not_executed || code == Code::Unfinished;
+        self.turned_away |= is_closing && answer.request == RequestId::FIRST;
+    }
+
+    /// How it has ended, for who waits for no more than that.
+    pub(super) fn reported_end(&self) -> Option<ReportedEnd> {
+        Some(ReportedEnd {
+            outcome: self.outcome.clone()?,
+            status: self.status,
+            turned_away: self.turned_away,
+        })
     }
 
     /// The call has ended, but what it still hears tells what has stopped.

@@ -396,12 +396,8 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         let call = self.calls.peek(key.0);
-        let forgotten = || Outcome::Failed(Box::new(Failure::aborted()));
-        let outcome = call.and_then(|call| call.client.outcome.clone());
-        Some(ReportedEnd {
-            outcome: outcome.unwrap_or_else(forgotten),
-            status: call.and_then(|call| call.client.status),
-        })
+        let end = call.and_then(|call| call.client.reported_end());
+        Some(end.unwrap_or_else(|| ReportedEnd::failed(&Failure::aborted())))
     }
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
@@ -721,11 +717,9 @@ impl<P: Probe> Endpoint<P> {
             },
             _ => self.metrics.calls_completed += 1,
         }
-        if let Some(outcome) = outcome.filter(|_| call.reported).cloned() {
-            let status = call.client.status;
-            let end = Box::new(ReportedEnd { outcome, status });
+        if let Some(end) = call.client.reported_end().filter(|_| call.reported) {
             self.outputs
-                .push_back(Output::Ended(CallKey(sequence), end));
+                .push_back(Output::Ended(CallKey(sequence), Box::new(end)));
         }
         if let Some(request) = call.within.take() {
             self.within.remove(&(request, sequence));

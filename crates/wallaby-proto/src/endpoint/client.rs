@@ -137,6 +137,8 @@ pub struct ClientCall {
     pub(super) outcome: Option<Outcome>,
     /// The code of the first status among its answers.
     pub(super) status: Option<Code>,
+    /// Its server takes no more requests, and has said so of this one.
+    pub(super) turned_away: bool,
     /// What is to be done besides what follows from all this.
     actions: Cold<VecDeque<ClientAction>>,
 }
@@ -229,6 +231,7 @@ impl ClientCall {
             untold: 0,
             outcome: None,
             status: None,
+            turned_away: false,
             actions: Cold::NONE,
         }
     }

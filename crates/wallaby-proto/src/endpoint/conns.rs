@@ -526,6 +526,9 @@ impl<P: Probe> Endpoint<P> {
         self.not_opening(id, until);
         self.by_node.entry(hello.node).or_default().push(id);
         self.records.session_opened(id.session(), hello.node);
+        if let Some(claimed) = hello.address.as_ref().filter(|_| !is_dialled) {
+            self.dials.claimed(claimed);
+        }
         if let Some(at) = at {
             // Who is there has shown that it receives what is sent to this address.
             self.by_address.entry(at.clone()).or_insert(id);

@@ -113,6 +113,19 @@ pub struct ReportedEnd {
     pub outcome: Outcome,
     /// The code of the first status that was among its answers.
     pub status: Option<Code>,
+    /// The server that was called takes no more requests: it has not executed this one, or was closed before it was done.
+    pub turned_away: bool,
+}
+
+impl ReportedEnd {
+    /// That of a call which has failed, and had no answers.
+    pub fn failed(failure: &Failure) -> Self {
+        Self {
+            outcome: Outcome::Failed(Box::new(failure.clone())),
+            status: None,
+            turned_away: false,
+        }
+    }
 }
 
 /// Where a message of a request stands in the call's tree.

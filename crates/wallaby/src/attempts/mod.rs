@@ -20,7 +20,6 @@ use self::plan::{NewAttempt, Plan, RetryPolicy, Verdict};
 use crate::call::{CallShared, Outcome, RawAnswer, RawCall};
 use crate::client::{Client, Outgoing};
 use crate::error::{CallError, Failure};
-use crate::servers::Visit;
 use crate::timer::{self, Instant, Sleep};
 use crate::{random, retry};
 
@@ -195,7 +194,8 @@ impl Attempts {
             options,
             attempt: new.number,
             body: None,
-            watches: new.visit.map(Visit::watch).into_iter().collect(),
+            visit: new.visit,
+            watches: Vec::new(),
         });
         let shared = Arc::clone(call.shared());
         self.racing.push((new.number, call));

@@ -115,7 +115,7 @@ pub(crate) struct NewAttempt {
     pub(crate) number: u32,
     pub(crate) server: Address,
     /// The same, if it is one of several: they want to know how the attempt ends.
-    pub(crate) visit: Option<Visit>,
+    pub(crate) visit: Option<Arc<Visit>>,
     /// How much time it has, if not as much as the client says.
     pub(crate) time: Option<Duration>,
 }
@@ -196,11 +196,8 @@ impl Plan {
     /// It is time to hedge the call: the attempt that begins beside the other one, if there may be one.
     pub(crate) fn hedge(&mut self, now: Duration, meters: &Meters) -> Option<NewAttempt> {
         self.hedge_at = None;
-        let servers = self.servers.as_ref();
-        let most = (self.policy.retry.as_ref()).map(|retry| retry.most(servers));
         let is_late = now >= self.deadline;
-        let is_last = most.is_some_and(|most| self.made - self.waited >= most);
-        if self.racing.len() != 1 || is_late || is_last {
+        if self.racing.len() != 1 || is_late || !self.may_go_on(None) {
             return None;
         }
         if !self.policy.budget.take() {
@@ -222,12 +219,7 @@ impl Plan {
             (None, 0) => None,
             (None, _) => Some(left),
         };
-        let visit = self.servers.as_ref().map(|servers| {
-            let failed = self.failed.iter().map(|failed| &failed.server);
-            let racing = self.racing.iter().map(|attempt| &attempt.server);
-            let tried: Vec<Address> = failed.chain(racing).cloned().collect();
-            servers.visit(&tried)
-        });
+        let visit = (self.servers.as_ref()).map(|servers| servers.visit(&self.tried()));
         let server = match &visit {
             Some(visit) => visit.server().clone(),
             None => self.in_turn(number),
@@ -246,6 +238,29 @@ impl Plan {
         }
     }
 
+    /// The servers of all attempts so far.
+    fn tried(&self) -> Vec<Address> {
+        let failed = self.failed.iter().map(|failed| &failed.server);
+        let racing = self.racing.iter().map(|attempt| &attempt.server);
+        failed.chain(racing).cloned().collect()
+    }
+
+    /// Whether a further attempt is allowed after one that has `failed` just now, if so; its time and the budget apart.
+    fn may_go_on(&self, failed: Option<&Address>) -> bool {
+        let Some(retry) = &self.policy.retry else {
+            return true;
+        };
+        let servers = self.servers.as_ref().filter(|_| retry.once_each);
+        let tried = || {
+            self.tried()
+                .into_iter()
+                .chain(failed.cloned())
+                .collect::<Vec<_>>()
+        };
+        let has_another = servers.is_none_or(|servers| servers.has_another(&tried()));
+        self.made - self.waited < retry.attempts && has_another
+    }
+
     fn in_turn(&self, number: u32) -> Address {
         let alternates = &self.policy.alternates;
         match (number as usize % (alternates.len() + 1)).checked_sub(1) {
@@ -257,12 +272,15 @@ impl Plan {
     /// Whether an error that came in place of the first answer ends only its attempt: see [`Self::fail`]. If not, a status is what
     /// the attempt delivers.
     pub(crate) fn is_retried(&self, error: &CallError, now: Duration) -> bool {
+        if self.racing.len() > 1 && retry::is_no_answer(error) {
+            return true;
+        }
         match (&self.policy.retry, error) {
             (Some(retry), CallError::Failed(Failure::Deadline { .. })) => {
                 retry.retries_late() && now < self.deadline
             }
             (Some(retry), error) => retry.retries(error),
-            (None, error) => self.racing.len() > 1 && retry::is_loss(error),
+            (None, _) => false,
         }
     }
 
@@ -275,9 +293,11 @@ impl Plan {
         random: u64,
         meters: &Meters,
     ) -> Verdict {
-        // What could not begin says nothing of the attempt beside it.
-        let did_not_begin = matches!(error, CallError::Failed(Failure::TooManyCalls { .. }));
-        let is_retried = self.is_retried(&error, now) || did_not_begin && self.racing.len() > 1;
+        // How an attempt fails says nothing of the one beside it, unless the time of both is over.
+        let is_over =
+            matches!(error, CallError::Failed(Failure::Deadline { .. })) && now >= self.deadline;
+        let is_beside = self.racing.len() > 1 && !is_over;
+        let is_retried = is_beside || self.is_retried(&error, now);
         let place = (self.racing.iter()).position(|attempt| attempt.number == number);
         let server = match place {
             Some(place) => self.racing.remove(place).server,
@@ -286,15 +306,10 @@ impl Plan {
         if let (false, CallError::Failed(failure)) = (is_retried, &error) {
             return Verdict::Over(self.failed_for_good(failure.clone()));
         }
-        if let Some(servers) = &self.servers
-            && retry::is_closing(&error)
-        {
-            servers.leave_out(&server);
-        }
         tracing::debug!(attempt = number, %server, %error, "an attempt failed");
         let verdict = match self.racing.is_empty() {
             false => Verdict::Beside,
-            true => match self.next(&error, now, random, meters) {
+            true => match self.next((&server, &error), now, random, meters) {
                 Ok(at) => Verdict::Again(at),
                 Err(why) => return Verdict::Over(self.all_failed(error, why)),
             },
@@ -325,7 +340,7 @@ impl Plan {
     /// When the next attempt may begin.
     fn next(
         &mut self,
-        error: &CallError,
+        (server, error): (&Address, &CallError),
         now: Duration,
         random: u64,
         meters: &Meters,
@@ -347,7 +362,7 @@ impl Plan {
                 false => Ok(at.max(now.saturating_add(SHORTEST_WAIT))),
             };
         }
-        if self.made - self.waited >= retry.most(self.servers.as_ref()) {
+        if !self.may_go_on(Some(server)) {
             return Err(NoMore::Limit);
         }
         // The next attempt goes to another server, and this one has nothing to do for it.

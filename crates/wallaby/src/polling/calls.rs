@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Endpoint as Core, Outcome, ReportedEnd, RequestKey,
-};
+use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, ReportedEnd, RequestKey};
 use wallaby_proto::{Address, CallId, RequestId};
 
 use super::Endpoint;
@@ -79,6 +77,7 @@ impl Initial<'_> {
             options: Arc::new(options),
             attempt,
             body: None,
+            visit: None,
             watches: Vec::new(),
         }
     }
@@ -199,10 +198,7 @@ impl Calling {
             return;
         }
         let ended = match failed {
-            Some(failure) => Some(ReportedEnd {
-                outcome: Outcome::Failed(Box::new(failure.clone())),
-                status: None,
-            }),
+            Some(failure) => Some(ReportedEnd::failed(failure)),
             None => core.report_end(call),
         };
         self.watched.entry(call).or_default().extend(watches);

@@ -1,5 +1,6 @@
 //! One server of several, as a client knows it: how many of its calls are under way there, and whether it can be reached.
 
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -79,10 +80,13 @@ impl Place {
     }
 
     fn note_end(&self, end: &CallEnd) {
-        if let Outcome::Failed(Failure::NotSent { .. }) = &end.outcome {
-            return self.leave_out(Instant::now());
-        }
-        if end.status.is_some() || matches!(end.outcome, Outcome::Complete { .. }) {
+        let is_absent = match &end.outcome {
+            Outcome::Failed(Failure::NotSent { error, .. }) => error.is_about_server(),
+            _ => end.turned_away,
+        };
+        if is_absent {
+            self.leave_out(Instant::now());
+        } else if end.status.is_some() || matches!(end.outcome, Outcome::Complete { .. }) {
             self.note_answer(Instant::now());
         }
     }
@@ -109,8 +113,14 @@ impl Visit {
     }
 
     /// Lasts until the call has ended, which is told of the server.
-    pub(crate) fn watch(self) -> CallWatch {
+    pub(crate) fn watch(self: Arc<Self>) -> CallWatch {
         CallWatch(Arc::new(move |end| self.0.note_end(end)))
+    }
+}
+
+impl fmt::Debug for Visit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Visit").field(self.server()).finish()
     }
 }
 

@@ -18,6 +18,7 @@ over_every_transport!(
     only_what_was_not_executed_is_made_again_if_that_is_said,
     what_a_closed_server_had_begun_is_made_again_only_if_that_is_said,
     what_was_delegated_in_vain_does_not_make_the_call_again,
+    what_has_run_is_not_made_again_whatever_status_it_hands_on,
     an_error_tells_of_all_attempts,
     a_budget_is_shared_and_ends,
     nothing_is_made_again_once_an_answer_was_delivered,
@@ -26,6 +27,8 @@ over_every_transport!(
     an_attempt_may_have_a_deadline_of_its_own,
     a_slow_call_is_hedged_and_the_loser_is_stopped,
     a_hedged_call_may_be_won_by_its_first_attempt,
+    a_hedged_call_goes_on_when_one_attempt_is_lost,
+    a_hedged_call_goes_on_when_its_second_server_shuts_down,
     a_call_that_both_attempts_lost_tells_of_both,
     what_a_dead_server_had_left_comes_from_another_one,
     a_subtree_that_was_lost_is_executed_again_from_its_root,
@@ -278,6 +281,53 @@ async fn what_was_delegated_in_vain_does_not_make_the_call_again(net: Net) {
     assert_eq!((runs.count(), others.count()), (1, 0));
 }
 
+/// A server that shuts down, as long as the gate is shut.
+async fn draining(net: &Net) -> (Arc<Endpoint>, Gate) {
+    let (gate, runs) = (Gate::new(), Runs::default());
+    let server = Arc::new(net.serve(waiting("late", &gate, &runs)).await);
+    let client = net.client().await;
+    let call = work::at(&client, at(&server)).one(String::new());
+    until(|| runs.count() == 1).await;
+    let drains = Arc::clone(&server);
+    tokio::spawn(async move {
+        let _drained = drains.drain(Duration::from_secs(60)).await;
+        drop((call, client));
+    });
+    let is_draining = || async {
+        let asked = net.client().await;
+        let refused = work::at(&asked, at(&server)).one(String::new());
+        let refused = tokio::time::timeout(Duration::from_millis(50), refused.into_future());
+        matches!(refused.await, Ok(Err(_)))
+    };
+    while !is_draining().await {}
+    (server, gate)
+}
+
+/// A handler calls a server that shuts down, and fails with what that says: of its own request this is not true.
+async fn what_has_run_is_not_made_again_whatever_status_it_hands_on(net: Net) {
+    let (runs, others) = (Runs::default(), Runs::default());
+    let (closing, _gate) = draining(&net).await;
+    let (closing, count) = (at(&closing), runs.clone());
+    let front = service().method(&work::ONE, move |request: Request<One<String>>, (what,)| {
+        count.0.0.fetch_add(1, Ordering::SeqCst);
+        let closing = closing.clone();
+        async move {
+            let call = work::within(request.call().at(closing)).one(what);
+            let refused = status(call.await);
+            assert!(refused.is_not_executed(), "{refused}");
+            Err(refused)
+        }
+    });
+    let front = net.serve(front).await;
+    let second = net.serve(quick("second", &others)).await;
+    let client = Client::new(&caller(&net).await, at(&front))
+        .alternates([at(&second)])
+        .retry(Retry::unexecuted(3).backoff(NO_PAUSE, NO_PAUSE));
+    let failed = status(work::within(client).one(String::new()).await);
+    assert!(!failed.is_not_executed(), "{failed}");
+    assert_eq!((runs.count(), others.count()), (1, 0));
+}
+
 async fn an_error_tells_of_all_attempts(net: Net) {
     let (first, second) = (nobody(&net).await, nobody(&net).await);
     let caller = caller(&net).await;
@@ -484,6 +534,45 @@ async fn a_hedged_call_may_be_won_by_its_first_attempt(net: Net) {
     let metrics = caller.metrics();
     assert_eq!((metrics.hedges, metrics.hedges_won), (1, 0));
     assert_eq!((call.attempts(), runs.count()), (2, 1));
+}
+
+/// Whether a call that failed would be made again says nothing of the attempt beside it.
+async fn a_hedged_call_goes_on_when_one_attempt_is_lost(net: Net) {
+    let (gate, runs, second_runs) = (Gate::new(), Runs::default(), Runs::default());
+    let first = net.serve(waiting("first", &Gate::new(), &runs)).await;
+    let second = net.serve(waiting("second", &gate, &second_runs)).await;
+    let caller = caller(&net).await;
+    let client = Client::new(&caller, at(&first))
+        .alternates([at(&second)])
+        .retry(Retry::unexecuted(2))
+        .hedge(Hedge::idempotent(Duration::from_millis(1)));
+    let mut call = work::within(client).one(String::new());
+    let lost = async {
+        until(|| runs.count() == 1 && second_runs.count() == 1).await;
+        first.kill();
+        until(|| caller.metrics().calls_failed == 1).await;
+        gate.open(1);
+    };
+    let (answer, ()) = tokio::join!(call.answer(), lost);
+    assert_eq!(answer.expect("the second"), "second");
+}
+
+async fn a_hedged_call_goes_on_when_its_second_server_shuts_down(net: Net) {
+    let (gate, runs) = (Gate::new(), Runs::default());
+    let first = net.serve(waiting("first", &gate, &runs)).await;
+    let (second, _late) = draining(&net).await;
+    let caller = caller(&net).await;
+    let client = Client::new(&caller, at(&first))
+        .alternates([at(&second)])
+        .hedge(Hedge::idempotent(Duration::from_millis(1)));
+    let mut call = work::within(client).one(String::new());
+    let refused = async {
+        // The second attempt is over when it has its status.
+        until(|| runs.count() == 1 && caller.metrics().calls_completed == 1).await;
+        gate.open(1);
+    };
+    let (answer, ()) = tokio::join!(call.answer(), refused);
+    assert_eq!(answer.expect("the first"), "first");
 }
 
 async fn a_call_that_both_attempts_lost_tells_of_both(net: Net) {

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, failure, patience, service, until, work};
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use wallaby::{
-    Address, Client, Code, Dns, Endpoint, Failure, NoMore, One, Request, ResolveError, Resolver,
-    Retry, Servers, Service, Static,
+    Address, Body, CallInterceptor, Client, Code, Dns, Endpoint, Failure, NoMore, One, Outgoing,
+    Request, ResolveError, Resolver, Retry, Servers, Service, Static, Status,
 };
 
 /// Answers where it is once the gate lets it, and counts.
@@ -75,6 +76,8 @@ over_every_transport!(
     calls_go_where_fewer_are_under_way,
     a_server_that_is_not_there_is_gone_round,
     a_server_that_shuts_down_is_gone_round,
+    one_that_has_failed_is_better_than_one_that_is_not_there,
+    what_an_interceptor_sends_elsewhere_says_nothing_of_a_server,
     when_none_is_there_each_was_tried_once,
 );
 
@@ -151,6 +154,87 @@ async fn a_server_that_shuts_down_is_gone_round(net: Net) {
     };
     let (drained, ()) = tokio::join!(drains, goes_on);
     drained.expect("it was done");
+}
+
+/// A call with a body has one attempt.
+#[tokio::test]
+async fn what_is_not_made_again_goes_round_a_server_that_shuts_down() {
+    let net = Net::tcp();
+    let (gate, runs) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+    let closing = net.serve(says_where(&gate, &runs)).await;
+    let other = net.serve(says_where(&open(), &Arc::default())).await;
+    let servers = Servers::new([at(&closing), at(&other)]).expect("two");
+    let caller = net.client().await;
+    let client = Client::among(&caller, &servers);
+    let busy = work::at(&caller, at(&closing)).one("x".into());
+    until(|| runs.load(Ordering::SeqCst) == 1).await;
+    let drains = closing.drain(Duration::from_secs(60));
+    let goes_on = async {
+        let mut failed = 0;
+        for _ in 0..20 {
+            let target = work::one("y".into()).with_body(Body::from(Bytes::new()));
+            failed += usize::from(client.call_target(target).await.is_err());
+        }
+        assert!(
+            failed <= 1,
+            "{failed} of 20 went to a server that shuts down"
+        );
+        gate.open(1);
+        assert_eq!(busy.await, Ok("x".into()));
+    };
+    let (drained, ()) = tokio::join!(drains, goes_on);
+    drained.expect("it was done");
+}
+
+async fn one_that_has_failed_is_better_than_one_that_is_not_there(net: Net) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let fails_first =
+        service().method(&work::ONE, move |request: Request<One<String>>, (name,)| {
+            let is_odd = count.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
+            async move {
+                match is_odd {
+                    true => Err(Status::new(Code::ResourceExhausted, "not now")),
+                    false => Ok(request.respond(name).await?),
+                }
+            }
+        });
+    let server = net.serve(fails_first).await;
+    let servers = Servers::new([at(&server), nobody(&net).await]).expect("two");
+    let caller = net
+        .bind(Endpoint::builder().dial_timeout(Duration::from_millis(200)))
+        .await;
+    let retry = Retry::idempotent(3).on(Code::ResourceExhausted);
+    let retry = retry.backoff(Duration::ZERO, Duration::ZERO);
+    let client = Client::among(&caller, &servers).retry(retry);
+    for call in 0..10 {
+        let answer = work::within(client.clone()).one("x".into()).await;
+        assert_eq!(answer, Ok("x".into()), "call {call}");
+    }
+}
+
+struct Elsewhere(Address);
+
+impl CallInterceptor for Elsewhere {
+    fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
+        outgoing.server = self.0.clone();
+        Ok(())
+    }
+}
+
+async fn what_an_interceptor_sends_elsewhere_says_nothing_of_a_server(net: Net) {
+    let gate = Gate::new();
+    let fleet = Fleet::start(&net, 2, &gate).await;
+    let servers = Servers::new([at(&fleet.endpoints[0])]).expect("one");
+    let there = at(&fleet.endpoints[1]);
+    let caller = net
+        .bind(Endpoint::builder().call_interceptor(Elsewhere(there)))
+        .await;
+    let call = work::within(Client::among(&caller, &servers)).one("x".into());
+    until(|| fleet.runs() == [0, 1]).await;
+    assert_eq!(under_way(&servers), [0]);
+    gate.open(1);
+    assert_eq!(call.await, Ok("x".into()));
 }
 
 async fn when_none_is_there_each_was_tried_once(net: Net) {

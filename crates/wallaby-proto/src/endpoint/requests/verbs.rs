@@ -575,7 +575,9 @@ impl<P: Probe> Endpoint<P> {
             let record = self.record(&handler);
             self.metrics.statuses_sent += 1;
             let mut last = handler.server.fail(&self.own(status.clone()), record);
-            if let (true, Outbound::Response(response)) = (status.is_not_executed(), &mut last) {
+            // What has begun may hand on the status of somebody else, of whom that is true.
+            let is_unexecuted = status.is_not_executed() && !handler.has_begun();
+            if let (true, Outbound::Response(response)) = (is_unexecuted, &mut last) {
                 response.options.get_or_insert_default().undelivered = true;
             }
             self.leave_one(&handler, last);

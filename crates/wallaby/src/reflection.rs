@@ -23,6 +23,7 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby_proto::Status;
 use wallaby_proto::connection::MethodDefinition;
@@ -241,11 +242,17 @@ where
     }
 }
 
+/// Where the types of a method that is served are known from.
+enum Types {
+    Rust(fn() -> Signature),
+    Given(Box<Signature>),
+}
+
 /// What is told of a method that is served. It is made when somebody asks for the first time.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Description {
-    signature: Option<fn() -> Signature>,
-    descriptors: [&'static [u8]; 3],
+    signature: Option<Types>,
+    descriptors: [Bytes; 3],
     told: OnceLock<String>,
 }
 
@@ -257,12 +264,21 @@ impl Description {
         B: RequestBody,
     {
         Self {
-            signature: Some(signature_of::<Args, A, C, B>),
+            signature: Some(Types::Rust(signature_of::<Args, A, C, B>)),
             descriptors: [
-                <C as Codec<Args>>::descriptors(),
-                B::descriptors(),
-                <C as Codec<A::Item>>::descriptors(),
+                Bytes::from_static(<C as Codec<Args>>::descriptors()),
+                Bytes::from_static(B::descriptors()),
+                Bytes::from_static(<C as Codec<A::Item>>::descriptors()),
             ],
+            told: OnceLock::new(),
+        }
+    }
+
+    /// Of types that are known when the program runs.
+    pub(crate) fn given(signature: Signature, descriptors: Bytes) -> Self {
+        Self {
+            signature: Some(Types::Given(Box::new(signature))),
+            descriptors: [descriptors, Bytes::new(), Bytes::new()],
             told: OnceLock::new(),
         }
     }
@@ -274,7 +290,13 @@ impl Registered {
         let Description {
             signature, told, ..
         } = &self.description;
-        told.get_or_init(|| told_of(&self.definition, signature.map(|signature| signature())))
+        told.get_or_init(|| {
+            let signature = signature.as_ref().map(|types| match types {
+                Types::Rust(signature) => signature(),
+                Types::Given(signature) => Signature::clone(signature),
+            });
+            told_of(&self.definition, signature)
+        })
     }
 }
 
@@ -330,8 +352,8 @@ async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Stat
 async fn tell_descriptors(request: Request<Many<Vec<u8>>>, prefix: String) -> Result<(), Status> {
     let served = (request.handling.endpoint).ask(|core| core.served.clone());
     let methods = (served.iter()).filter(|method| method.definition.name().starts_with(&prefix));
-    let sets = methods.flat_map(|method| method.description.descriptors);
-    let sets: BTreeSet<&[u8]> = sets.filter(|set| !set.is_empty()).collect();
+    let sets = methods.flat_map(|method| &method.description.descriptors);
+    let sets: BTreeSet<&Bytes> = sets.filter(|set| !set.is_empty()).collect();
     for set in sets {
         request.reply(set.to_vec()).await?;
     }

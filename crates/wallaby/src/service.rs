@@ -5,13 +5,14 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
 
 use crate::codec::Codec;
 use crate::intercept::Interceptor;
 use crate::method::{Answer, Method, RequestBody};
-use crate::reflection::Description;
+use crate::reflection::{Description, Signature};
 use crate::request::{RawRequest, Request};
 
 /// What a handler returns: a future that ends when it has nothing more to do. If its request is stopped before, it is dropped
@@ -219,6 +220,45 @@ impl Service {
     pub fn raw(mut self, definition: Arc<MethodDefinition>, handler: impl Handler) -> Self {
         let method = Registered::new(definition, handler, Description::default());
         self.methods.push(method);
+        self
+    }
+
+    /// [`raw`](Self::raw), of a method whose types are known when the program runs: tools are told of them
+    /// ([`reflection`](crate::reflection)). `descriptors` is the `FileDescriptorSet` that says what the names in the signature mean,
+    /// where its codec is `protobuf`, and else empty. If the signature says that there is one answer, a handler that ends without one
+    /// has failed.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use wallaby::reflection::{Follows, Signature};
+    /// use wallaby::{MethodDefinition, RawRequest, Service};
+    ///
+    /// let length = MethodDefinition::new("example.Text/length", "raw", 0, 0).expect("the names are short");
+    /// let signature = Signature { one: true, follows: Follows::Nothing, arguments: None, answer: None };
+    /// let service = Service::new("example.Text").described(
+    ///     Arc::new(length),
+    ///     signature,
+    ///     Default::default(),
+    ///     |request: RawRequest| async move {
+    ///         let length = request.payload().len().to_string();
+    ///         Ok(request.respond(length.into()).await?)
+    ///     },
+    /// );
+    /// ```
+    #[must_use]
+    pub fn described(
+        mut self,
+        definition: Arc<MethodDefinition>,
+        signature: Signature,
+        descriptors: Bytes,
+        handler: impl Handler,
+    ) -> Self {
+        let one = signature.one;
+        let description = Description::given(signature, descriptors);
+        self.methods.push(Registered {
+            one,
+            ..Registered::new(definition, handler, description)
+        });
         self
     }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::intercept::{Admission, Incoming};
-use wallaby::reflection::{Follows, LOAD, LoadReport, METHODS, MethodDescription};
-use wallaby::schema::{Content, Definition, Shape};
+use wallaby::reflection::{
+    DESCRIPTORS, Follows, LOAD, LoadReport, METHODS, MethodDescription, Signature,
+};
+use wallaby::schema::{Content, Definition, Schema, Shape};
 use wallaby::{
     Body, Client, Code, Endpoint, ExecutorConfig, Health, Limits, Many, MethodDefinition, One,
     Outcome, RawRequest, Request, Service, Status, Streaming, health,
@@ -170,6 +172,56 @@ async fn who_may_not_call_learns_nothing() {
     assert_eq!(told.expect_err("refused").code(), Code::Unauthenticated);
     let told = client.call(&health::CHECK, (String::new(),)).await;
     assert_eq!(told.expect_err("refused").code(), Code::Unauthenticated);
+}
+
+/// Who knows types only when it runs, as what stands before servers of other protocols, tells them, too.
+#[tokio::test]
+async fn types_that_are_known_when_the_program_runs_are_told() {
+    let named = |name: &str| {
+        Some(Schema {
+            root: Shape::Named(name.into()),
+            types: std::collections::BTreeMap::new(),
+        })
+    };
+    let signature = Signature {
+        one: true,
+        follows: Follows::Nothing,
+        arguments: named("shelf.Question"),
+        answer: named("shelf.Book"),
+    };
+    let method =
+        Arc::new(MethodDefinition::new("shelf.Shelf/find", "protobuf", 0, 0).expect("a name"));
+    let (set, given) = (Bytes::from_static(b"a set"), signature.clone());
+    let handle = |request: RawRequest| async move {
+        match request.payload().is_empty() {
+            true => Ok(()), // though it owes an answer
+            false => Ok(request.respond(Bytes::from_static(b"a book")).await?),
+        }
+    };
+    let shelf = Service::new("shelf").described(Arc::clone(&method), given, set.clone(), handle);
+    let server = Endpoint::builder().serve(shelf);
+    let server = server
+        .listen("tcp://127.0.0.1:0")
+        .bind()
+        .await
+        .expect("it binds");
+    let client = Endpoint::client().expect("a runtime");
+    let told = methods(&client, &server, "shelf.").await;
+    assert_eq!(told[0].signature, Some(signature));
+    let caller = Client::new(&client, at(&server));
+    let sets = caller
+        .call(&DESCRIPTORS, ("shelf.".into(),))
+        .collect()
+        .await;
+    assert_eq!(sets.expect("all of them"), [set.to_vec()]);
+    let mut call = caller.call_raw(&method, Bytes::from_static(b"?"));
+    assert_eq!(
+        call.next().await.expect("one").expect("an answer").payload,
+        "a book"
+    );
+    let mut call = caller.call_raw(&method, Bytes::new());
+    let error = call.next().await.expect("one").expect_err("none");
+    assert_eq!(error.code(), Code::Unanswered);
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ const LAYERS: &[&str] = &[
     "wallaby-chain-macros",
     "wallaby-chain",
     "wallaby-chain-wasm",
+    "wallaby-sidecar",
     "wallaby-sim",
     "wallaby-metrics",
     "wallaby-otel",

@@ -1,6 +1,6 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call`, `health` and `top`
 //! ask endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are, `proto` compiles
-//! .proto files.
+//! .proto files, `sidecar` serves what unmodified servers behind it serve.
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -12,6 +12,8 @@ mod progress;
 #[cfg(feature = "proto")]
 mod proto;
 mod remote;
+#[cfg(feature = "sidecar")]
+mod sidecar;
 #[cfg(feature = "bench")]
 mod thesis;
 mod time;
@@ -54,6 +56,9 @@ enum Command {
     #[cfg(feature = "proto")]
     #[command(subcommand)]
     Proto(proto::Proto),
+    /// Serve what a server of HTTP serves, as methods of Wallaby
+    #[cfg(feature = "sidecar")]
+    Sidecar(sidecar::Run),
     /// A server of a benchmark, which starts it itself
     #[cfg(feature = "bench")]
     #[command(hide = true)]
@@ -73,6 +78,8 @@ fn main() -> ExitCode {
         Command::Onc(onc) => onc.run(),
         #[cfg(feature = "proto")]
         Command::Proto(proto) => proto.run(),
+        #[cfg(feature = "sidecar")]
+        Command::Sidecar(sidecar) => sidecar.run(),
         #[cfg(feature = "bench")]
         Command::BenchServer { arguments } => {
             wallaby_bench::server_main(&wallaby_bench::Own::ALL, arguments)

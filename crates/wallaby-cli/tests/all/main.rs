@@ -6,3 +6,5 @@ mod onc;
 #[cfg(feature = "proto")]
 mod proto;
 mod remote;
+#[cfg(feature = "sidecar")]
+mod sidecar;

@@ -1,0 +1,187 @@
+//! A sidecar that runs: an endpoint, the servers behind it, and who looks after their health.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use wallaby::intercept::{Admission, Incoming};
+use wallaby::transport::{Identity, Name};
+use wallaby::{BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, Status};
+use wallaby_chain::Chains;
+use wallaby_tls::{Tls, TlsError};
+
+use crate::config::{Allow, Config};
+use crate::http::Http;
+use crate::upstream::Upstream;
+
+/// How long a server has to say whether it takes work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a sidecar has not started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A file of the configuration cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The cluster's key is none.
+    #[error("the cluster's key: {0}")]
+    Key(#[from] ClusterKeyError),
+    /// The certificates are none.
+    #[error("certificates: {0}")]
+    Tls(#[from] TlsError),
+    /// It cannot listen, or two servers have a method of the same name.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+/// Servers behind an endpoint of Wallaby. They are served until this is dropped, or its endpoint is closed.
+#[derive(Debug)]
+pub struct Sidecar {
+    endpoint: Endpoint,
+    /// Who looks after the servers' health.
+    _watching: JoinSet<()>,
+}
+
+impl Sidecar {
+    /// Starts one. Its servers need not be there yet.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the files of the configuration, or its addresses.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, Vec::new()).await
+    }
+
+    /// Starts one that has these servers besides those of its configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_with(
+        config: Config,
+        others: Vec<Arc<dyn Upstream>>,
+    ) -> Result<Self, StartError> {
+        let mut upstreams = others;
+        for http in &config.http {
+            upstreams.push(Arc::new(Http::new(http)));
+        }
+        let builder = upstreams
+            .iter()
+            .fold(builder(&config)?, |builder, upstream| {
+                builder.serve(Arc::clone(upstream).service())
+            });
+        let builder = match config.chains {
+            true => Chains::new().add_to(builder),
+            false => builder,
+        };
+        let endpoint = guarded(builder, &config.allow).bind().await?;
+        let mut watching = JoinSet::new();
+        for upstream in upstreams {
+            watching.spawn(watch(endpoint.clone(), upstream, config.health_every));
+        }
+        Ok(Self {
+            endpoint,
+            _watching: watching,
+        })
+    }
+
+    /// The endpoint, which others call.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+/// An endpoint that listens where the configuration says.
+fn builder(config: &Config) -> Result<Builder, StartError> {
+    let mut builder = Endpoint::builder();
+    for address in &config.listen {
+        builder = builder.listen(&address.to_string());
+    }
+    if let Some(advertise) = &config.advertise {
+        builder = builder.advertise(advertise.clone());
+    }
+    if let Some(tls) = &config.tls {
+        let tls = Tls::builder()
+            .roots_file(&tls.roots)
+            .certificate_files(&tls.certificate, &tls.key)
+            .mutual();
+        builder = builder.transport(tls.build()?);
+    }
+    if let Some(path) = &config.cluster_key {
+        let key = std::fs::read(path).map_err(|error| StartError::File {
+            path: path.clone(),
+            error,
+        })?;
+        builder = builder.cluster_key(ClusterKey::new(key.trim_ascii())?);
+    }
+    Ok(builder)
+}
+
+/// An endpoint for those who may call.
+fn guarded(builder: Builder, allow: &Allow) -> Builder {
+    let allowed = match allow {
+        Allow::Local | Allow::Anybody => return builder, // its addresses say who reaches it
+        Allow::Cluster => return builder.require_seals(),
+        Allow::Names(names) => names.clone(),
+    };
+    // Asked before whatever was added to it already: chains are refused as well.
+    builder.interceptor(move |request: &Incoming| {
+        let identity = request.identity();
+        match has_name(identity, &allowed) {
+            true => Admission::Run,
+            false => {
+                let message = format!("{identity} may not call this sidecar");
+                Admission::Refuse(Status::permission_denied(message))
+            }
+        }
+    })
+}
+
+fn has_name(identity: &Identity, allowed: &[String]) -> bool {
+    identity.names().iter().any(|name| {
+        allowed.iter().any(|allowed| match name {
+            Name::Dns(name) => name.eq_ignore_ascii_case(allowed),
+            Name::Uri(uri) => uri == allowed,
+            Name::Ip(ip) => allowed
+                .parse()
+                .is_ok_and(|allowed: std::net::IpAddr| allowed == *ip),
+            _ => false,
+        })
+    })
+}
+
+/// Tells whether a server takes work, for as long as the sidecar is there.
+async fn watch(endpoint: Endpoint, upstream: Arc<dyn Upstream>, every: Duration) {
+    let mut told = None;
+    loop {
+        let checked = timeout(PATIENCE, upstream.check()).await;
+        let checked =
+            checked.unwrap_or_else(|_| Err(format!("it says nothing within {PATIENCE:?}")));
+        let health = match &checked {
+            Ok(()) => Health::Serving,
+            Err(_) => Health::NotServing,
+        };
+        if told != Some(health) {
+            for name in upstream.names() {
+                match &checked {
+                    Ok(()) => tracing::info!(%name, "takes work"),
+                    Err(why) => tracing::warn!(%name, %why, "takes no work"),
+                }
+                endpoint.set_health(&name, health);
+            }
+            told = Some(health);
+        }
+        sleep(every).await;
+    }
+}

@@ -1,0 +1,6 @@
+//! Sidecars as those who use them see them: real endpoints before real servers, over TCP.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod config;
+mod http;
+mod world;

@@ -174,8 +174,9 @@ impl Channel for EndpointChannel {
     }
 }
 
-/// A refusal as a status.
-fn status(refusal: Refusal) -> Status {
+/// A refusal as a status: so procedures that are methods are refused.
+#[must_use]
+pub fn status(refusal: Refusal) -> Status {
     let code = match refusal {
         Refusal::Accept(error) => match error {
             AcceptError::ProcedureUnavailable => Code::Unimplemented,

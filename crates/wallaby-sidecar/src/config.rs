@@ -22,7 +22,7 @@ pub const MOST_UPSTREAMS: usize = 64;
 const MOST_AT_ONCE: usize = 65_536;
 
 /// Longest answer that can be allowed, which is what a message can have.
-const LONGEST: usize = 16 << 20;
+pub(crate) const LONGEST: usize = 16 << 20;
 
 /// Most bytes of a name of a service.
 const LONGEST_NAME: usize = 100;
@@ -109,6 +109,9 @@ pub struct Config {
     /// Servers of HTTP.
     #[serde(default)]
     pub http: Vec<HttpConfig>,
+    /// Servers of ONC RPC.
+    #[serde(default)]
+    pub onc: Vec<OncConfig>,
 }
 
 /// Who may call a sidecar. Its servers see the sidecar's host, whoever has called: what they allow that host, they allow all of
@@ -190,6 +193,21 @@ pub struct HttpConfig {
     /// it takes a connection.
     #[serde(default, deserialize_with = "health_path")]
     pub health: Option<String>,
+    /// What its requests may take up.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A server of ONC RPC.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OncConfig {
+    /// Where it is: `tcp://IP:PORT`, `udp://IP:PORT` or `unix:///PATH`.
+    #[serde(deserialize_with = "onc_server")]
+    pub server: Address,
+    /// The file that says what its procedures are (`.x`). All programs and versions that it has are served.
+    pub interface: PathBuf,
     /// What its requests may take up.
     #[serde(default)]
     pub limits: Limits,
@@ -346,7 +364,7 @@ impl Config {
                 )
             })
             .collect();
-        let servers = self.http.len();
+        let servers = self.http.len() + self.onc.len();
         if servers > MOST_UPSTREAMS {
             let why = format!("{servers} servers: at most {MOST_UPSTREAMS} are allowed");
             return Err(ConfigError::new(text, text.trim_end().len(), why));
@@ -438,6 +456,15 @@ fn within<E: serde::de::Error>(number: usize, most: usize) -> Result<usize, E> {
     match (1..=most).contains(&number) {
         true => Ok(number),
         false => Err(E::custom(format!("{number}: expected 1 to {most}"))),
+    }
+}
+
+fn onc_server<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+    match parsed(from)? {
+        server @ (Address::Tcp(_) | Address::Udp(_) | Address::Unix(_)) => Ok(server),
+        other => Err(D::Error::custom(format!(
+            "{other} is no server of ONC RPC: expected tcp://IP:PORT, udp://IP:PORT or unix:///PATH"
+        ))),
     }
 }
 

@@ -25,6 +25,7 @@
 //! | [`config`] | what a sidecar is told, by a file |
 //! | [`upstream`] | what a server behind a sidecar is to it, and what bounds its requests |
 //! | [`http`] | servers of HTTP |
+//! | `onc` | servers of ONC RPC |
 //!
 //! The page `docs/sidecar.md` of the repository is for those who run one.
 
@@ -33,6 +34,8 @@ pub mod http;
 pub mod upstream;
 
 mod dial;
+#[cfg(unix)]
+mod onc;
 mod sidecar;
 
 pub use config::{Config, ConfigError};

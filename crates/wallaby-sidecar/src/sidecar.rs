@@ -12,9 +12,10 @@ use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Identity, Name};
 use wallaby::{BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, Status};
 use wallaby_chain::Chains;
+use wallaby_idl::onc::CompileError;
 use wallaby_tls::{Tls, TlsError};
 
-use crate::config::{Allow, Config};
+use crate::config::{Allow, Config, OncConfig};
 use crate::http::Http;
 use crate::upstream::Upstream;
 
@@ -39,6 +40,12 @@ pub enum StartError {
     /// The certificates are none.
     #[error("certificates: {0}")]
     Tls(#[from] TlsError),
+    /// An interface file cannot be read, or something is wrong in it.
+    #[error("{0}")]
+    Interface(#[from] CompileError),
+    /// Servers of ONC RPC are reached on Unix only.
+    #[error("servers of ONC RPC are reached on Unix only")]
+    NoOnc,
     /// It cannot listen, or two servers have a method of the same name.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -75,6 +82,9 @@ impl Sidecar {
         for http in &config.http {
             upstreams.push(Arc::new(Http::new(http)));
         }
+        for onc in &config.onc {
+            upstreams.push(self::onc(onc)?);
+        }
         let builder = upstreams
             .iter()
             .fold(builder(&config)?, |builder, upstream| {
@@ -100,6 +110,16 @@ impl Sidecar {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
+}
+
+#[cfg(unix)]
+fn onc(config: &OncConfig) -> Result<Arc<dyn Upstream>, StartError> {
+    Ok(Arc::new(crate::onc::Onc::new(config)?))
+}
+
+#[cfg(not(unix))]
+fn onc(_: &OncConfig) -> Result<Arc<dyn Upstream>, StartError> {
+    Err(StartError::NoOnc)
 }
 
 /// An endpoint that listens where the configuration says.

@@ -147,6 +147,14 @@ fn what_is_wrong_with_a_file_is_told_by_line_and_key() {
     ] {
         server(wrong);
     }
+    let onc = |server: &str, has: &str| {
+        let text = format!(
+            "listen = [\"tcp://127.0.0.1:0\"]\n[[onc]]\nserver = \"{server}\"\ninterface = \"x\""
+        );
+        check(&text, 3, &["server", has]);
+    };
+    onc("http://127.0.0.1:1", "expected tcp://IP:PORT");
+    onc("tcp://host.example:1", "expected tcp://IP:PORT");
     let name = "listen = [\"tcp://127.0.0.1:0\"]\n[[http]]\nname = \"A/b\"\nserver = \"http://a\"";
     check(name, 3, &["name", "letters, digits"]);
     let many: String = (0..65)

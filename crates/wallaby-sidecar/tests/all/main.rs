@@ -3,4 +3,6 @@
 
 mod config;
 mod http;
+#[cfg(unix)]
+mod onc;
 mod world;

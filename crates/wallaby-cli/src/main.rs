@@ -56,7 +56,7 @@ enum Command {
     #[cfg(feature = "proto")]
     #[command(subcommand)]
     Proto(proto::Proto),
-    /// Serve what servers of HTTP and ONC RPC serve, as methods of Wallaby
+    /// Serve what servers of HTTP, gRPC and ONC RPC serve, as methods of Wallaby
     #[cfg(feature = "sidecar")]
     Sidecar(sidecar::Run),
     /// A server of a benchmark, which starts it itself

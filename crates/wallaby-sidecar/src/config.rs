@@ -109,6 +109,9 @@ pub struct Config {
     /// Servers of HTTP.
     #[serde(default)]
     pub http: Vec<HttpConfig>,
+    /// Servers of gRPC.
+    #[serde(default)]
+    pub grpc: Vec<GrpcConfig>,
     /// Servers of ONC RPC.
     #[serde(default)]
     pub onc: Vec<OncConfig>,
@@ -194,6 +197,27 @@ pub struct HttpConfig {
     #[serde(default, deserialize_with = "health_path")]
     pub health: Option<String>,
     /// What its requests may take up.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A server of gRPC.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct GrpcConfig {
+    /// Where it is: `http://HOST:PORT`.
+    #[serde(deserialize_with = "parsed")]
+    pub server: HttpServer,
+    /// Its services that are served: `package.Service`.
+    pub services: Vec<Spanned<ServiceName>>,
+    /// Keys of the call's metadata that go to it: credentials perhaps. The values of those that end in `-bin` are bytes.
+    #[serde(default, deserialize_with = "metadata")]
+    pub metadata: Vec<HeaderName>,
+    /// Whether it is asked by its reflection what its messages look like, for tools. Default no.
+    #[serde(default)]
+    pub reflection: bool,
+    /// What its requests may take up. The timeout is that of the first answer, where there may be several.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -354,17 +378,12 @@ impl Config {
     }
 
     fn check_names(&self, text: &str) -> Result<(), ConfigError> {
-        let names: Vec<(String, usize)> = self
-            .http
-            .iter()
-            .map(|http| {
-                (
-                    format!("http.{}", http.name.get_ref()),
-                    http.name.span().start,
-                )
-            })
-            .collect();
-        let servers = self.http.len() + self.onc.len();
+        let http = self.http.iter().map(|http| &http.name);
+        let http = http.map(|name| (format!("http.{}", name.get_ref()), name.span().start));
+        let grpc = self.grpc.iter().flat_map(|grpc| &grpc.services);
+        let grpc = grpc.map(|name| (name.get_ref().to_string(), name.span().start));
+        let names: Vec<(String, usize)> = http.chain(grpc).collect();
+        let servers = self.http.len() + self.grpc.len() + self.onc.len();
         if servers > MOST_UPSTREAMS {
             let why = format!("{servers} servers: at most {MOST_UPSTREAMS} are allowed");
             return Err(ConfigError::new(text, text.trim_end().len(), why));
@@ -477,6 +496,19 @@ fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Err
         None => Ok(headers),
         Some(name) => Err(D::Error::custom(format!(
             "{name} is between the sidecar and the server: it cannot be passed on"
+        ))),
+    }
+}
+
+fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error> {
+    let keys = headers(from)?;
+    let is_own = |key: &&HeaderName| {
+        key.as_str().starts_with("grpc-") || **key == http::header::CONTENT_TYPE
+    };
+    match keys.iter().find(is_own) {
+        None => Ok(keys),
+        Some(key) => Err(D::Error::custom(format!(
+            "{key} is gRPC's own: it cannot be passed on"
         ))),
     }
 }

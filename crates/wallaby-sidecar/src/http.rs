@@ -218,22 +218,7 @@ impl Http {
     /// Sends a request and gets its answer, whatever its number is.
     async fn exchange(&self, asking: Asking<Full<Bytes>>) -> Result<Response<Incoming>, Status> {
         let answered = self.client.request(asking).await;
-        answered.map_err(|error| self.status_of(&error))
-    }
-
-    /// What became of a request that has no answer.
-    fn status_of(&self, error: &Error) -> Status {
-        let mut cause: &dyn std::error::Error = error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        let server = &self.server;
-        match error.is_connect() {
-            true => Status::unavailable(format!("{server} cannot be reached: {cause}")),
-            false => Status::unfinished(format!(
-                "the connection to {server} has ended before the answer, and whether it did what was asked is not known: {cause}"
-            )),
-        }
+        answered.map_err(|error| lost(&self.server, &error))
     }
 
     /// All of a request, for as long as it may take.
@@ -361,7 +346,21 @@ enum Whole {
     BodyOnly,
 }
 
-fn client(way: Way, h2: bool) -> Client<Way, Full<Bytes>> {
+/// What became of a request that has no answer.
+pub(crate) fn lost(server: &HttpServer, error: &Error) -> Status {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    match error.is_connect() {
+        true => Status::unavailable(format!("{server} cannot be reached: {cause}")),
+        false => Status::unfinished(format!(
+            "the connection to {server} has ended before the answer, and whether it did what was asked is not known: {cause}"
+        )),
+    }
+}
+
+pub(crate) fn client(way: Way, h2: bool) -> Client<Way, Full<Bytes>> {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())

@@ -25,6 +25,7 @@
 //! | [`config`] | what a sidecar is told, by a file |
 //! | [`upstream`] | what a server behind a sidecar is to it, and what bounds its requests |
 //! | [`http`] | servers of HTTP |
+//! | `grpc` | servers of gRPC |
 //! | `onc` | servers of ONC RPC |
 //!
 //! The page `docs/sidecar.md` of the repository is for those who run one.
@@ -34,8 +35,10 @@ pub mod http;
 pub mod upstream;
 
 mod dial;
+mod grpc;
 #[cfg(unix)]
 mod onc;
+mod reflection;
 mod sidecar;
 
 pub use config::{Config, ConfigError};

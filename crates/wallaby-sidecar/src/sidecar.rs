@@ -10,17 +10,18 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Identity, Name};
-use wallaby::{BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, Status};
+use wallaby::{
+    BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, RawRequest, Service, Status,
+};
 use wallaby_chain::Chains;
 use wallaby_idl::onc::CompileError;
 use wallaby_tls::{Tls, TlsError};
 
 use crate::config::{Allow, Config, OncConfig};
+use crate::grpc::{Answers, Grpc};
 use crate::http::Http;
-use crate::upstream::Upstream;
-
-/// How long a server has to say whether it takes work.
-const PATIENCE: Duration = Duration::from_secs(2);
+use crate::reflection::describe;
+use crate::upstream::{PATIENCE, Upstream};
 
 /// Why a sidecar has not started.
 #[derive(Debug, Error)]
@@ -85,11 +86,23 @@ impl Sidecar {
         for onc in &config.onc {
             upstreams.push(self::onc(onc)?);
         }
+        let grpc: Arc<[Arc<Grpc>]> = config
+            .grpc
+            .iter()
+            .map(|grpc| Arc::new(Grpc::new(grpc)))
+            .collect();
+        for grpc in &*grpc {
+            upstreams.push(Arc::clone(grpc) as Arc<dyn Upstream>);
+        }
         let builder = upstreams
             .iter()
             .fold(builder(&config)?, |builder, upstream| {
                 builder.serve(Arc::clone(upstream).service())
             });
+        let builder = match grpc.is_empty() {
+            true => builder,
+            false => builder.serve(caught(Arc::clone(&grpc))),
+        };
         let builder = match config.chains {
             true => Chains::new().add_to(builder),
             false => builder,
@@ -98,6 +111,11 @@ impl Sidecar {
         let mut watching = JoinSet::new();
         for upstream in upstreams {
             watching.spawn(watch(endpoint.clone(), upstream, config.health_every));
+        }
+        let told = config.grpc.iter().zip(&*grpc);
+        for (_, grpc) in told.filter(|(config, _)| config.reflection) {
+            let (grpc, endpoint) = (Arc::clone(grpc), endpoint.clone());
+            watching.spawn(describe(grpc, endpoint, config.health_every));
         }
         Ok(Self {
             endpoint,
@@ -110,6 +128,22 @@ impl Sidecar {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
+}
+
+/// Methods of gRPC are caught, as their names are not known.
+fn caught(servers: Arc<[Arc<Grpc>]>) -> Service {
+    Service::new("grpc").catch_all(move |request: RawRequest| {
+        let method = request.method().to_owned();
+        let server = servers.iter().find(|grpc| grpc.has(&method)).cloned();
+        async move {
+            match server {
+                Some(grpc) => grpc.handle(request, Answers::Many).await,
+                None => Err(Status::unimplemented(format!(
+                    "{method} is not served here"
+                ))),
+            }
+        }
+    })
 }
 
 #[cfg(unix)]

@@ -11,6 +11,9 @@ use wallaby::{Service, Status};
 
 use crate::config::Limits;
 
+/// How long a server has to say whether it takes work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The answer to whether a server takes work: an error says why not.
 pub type Checked<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 

@@ -147,6 +147,27 @@ fn what_is_wrong_with_a_file_is_told_by_line_and_key() {
     ] {
         server(wrong);
     }
+    let grpc = |key: &str, line: usize, has: &[&str]| {
+        let text = format!(
+            "listen = [\"tcp://127.0.0.1:0\"]\n[[grpc]]\nserver = \"http://a:1\"\nservices = [\"a.B\"]\n{key}\n"
+        );
+        check(&text, line, has);
+    };
+    grpc(
+        "metadata = [\"grpc-timeout\"]",
+        5,
+        &["metadata", "gRPC's own"],
+    );
+    grpc(
+        "metadata = [\"te\"]",
+        5,
+        &["metadata", "cannot be passed on"],
+    );
+    grpc(
+        "[[grpc]]\nserver = \"http://a:2\"\nservices = [\"c.D\", \"a.B\"]",
+        7,
+        &["services", "a.B already"],
+    );
     let onc = |server: &str, has: &str| {
         let text = format!(
             "listen = [\"tcp://127.0.0.1:0\"]\n[[onc]]\nserver = \"{server}\"\ninterface = \"x\""

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
-use wallaby::{Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status};
+use wallaby::{
+    Address, Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status,
+};
 
-use crate::engine::{Engine, MERGE, RAISE, answered_again, name, unanswered};
+use crate::engine::{APPLY, Engine, Given, MERGE, Proxy, RAISE, answered_again, name, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
@@ -217,6 +219,23 @@ impl Chains {
         self
     }
 
+    /// Has the code that clients bring run at another server, which has a runtime for it ([`code`](Self::code)): where this one is to
+    /// compute nothing, or is too weak. The policy says of whom, as there. What a function is given goes there, and the chain goes on
+    /// from there; so of functions by name that come behind it those are meant that are registered there. That server sees this one
+    /// as the sender, and asks its own policy. It is not asked here whether it has a runtime, nor whether the code is sound: it is an
+    /// exception after the link has run if not. With a runtime here this has no effect.
+    pub fn proxy(
+        mut self,
+        at: impl Into<Address>,
+        policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.engine.proxy = Some(Proxy {
+            at: at.into(),
+            policy: Box::new(policy),
+        });
+        self
+    }
+
     /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
     /// before. Those that were added before it are not asked where a link is not run, as a record says what it has come to
     /// ([`Run::retries`](crate::Run::retries)).
@@ -226,7 +245,8 @@ impl Chains {
         let own = Service::new(NAME)
             .reserved(Reserved::new(NAME))
             .raw(Arc::clone(MERGE.definition()), never)
-            .raw(Arc::clone(RAISE.definition()), never);
+            .raw(Arc::clone(RAISE.definition()), never)
+            .raw(Arc::clone(APPLY.definition()), never);
         builder.serve(own).interceptor(Admitting {
             engine,
             policy,
@@ -238,7 +258,8 @@ impl Chains {
     /// The same functions for who walks chains itself, in place of having servers run them: see
     /// [`Chain::walk`](crate::Chain::walk). Code that comes along with a chain runs there if there is a runtime
     /// ([`code`](Self::code)): it is the caller's own, so nobody's leave is asked.
-    pub fn at_home(self) -> Home {
+    pub fn at_home(mut self) -> Home {
+        self.engine.proxy = None; // that is for requests of others
         Home::new(self.engine().0)
     }
 
@@ -321,8 +342,7 @@ impl Exchange for Named {
 
 impl Admitting {
     fn admit_chain(&self, request: &Incoming, stack: Stack) -> Admission {
-        let codes = self.engine.codes.as_ref();
-        let may_bring = stack.has_code() && codes.is_some_and(|codes| codes.allows(request));
+        let may_bring = stack.has_code() && self.engine.lets_bring(request);
         let place = Place {
             at: At::Server(request),
             may_bring,
@@ -341,6 +361,10 @@ impl Admitting {
             },
             method if method == RAISE.name() => match Exception::read(request.payload()) {
                 Ok(exception) => Turn::Catch(stack, exception),
+                Err(status) => return refuse(&stack, &status, place),
+            },
+            method if method == APPLY.name() => match Given::read(request.payload()) {
+                Ok(given) => Turn::Apply(stack, given),
                 Err(status) => return refuse(&stack, &status, place),
             },
             _ => Turn::Link(stack),
@@ -409,6 +433,8 @@ enum Turn {
     Merge(Stack, Box<Merging>, Gathered),
     /// A function catches.
     Catch(Stack, Exception),
+    /// A function runs in place of another server.
+    Apply(Stack, Given),
 }
 
 impl Turn {
@@ -420,7 +446,7 @@ impl Turn {
                 may_be_known || engine.is_to_load(stack)
             }
             Self::Merge(stack, merging, _) => merging.is_code() || stack.has_code(),
-            Self::Catch(stack, _) => stack.has_code(),
+            Self::Catch(stack, _) | Self::Apply(stack, _) => stack.has_code(),
         }
     }
 
@@ -445,6 +471,10 @@ impl Turn {
             }
             Self::Catch(stack, exception) => {
                 let departures = engine.catch(stack, exception, place).await;
+                return replay(engine.depart(departures, place));
+            }
+            Self::Apply(stack, given) => {
+                let departures = engine.apply(stack, given, place).await;
                 return replay(engine.depart(departures, place));
             }
         };

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use wallaby::codec::{Codec, Postcard, Raw};
-use wallaby::intercept::{DelegatedRequest, Intent};
+use wallaby::intercept::{DelegatedRequest, Incoming, Intent};
 use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, Servers, Status};
 
-use crate::chains::Limits;
+use crate::chains::{Limits, Policy};
 use crate::code::Hash;
 use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
@@ -28,6 +28,9 @@ pub(crate) static MERGE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("walla
 
 /// A chain that was started here has come to this exception.
 pub(crate) static RAISE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/raise");
+
+/// A function is to run at another server than the one that has what it is given.
+pub(crate) static APPLY: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/apply");
 
 /// The scheme of names that stand for several servers.
 const SERVICE: &str = "service";
@@ -49,6 +52,15 @@ pub(crate) struct Engine {
     pub(crate) limits: Limits,
     /// None if it runs no code that clients bring.
     pub(crate) codes: Option<Codes>,
+    /// Where such code runs, if not here.
+    pub(crate) proxy: Option<Proxy>,
+}
+
+/// A server that runs code in place of this one.
+pub(crate) struct Proxy {
+    pub(crate) at: Address,
+    /// Who may bring any.
+    pub(crate) policy: Box<Policy>,
 }
 
 /// The name that an address is, if it is none of a server.
@@ -78,7 +90,58 @@ pub(crate) enum Given {
     Exception(Exception),
 }
 
+impl Given {
+    /// For a server that runs the function: what it is, and that.
+    fn to_bytes(&self) -> Result<Bytes, Status> {
+        let (kind, bytes) = match self {
+            Self::Answer(answer) => (0, Ok(answer.clone())),
+            Self::Results(results) => {
+                let results: Vec<Vec<u8>> = results.iter().map(|Answer(it)| it.to_vec()).collect();
+                (1, Postcard::encode(&results))
+            }
+            Self::Exception(exception) => (2, Postcard::encode(exception)),
+        };
+        let bytes = bytes.map_err(|error| Status::internal(error.to_string()))?;
+        Ok([&[kind], &bytes[..]].concat().into())
+    }
+
+    pub(crate) fn read(mut payload: Bytes) -> Result<Self, Status> {
+        let unreadable = || Status::invalid_argument("what a function is given cannot be read");
+        if payload.is_empty() {
+            return Err(unreadable());
+        }
+        match payload.split_to(1)[..] {
+            [0] => Ok(Self::Answer(payload)),
+            [1] => {
+                let results: Vec<Vec<u8>> = Postcard::decode(payload).map_err(|_| unreadable())?;
+                let results = results.into_iter().map(|it| Answer(it.into()));
+                Ok(Self::Results(results.collect()))
+            }
+            [2] => Exception::read(payload).map(Self::Exception),
+            _ => Err(unreadable()),
+        }
+    }
+}
+
 impl Engine {
+    /// Whether who has sent this may bring code.
+    pub(crate) fn lets_bring(&self, request: &Incoming) -> bool {
+        match (&self.codes, &self.proxy) {
+            (Some(codes), _) => codes.allows(request),
+            (None, Some(proxy)) => (proxy.policy)(request),
+            (None, None) => false,
+        }
+    }
+
+    /// Who runs the code that was brought here, if it is another one.
+    fn proxy(&self, place: Place<'_>) -> Result<Option<&Proxy>, Status> {
+        match (&self.codes, &self.proxy) {
+            (None, Some(proxy)) if place.may_bring => Ok(Some(proxy)),
+            (None, Some(_)) => Err(may_not_bring(place)),
+            _ => Ok(None),
+        }
+    }
+
     /// Whether the function that is to run on the answer can run here. This is asked first, so that no service function runs in
     /// vain.
     ///
@@ -120,6 +183,9 @@ impl Engine {
                 find(&self.catching, "catching", name, place).map(drop)
             }
             (Runs::WebAssembly { code, function }, _) => {
+                if self.proxy(place)?.is_some() {
+                    return Ok(()); // who runs it looks at it
+                }
                 let (_, module) = self.module(*code, stack, place).await?;
                 module.check(function)
             }
@@ -153,8 +219,7 @@ impl Engine {
             )));
         };
         if !place.may_bring {
-            let message = format!("{} may not bring code here", place.sender());
-            return Err(Status::permission_denied(message));
+            return Err(may_not_bring(place));
         }
         let module = codes.find(hash, stack.code(hash), place).await?;
         Ok((codes, module))
@@ -265,6 +330,13 @@ impl Engine {
         given: Given,
         place: Place<'_>,
     ) -> Result<Step, Status> {
+        if let Runs::WebAssembly { .. } = &function
+            && let Some(proxy) = self.proxy(place)?
+        {
+            let mut hop = Hop::to_raw(&proxy.at, APPLY.definition(), given.to_bytes()?);
+            (hop.function, hop.state) = (function, state);
+            return Ok(hop.into());
+        }
         match (function, given) {
             (Runs::Pipe(links), Given::Answer(answer)) => {
                 let mut links = links.into_iter();
@@ -380,6 +452,29 @@ impl Engine {
         self.go_on(stack, step, place).await
     }
 
+    /// Another server has handed the function on top here, with what it is given. It runs here or not at all.
+    pub(crate) async fn apply(
+        &self,
+        mut stack: Stack,
+        given: Given,
+        place: Place<'_>,
+    ) -> Departures {
+        if let Err(status) = self.check(&stack, place).await {
+            let exception = place.exception(&stack, &status);
+            return self.raise(stack, &exception);
+        }
+        let step = match stack.levels.pop() {
+            Some(Level::Run {
+                function: function @ Runs::WebAssembly { .. },
+                state,
+            }) if self.codes.is_some() => self.run(&stack, function, state, given, place).await,
+            _ => Err(Status::unimplemented(
+                "a function that another server has handed on: only code runs here so, where there is a runtime for it",
+            )),
+        };
+        self.go_on(stack, step, place).await
+    }
+
     /// An exception goes to who has started the innermost chain and catches it; at last to the initiator.
     pub(crate) fn raise(&self, mut stack: Stack, exception: &Exception) -> Departures {
         let is_caught = |level: &Level| matches!(level, Level::Catch { .. });
@@ -487,6 +582,10 @@ fn call<Input>(
             format!("function {name:?} has panicked: {why}"),
         ))
     })
+}
+
+fn may_not_bring(place: Place<'_>) -> Status {
+    Status::permission_denied(format!("{} may not bring code here", place.sender()))
 }
 
 /// A link has given two answers.

@@ -19,8 +19,8 @@ use crate::world::{Net, at, hosts, library, patience, status, texts, until, word
 
 /// Runs the functions of this file, whatever the code is; what it counts shows how servers treat code.
 #[derive(Default)]
-struct Counts {
-    loads: AtomicUsize,
+pub(crate) struct Counts {
+    pub(crate) loads: AtomicUsize,
     kept: AtomicUsize,
     most_kept: AtomicUsize,
     /// Where it ran for long.
@@ -32,7 +32,7 @@ struct Counts {
     gate: Mutex<Option<mpsc::Receiver<()>>>,
 }
 
-struct Fake(Arc<Counts>);
+pub(crate) struct Fake(pub(crate) Arc<Counts>);
 
 struct Loaded(Arc<Counts>);
 
@@ -167,7 +167,7 @@ fn rescue(state: guest::State, exception: guest::Exception) -> Says {
 }
 
 /// A server that runs what anybody brings.
-fn open(limits: CodeLimits) -> (Chains, Arc<Counts>) {
+pub(crate) fn open(limits: CodeLimits) -> (Chains, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
     let limits = Limits {
         code: limits,
@@ -187,12 +187,12 @@ async fn server(limits: CodeLimits) -> (Endpoint, Arc<Counts>) {
     (Net::Tcp.serve(chains).await, counts)
 }
 
-fn code(number: u32) -> Code {
+pub(crate) fn code(number: u32) -> Code {
     Code::new(number.to_be_bytes())
 }
 
 /// What a chain of one link comes to: `shout`, and then this function on `a!`.
-async fn ask(
+pub(crate) async fn ask(
     client: &Endpoint,
     server: &Endpoint,
     code: &Code,

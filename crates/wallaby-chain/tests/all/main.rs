@@ -13,6 +13,7 @@ mod limits;
 mod lost;
 mod pipes;
 mod policy;
+mod proxy;
 mod recovery;
 mod repository;
 mod said;

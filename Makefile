@@ -3,8 +3,7 @@
 CARGO ?= cargo
 # With most of release's speed and all assertions, as the simulator.
 CHAOS = $(CARGO) run -q -p wallaby-chaos --locked --profile sim --
-# What users read; wallaby-chain-wasm and wallaby-build are not among it, as all of wasmtime, and of protox and prost-build, would be
-# checked for that alone.
+# What users read first: what else is published has heavy dependencies, which would be compiled for that alone.
 DOCUMENTED = -p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls \
 	-p wallaby-chain -p wallaby-chain-guest
 # Handed to the program: make demo ARGS="--link 1ms", make bench ARGS="--pin 0 --json"

@@ -51,6 +51,7 @@ pub trait Module: Send + Sync + 'static {
 
 /// How long a function may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effort {
     /// So briefly that other requests of this thread can wait for it: well below a millisecond. Most functions need no more.
     Brief,
@@ -60,6 +61,7 @@ pub enum Effort {
 
 /// Why a function has not run to its end.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Fault {
     /// It needs longer than [`Effort::Brief`]. It is run again: a function changes nothing but what it yields.
     Longer,

@@ -14,6 +14,8 @@
 //! Start at [`service`] and [`serve()`]: they are what the attribute macros in `wallaby-macros` call, token streams in
 //! and token streams out, so everything here can be tested without a compiler around it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod emit;
 #[cfg(feature = "onc")]
 pub mod onc;

@@ -8,6 +8,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Why a text is no delay of an emulated link.
 #[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
 pub enum DelayError {
     /// It is not a number with a unit.
     #[error("'{text}' is not a span of time such as 250us, 1ms or 2s: {cause}")]

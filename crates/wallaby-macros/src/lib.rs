@@ -56,7 +56,7 @@ use proc_macro::TokenStream;
 /// | `at(&endpoint, server) -> Client` | a client of the service at an address |
 /// | `within(client) -> Client` | the same for a `wallaby::Client`, be it that of `request.call()` in a handler |
 /// | `Client::lookup(&self, word) -> Call<Many<Document>>` | makes a call |
-/// | `Client::deadline`, `traced`, `metadata`, `fail_fast`, `tolerant`, `in_order` | options of the calls; a method of such a name takes its place |
+/// | `Client::deadline`, `metadata`, `retry`, `hedge`, `tolerant` and the other options of [`wallaby::Client`](https://docs.rs/wallaby/latest/wallaby/struct.Client.html) | how its calls are made; a method of such a name takes its place |
 /// | `lookup(word) -> Target<Many<Document>>` | a target to delegate or forward a request to |
 /// | `service(server) -> Service` | what an endpoint serves: any `Server: Index`, or an `Arc` of one |
 /// | `SERVICE`, `LOOKUP` | the name of the service, the description of the method |

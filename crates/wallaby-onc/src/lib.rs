@@ -16,6 +16,8 @@
 //! The rest is there without the feature `net`, too (it is on by default), and on systems that are not Unix, where there are no
 //! sockets yet: nothing of it has a clock or a runtime in it. Bytes come in, values go out, and the other way round.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // Generated code names this crate from outside.
 extern crate self as wallaby_onc;
 

@@ -28,6 +28,8 @@
 //! - `spans`: which spans there are, and what they say.
 //! - `otlp`: how they get to a collector.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod carried;
 #[cfg(feature = "otlp")]
 mod otlp;

@@ -32,6 +32,7 @@ impl Default for ExecutorConfig {
 
 /// Which of the waiting requests runs next, of those whose clients have equally few handlers that run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Schedule {
     /// The one that has waited longest.
     Fifo,

@@ -84,6 +84,8 @@
 //! assert!(initiator.is_complete());
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 /// What is printed of these errors for debugging is their text. A `main` that returns an error, an `expect` and a test that fails
 /// all print it so, for people who want to read what went wrong.
 #[doc(hidden)]

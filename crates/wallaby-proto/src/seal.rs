@@ -37,6 +37,7 @@ pub struct ClusterKey([u8; 16]);
 /// Why bytes are no cluster key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a secret of {len} bytes: a cluster key has {MIN_SECRET} to {MAX_SECRET}")]
+#[non_exhaustive]
 pub struct ClusterKeyError {
     /// How many there were.
     pub len: usize,

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// The bytes end inside a field.
     #[error("{what}: the bytes end inside it")]

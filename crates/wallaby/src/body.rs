@@ -100,7 +100,8 @@ impl BodyError {
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         match self {
-            Self::Broken(_) | Self::Source(_) | Self::Call(_) => Code::Aborted,
+            Self::Broken(_) | Self::Source(_) => Code::Aborted,
+            Self::Call(error) => error.code(),
             Self::Lost(_) => Code::Unavailable,
             Self::TooLong { .. } => Code::ResourceExhausted,
             Self::WouldBlock => Code::Internal,

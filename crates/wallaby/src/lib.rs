@@ -66,6 +66,8 @@
 //! - `protobuf`: the codec `codec::Protobuf`, for services from `.proto` files, which wallaby-build compiles.
 //! - `turmoil`: the module `simulation`; endpoints inside a simulation of turmoil use its network and its time.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod codec;
 pub mod health;
 pub mod intercept;

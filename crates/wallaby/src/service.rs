@@ -119,7 +119,7 @@ impl Registered {
 pub struct Reserved(&'static str);
 
 impl Reserved {
-    /// For the service with this name, as `wallaby.Chain`.
+    /// For the service with this name, as `wallaby.Chains`.
     pub const fn new(service: &'static str) -> Self {
         Self(service)
     }

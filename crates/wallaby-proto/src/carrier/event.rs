@@ -96,6 +96,7 @@ pub enum Granted {
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The peer sent bytes that are no message.
     #[error("malformed bytes: {0}")]

@@ -51,6 +51,7 @@ pub enum NamedBy {
 
 /// Why an address is not dialled now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DialBackoff {
     /// It is being dialled, or was a moment ago and in vain.
     #[error("it was dialled a moment ago")]

@@ -25,6 +25,7 @@ impl Default for PipelineSettings {
 
 /// When a server of a line passes a message on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Forwarding {
     /// While it arrives: the time to reach the last server hardly grows with the line.
     #[default]

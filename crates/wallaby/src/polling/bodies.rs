@@ -44,6 +44,7 @@ pub struct BodyWriter {
 
 /// Why nothing is written.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteError {
     /// There is no room now: [`super::Event::BodyRoom`] tells when there is.
     #[error("there is no room for more of the body now")]

@@ -139,6 +139,7 @@ pub type Listened<'a> =
     Pin<Box<dyn Future<Output = io::Result<(Box<dyn Listener>, OtherAddress)>> + Send + 'a>>;
 
 /// A stream that has come in.
+#[non_exhaustive]
 pub enum Accepted {
     /// It is open.
     Open(Stream),

@@ -126,6 +126,7 @@ fn after(absence: Option<Absence>) -> String {
 
 /// What is known of a failed call's effects: whether it is safe to make it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Executed {
     /// No request of the call was sent.
     NothingSent,

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Duration;
+use tokio::time::Instant;
 use wallaby_bench::Transport;
 use wallaby_bench::random::Random;
 
@@ -85,12 +86,12 @@ impl Trial {
         all
     }
 
-    /// A ping period where the end of a connection and a refused dial tell of it, three where the client has never reached the
+    /// A ping period, and a tenth to find it out, where the end of a connection and a refused dial tell of it, three where the client has never reached the
     /// server, else the timeout and one period; from the first ping on, which is due after a period and an eighth.
     fn limit(self, options: Options) -> Duration {
         let is_told = options.transport != Transport::Udp;
         let limit = match self.kind {
-            Kind::Killed | Kind::Replaced if is_told && !self.early => options.period,
+            Kind::Killed | Kind::Replaced if is_told && !self.early => options.period * 11 / 10,
             Kind::Killed | Kind::Replaced if is_told => 3 * options.period,
             _ => options.timeout + options.period,
         };
@@ -141,7 +142,13 @@ struct Lane {
     cluster: Cluster,
     random: Random,
     period: Duration,
+    /// When its victim was killed last.
+    killed: Option<Instant>,
 }
+
+/// Between two deaths at one address: who dies again within the second may be dialled no more in it, and calls that have failed ask
+/// for another second whether anything of them still runs.
+const BETWEEN: Duration = Duration::from_millis(2500);
 
 /// Calls that may fail before one is under way.
 const MOST_TRIES: usize = 5;
@@ -173,6 +180,7 @@ pub(crate) async fn run(options: Options) -> Result<Report> {
             cluster: Cluster::start(settings).await?,
             random: Random::new(options.seed ^ (lane as u64 + 1).wrapping_mul(0x8cb9_2ba7)),
             period: options.period,
+            killed: None,
         });
     }
     let network = lanes[0].cluster.network.words();
@@ -266,6 +274,9 @@ impl Lane {
         let Trial { kind, hop, early } = trial;
         let relays = RELAYS[..usize::from(hop) - 1].iter();
         let servers = relays.chain(&[VICTIM]).map(|server| *server as u8);
+        if let Some(last) = self.killed {
+            tokio::time::sleep_until(last + BETWEEN).await;
+        }
         self.hold(servers.collect()).await?;
         let period = self.period.as_micros() as u64;
         let wait = match early {
@@ -309,9 +320,9 @@ impl Lane {
 
     async fn hurt(&mut self, kind: Kind) -> Result<()> {
         match kind {
-            Kind::Killed => self.cluster.kill(VICTIM).await,
+            Kind::Killed => self.kill().await,
             Kind::Replaced => {
-                self.cluster.kill(VICTIM).await?;
+                self.kill().await?;
                 self.cluster.begin(VICTIM).await
             }
             Kind::Stopped => {
@@ -320,6 +331,11 @@ impl Lane {
             }
             Kind::CutOff => self.set_links(false).await,
         }
+    }
+
+    async fn kill(&mut self) -> Result<()> {
+        self.killed = Some(Instant::now());
+        self.cluster.kill(VICTIM).await
     }
 
     async fn mend(&mut self, kind: Kind) -> Result<()> {

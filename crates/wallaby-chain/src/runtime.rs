@@ -51,7 +51,6 @@ pub trait Module: Send + Sync + 'static {
 
 /// How long a function may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Effort {
     /// So briefly that other requests of this thread can wait for it: well below a millisecond. Most functions need no more.
     Brief,

@@ -58,15 +58,23 @@ struct Row {
     before: Option<LoadReport>,
 }
 
+/// How long an endpoint may take to answer, at least.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+
 impl Top {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         block_on(async {
             let endpoint = self.way.endpoint(&self.addresses).await?;
+            // One that has too much to do to answer holds up no other for long.
+            let time = match self.once {
+                true => self.way.deadline,
+                false => self.way.deadline.min(self.every.max(SHORTEST_LOOK)),
+            };
             let addresses = self.addresses.iter();
             let mut watched: Vec<Watched> = addresses
                 .map(|address| Watched {
                     address: address.clone(),
-                    client: self.way.client(&endpoint, address),
+                    client: self.way.client(&endpoint, address).deadline(time),
                     last: None,
                 })
                 .collect();

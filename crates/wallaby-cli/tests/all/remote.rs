@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ use tokio::runtime::Runtime;
 use wallaby::codec::{Codec, MessagePack, Raw};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
-    Address, Body, Builder, Endpoint, Health, Many, Method, One, Request, Service, Status,
-    Streaming,
+    Address, Body, Builder, Endpoint, ExecutorConfig, Health, Many, Method, One, Request, Service,
+    Status, Streaming,
 };
 use wallaby_tls::Tls;
 
@@ -666,6 +666,42 @@ fn the_load_of_endpoints_is_shown_once_or_again_and_again() {
     let questions = rate * (up(&second) - up(&first));
     assert!((questions - 1.0).abs() < 1e-3, "{second}");
     for mut child in [top, slow] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// Its only handler hangs.
+#[test]
+fn an_endpoint_with_too_much_to_do_does_not_hold_up_the_view_of_others() {
+    let busy = Served::with(|builder| {
+        builder.executor(ExecutorConfig {
+            concurrency: 1,
+            ..ExecutorConfig::default()
+        })
+    });
+    let mut slow = busy.command("call", &["test.shop.Shop/search", "[\"slow\", 1]"]);
+    let mut slow = slow.spawn().unwrap();
+    while busy.endpoint.load().running == 0 {
+        std::thread::yield_now();
+    }
+    let begun = Instant::now();
+    let idle = Served::start();
+    let mut top = busy.command("top", &[&idle.address(), "--json", "--every", "10ms"]);
+    let mut top = top.spawn().unwrap();
+    let lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let told: Vec<Value> = (lines.take(4))
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .collect();
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "as long as a call may take"
+    );
+    for (index, line) in told.iter().enumerate() {
+        let is_busy = index % 2 == 0;
+        assert_eq!(line["error"].is_string(), is_busy, "{line}");
+    }
+    for child in [&mut top, &mut slow] {
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -10,7 +10,7 @@ published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallab
     wallaby-chain-guest wallaby-chain-macros wallaby-chain wallaby-chain-wasm wallaby-sidecar wallaby-etcd wallaby-metrics wallaby-otel)
 # Each feature without the others: in the workspace they are all switched on together.
 for features in "wallaby" "wallaby msgpack" "wallaby protobuf" "wallaby turmoil" "wallaby-onc" "wallaby-otel" "wallaby-idl onc" \
-    "wallaby-proto serde" "wallaby-chain-wasm"; do
+    "wallaby-proto serde" "wallaby-chain-wasm" "wallaby-sidecar"; do
     read -r crate feature <<<"$features"
     cargo check --locked -q -p "$crate" --no-default-features ${feature:+--features "$feature"}
 done

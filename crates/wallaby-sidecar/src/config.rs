@@ -103,6 +103,8 @@ pub struct Config {
     /// Whether its methods are links of chains. Default yes.
     #[serde(default = "yes")]
     pub chains: bool,
+    /// Functions that clients bring along with chains. Default: nobody may bring any.
+    pub code: Option<CodeConfig>,
     /// How often each server is asked whether it takes work. Default 5 s.
     #[serde(default = "five_seconds", deserialize_with = "duration")]
     pub health_every: Duration,
@@ -145,6 +147,29 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// The key of that.
     pub key: PathBuf,
+}
+
+/// Functions that clients bring along with chains, as WebAssembly.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CodeConfig {
+    /// Who may bring any: clients, and servers that have them run here ([`wallaby_chain::Chains::proxy`]).
+    pub allow: CodeAllow,
+    /// The server that runs them. By default this sidecar does, if it was built with the feature `code`.
+    #[serde(default, deserialize_with = "parsed_option")]
+    pub at: Option<Address>,
+}
+
+/// Who may bring functions to a sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CodeAllow {
+    /// Who may call it.
+    Callers,
+    /// Who has shown a certificate with one of these names, over TLS.
+    Names(Vec<String>),
 }
 
 /// What a server's requests may take up.
@@ -230,8 +255,11 @@ pub struct OncConfig {
     /// Where it is: `tcp://IP:PORT`, `udp://IP:PORT` or `unix:///PATH`.
     #[serde(deserialize_with = "onc_server")]
     pub server: Address,
-    /// The file that says what its procedures are (`.x`). All programs and versions that it has are served.
+    /// The file that says what its procedures are (`.x`).
     pub interface: PathBuf,
+    /// Programs of that file, by their names there, which are served in all their versions: as those of one interface may be at
+    /// several ports. Default: all.
+    pub programs: Option<Vec<String>>,
     /// What its requests may take up.
     #[serde(default)]
     pub limits: Limits,
@@ -369,6 +397,10 @@ impl Config {
             let why =
                 format!("who calls over {open} shows no certificate: expected tls:// in `listen`");
             return Err(("allow", why));
+        }
+        if self.code.is_some() && !self.chains {
+            let why = "functions come with chains, which are switched off";
+            return Err(("chains", why.into()));
         }
         if self.tls.is_none() && self.listen.iter().any(|at| at.scheme() == "tls") {
             let why = "expected `tls` with roots, certificate and key";

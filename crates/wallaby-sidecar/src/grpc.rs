@@ -1,8 +1,8 @@
 //! Servers of gRPC: their methods are methods of Wallaby, `package.Service/Method`, whose payloads are their messages.
 //!
-//! What the messages look like the sidecar need not know. A client of Rust has them by `wallaby-build`, from the same `.proto` files.
-//! A method answers with each message that the server sends; the call's status is the server's, with the same number. Streams of
-//! requests are not passed on.
+//! What the messages look like the sidecar need not know. A client of Rust has them by `wallaby-build`, from the same `.proto`
+//! files. A method answers with each message that the server sends; the call's status is the server's, with the same number. Streams
+//! of requests are not passed on.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,6 +30,8 @@
 //!
 //! The page `docs/sidecar.md` of the repository is for those who run one.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod config;
 pub mod http;
 pub mod upstream;

@@ -1,4 +1,4 @@
-//! Servers of ONC RPC: their procedures are methods, `onc.PROGRAM.VERSION/PROCEDURE`, whose payloads are their arguments and results
+//! Servers of ONC RPC: their procedures are methods, `onc.PROGRAM.VERSION/PROCEDURE`, with their arguments and results as payloads,
 //! in XDR.
 //!
 //! A client of Rust has them by `wallaby onc gen --methods`. Who calls is the credential that travels with the call's metadata
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 use wallaby::{Address, Code, MethodDefinition, RawRequest, Service, Status};
-use wallaby_idl::onc::{CompileError, Compiler};
+use wallaby_idl::onc::Compiler;
 use wallaby_onc::auth::{AuthError, OpaqueAuth};
 use wallaby_onc::client::{Options, TcpChannel, UdpChannel, UnixChannel};
 use wallaby_onc::endpoint::{CREDENTIAL, XdrCodec, method_name, status};
@@ -20,6 +20,7 @@ use wallaby_onc::{Channel, NoReply, Procedure, Reason, Refusal};
 
 use crate::config::OncConfig;
 use crate::dial::Dialling;
+use crate::sidecar::StartError;
 use crate::upstream::{Checked, Gate, Upstream};
 
 /// Bytes of a record besides the results.
@@ -85,10 +86,24 @@ impl Onc {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file.
-    pub(crate) fn new(config: &OncConfig) -> Result<Self, CompileError> {
+    /// What is wrong with the file, or that it has no such program.
+    pub(crate) fn new(config: &OncConfig) -> Result<Self, StartError> {
         let model = Compiler::new().model(&config.interface)?;
-        let procedures = model.programs.iter().flat_map(|program| {
+        let wanted = config.programs.iter().flatten();
+        let mut missing = wanted.filter(|name| !model.programs.iter().any(|it| it.name == **name));
+        if let Some(program) = missing.next() {
+            return Err(StartError::NoProgram {
+                program: program.clone(),
+                interface: config.interface.clone(),
+            });
+        }
+        let is_wanted =
+            |name: &String| (config.programs.as_ref()).is_none_or(|wanted| wanted.contains(name));
+        let programs = model
+            .programs
+            .iter()
+            .filter(|program| is_wanted(&program.name));
+        let procedures = programs.flat_map(|program| {
             program.versions.iter().flat_map(|version| {
                 let procedures = version.procedures.iter();
                 procedures.map(|procedure| Procedure {

@@ -14,10 +14,12 @@ use wallaby::{
     BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, RawRequest, Service, Status,
 };
 use wallaby_chain::Chains;
+#[cfg(feature = "code")]
+use wallaby_chain_wasm::{EngineError, WebAssembly};
 use wallaby_idl::onc::CompileError;
 use wallaby_tls::{Tls, TlsError};
 
-use crate::config::{Allow, Config, OncConfig};
+use crate::config::{Allow, CodeAllow, CodeConfig, Config, OncConfig};
 use crate::grpc::{Answers, Grpc};
 use crate::http::Http;
 use crate::reflection::describe;
@@ -44,6 +46,23 @@ pub enum StartError {
     /// An interface file cannot be read, or something is wrong in it.
     #[error("{0}")]
     Interface(#[from] CompileError),
+    /// An interface file has no program of this name.
+    #[error("{} has no program {program}", interface.display())]
+    NoProgram {
+        /// The program.
+        program: String,
+        /// The file.
+        interface: PathBuf,
+    },
+    /// There is no engine for code on this machine.
+    #[cfg(feature = "code")]
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// It is to run code, and was built without what does.
+    #[error(
+        "this sidecar was built without the feature `code`: [code] needs `at`, a server that runs it"
+    )]
+    NoRuntime,
     /// Servers of ONC RPC are reached on Unix only.
     #[error("servers of ONC RPC are reached on Unix only")]
     NoOnc,
@@ -104,7 +123,7 @@ impl Sidecar {
             false => builder.serve(caught(Arc::clone(&grpc))),
         };
         let builder = match config.chains {
-            true => Chains::new().add_to(builder),
+            true => chains(config.code)?.add_to(builder),
             false => builder,
         };
         let endpoint = guarded(builder, &config.allow).bind().await?;
@@ -180,6 +199,34 @@ fn builder(config: &Config) -> Result<Builder, StartError> {
         builder = builder.cluster_key(ClusterKey::new(key.trim_ascii())?);
     }
     Ok(builder)
+}
+
+/// Chains, and the functions that clients may bring.
+fn chains(code: Option<CodeConfig>) -> Result<Chains, StartError> {
+    let Some(CodeConfig { allow, at }) = code else {
+        return Ok(Chains::new());
+    };
+    let policy = move |request: &Incoming| match &allow {
+        CodeAllow::Callers => true, // others are not heard
+        CodeAllow::Names(names) => has_name(request.identity(), names),
+    };
+    match at {
+        Some(at) => Ok(Chains::new().proxy(at, policy)),
+        None => run_here(policy),
+    }
+}
+
+#[cfg(feature = "code")]
+fn run_here(
+    policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static,
+) -> Result<Chains, StartError> {
+    let runtime = WebAssembly::new(wallaby_chain_wasm::Limits::default())?;
+    Ok(Chains::new().code(runtime, policy))
+}
+
+#[cfg(not(feature = "code"))]
+fn run_here(_: impl Fn(&Incoming) -> bool + Send + Sync + 'static) -> Result<Chains, StartError> {
+    Err(StartError::NoRuntime)
 }
 
 /// An endpoint for those who may call.

@@ -147,6 +147,11 @@ fn what_is_wrong_with_a_file_is_told_by_line_and_key() {
     ] {
         server(wrong);
     }
+    let no_chains =
+        "listen = [\"tcp://127.0.0.1:0\"]\nchains = false\ncode = { allow = \"callers\" }";
+    check(no_chains, 2, &["chains", "switched off"]);
+    let code = "listen = [\"tcp://127.0.0.1:0\"]\n[code]\nallow = \"all\"";
+    check(code, 3, &["allow", "callers"]);
     let grpc = |key: &str, line: usize, has: &[&str]| {
         let text = format!(
             "listen = [\"tcp://127.0.0.1:0\"]\n[[grpc]]\nserver = \"http://a:1\"\nservices = [\"a.B\"]\n{key}\n"
@@ -197,4 +202,20 @@ async fn files_that_are_named_and_missing_are_named_again() {
         .unwrap_err();
     assert!(matches!(error, StartError::File { .. }));
     assert!(error.to_string().starts_with("/nowhere/key: "), "{error}");
+    let interface = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs3.x");
+    for (interface, programs, words) in [
+        ("/nowhere/nfs.x", "", "/nowhere/nfs.x"),
+        (
+            interface,
+            "programs = [\"NFS\"]",
+            "nfs3.x has no program NFS",
+        ),
+    ] {
+        let text = format!(
+            "listen = [\"tcp://127.0.0.1:0\"]\n[[onc]]\nserver = \"tcp://127.0.0.1:1\"\ninterface = \"{interface}\"\n{programs}"
+        );
+        let error = Sidecar::start(Config::parse(&text).unwrap()).await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }

@@ -357,7 +357,7 @@ async fn deadlines_metadata_and_aborts_reach_the_server() {
     soon(server.words.arrived.acquire()).await.unwrap().forget();
     waiting.abort();
     soon(server.words.gone.acquire()).await.unwrap().forget();
-    let hurried = world.client().deadline(Duration::from_millis(300));
+    let hurried = world.client().deadline(Duration::from_millis(1500));
     let late = soon(hurried.call(&SAY, text("hang"))).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
     soon(server.words.gone.acquire()).await.unwrap().forget();

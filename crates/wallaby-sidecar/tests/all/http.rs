@@ -267,7 +267,7 @@ async fn an_abort_and_a_deadline_reach_the_server() {
     waiting.abort();
     soon(raw.given_up.acquire()).await.unwrap().forget();
 
-    let hurried = world.client().deadline(Duration::from_millis(300));
+    let hurried = world.client().deadline(Duration::from_millis(1500));
     let late = soon(hurried.call(&files::GET, ("/slow".into(),)))
         .await
         .unwrap_err();
@@ -287,6 +287,7 @@ async fn a_server_has_so_much_time_and_no_more() {
         "{told}"
     );
     raw.answers.add_permits(1);
+    let world = before(raw.at.port(), "").await;
     let told = soon(files(&world).get("/".into())).await.unwrap_err();
     assert_eq!(told.code(), Code::Unfinished, "{told}");
 }

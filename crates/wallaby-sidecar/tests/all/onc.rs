@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
-use wallaby::{Client, Code, Health, MethodDefinition};
+use wallaby::{CallError, Code, Health, MethodDefinition};
 use wallaby_chain::pipe;
 use wallaby_onc::auth::{AuthError, AuthSys};
 use wallaby_onc::endpoint::EndpointChannel;
 use wallaby_onc::server::{Options, Server};
-use wallaby_onc::xdr::{DecodeError, Limits, Reader, Text, Writer};
+use wallaby_onc::xdr::{self, DecodeError, Limits, Reader, Text, Writer};
 use wallaby_onc::{AcceptError, Caller, Identity, Programs, Refusal, Service};
 
 use crate::world::{World, soon};
@@ -212,32 +212,93 @@ impl Service for Nfs {
     }
 }
 
+/// A sidecar before a server of NFS, and that of its mounts.
+async fn nfs(server: &str, mounts: &str) -> World {
+    let interface = format!("interface = \"{NFS3}\"");
+    World::new(&format!(
+        "[[onc]]\nserver = \"{server}\"\n{interface}\nprograms = [\"NFS_PROGRAM\"]\n\
+         [[onc]]\nserver = \"{mounts}\"\n{interface}\nprograms = [\"MOUNT_PROGRAM\"]\n"
+    ))
+    .await
+}
+
+/// What a procedure answers, as root.
+async fn call(world: &World, procedure: &str, arguments: Writer) -> Result<Bytes, CallError> {
+    let root = AuthSys {
+        uid: 0,
+        gid: 0,
+        ..AuthSys::of_this_process().unwrap()
+    };
+    let credential = xdr::encode(&root.credential().unwrap()).unwrap();
+    let method = MethodDefinition::new(procedure, "xdr", 0, 0).unwrap();
+    let client = world.client().metadata_bin("onc-credential", credential);
+    let mut call = client.call_raw(&Arc::new(method), arguments.into_bytes());
+    Ok(soon(call.next()).await.unwrap()?.payload)
+}
+
+/// With nfs-ganesha, for instance, whose ports for NFS and for mounts these are.
+#[tokio::test]
+#[ignore = "needs a server of NFS: WALLABY_NFS=tcp://IP:PORT WALLABY_MOUNTS=tcp://IP:PORT WALLABY_EXPORT=/PATH for root"]
+async fn a_file_is_written_and_read_at_a_real_server_of_nfs() {
+    let told = |name: &str| std::env::var(name).expect("it says where the server is");
+    let world = nfs(&told("WALLABY_NFS"), &told("WALLABY_MOUNTS")).await;
+    let ok = |answer: Bytes| {
+        let mut reader = Reader::new(answer, Limits::default());
+        assert_eq!(reader.u32().unwrap(), 0, "it is done");
+        reader
+    };
+    let words =
+        |writer: &mut Writer, words: &[u32]| words.iter().for_each(|word| writer.u32(*word));
+    let mut mount = Writer::new();
+    mount.text(&told("WALLABY_EXPORT").into(), None).unwrap();
+    let mounted = call(&world, "onc.100005.3/1", mount).await.unwrap();
+    let root = ok(mounted).opaque(Some(64)).unwrap();
+    let named = || {
+        let mut writer = Writer::new();
+        writer.opaque(&root, Some(64)).unwrap();
+        writer.text(&"wallaby.txt".into(), None).unwrap();
+        writer
+    };
+    let mut create = named();
+    words(&mut create, &[0, 1, 0o644, 0, 0, 0, 0, 0]); // whether it is there or not, with this mode
+    ok(call(&world, "onc.100003.3/8", create).await.unwrap());
+    let mut found = ok(call(&world, "onc.100003.3/3", named()).await.unwrap());
+    let file = found.opaque(Some(64)).unwrap();
+    let at = || {
+        let mut writer = Writer::new();
+        writer.opaque(&file, Some(64)).unwrap();
+        words(&mut writer, &[0, 0, 4]); // four bytes from the beginning
+        writer
+    };
+    let mut write = at();
+    words(&mut write, &[2]); // at once
+    write.opaque(b"hops", None).unwrap();
+    ok(call(&world, "onc.100003.3/7", write).await.unwrap());
+    let read = call(&world, "onc.100003.3/6", at()).await.unwrap();
+    assert!(read.ends_with(b"hops"), "{read:?}");
+    ok(call(&world, "onc.100003.3/12", named()).await.unwrap());
+    let gone = call(&world, "onc.100003.3/3", named()).await.unwrap();
+    assert_eq!(gone.get(..4), Some(&[0, 0, 0, 2][..]), "NFS3ERR_NOENT");
+}
+
 #[tokio::test]
 async fn nfs_is_an_interface_as_any() {
     let server = Server::new(Programs::new().with(Nfs), Options::default());
     let at = server.listen_tcp(any()).await.unwrap();
-    let world = World::new(&format!(
-        "[[onc]]\nserver = \"tcp://{at}\"\ninterface = \"{NFS3}\"\n"
-    ))
-    .await;
+    let world = nfs(&format!("tcp://{at}"), &format!("tcp://{at}")).await;
     world.until("onc.100003.3", Health::Serving).await;
-    let call = async |procedure: &str, arguments: Writer| {
-        let method = MethodDefinition::new(procedure, "xdr", 0, 0).unwrap();
-        let client: Client = world.client();
-        let mut call = client.call_raw(&Arc::new(method), arguments.into_bytes());
-        soon(call.next()).await.unwrap()
-    };
+    let call = async |procedure, arguments| call(&world, procedure, arguments).await;
     let mut lookup = Writer::new();
     lookup.opaque(b"root", Some(64)).unwrap();
     lookup.text(&"song.txt".into(), None).unwrap();
-    let found = call("onc.100003.3/3", lookup).await.unwrap().payload;
+    let found = call("onc.100003.3/3", lookup).await.unwrap();
     let mut found = Reader::new(found, Limits::default());
     assert_eq!(found.u32().unwrap(), 0, "NFS3_OK");
     let mut read = Writer::new();
     read.opaque(&found.opaque(Some(64)).unwrap(), Some(64))
         .unwrap();
     [0, 0, 100].into_iter().for_each(|word| read.u32(word)); // from the beginning, so many
-    let text = call("onc.100003.3/6", read).await.unwrap().payload;
+    let text = call("onc.100003.3/6", read).await.unwrap();
     assert!(text.ends_with(b"hop\0"), "{text:?}");
     let failed = call("onc.100003.3/21", Writer::new()).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unimplemented, "{failed}");

@@ -124,7 +124,8 @@ impl Call {
     async fn follow(&self, mut call: Answers, types: &Types) -> anyhow::Result<()> {
         let mut unreadable = false;
         while let Some(answer) = call.next().await {
-            let shown = answer.map(|answer| types.answer(&answer));
+            let shown =
+                answer.map(|answer| types.answer(&answer).map_err(|error| error.to_string()));
             match shown {
                 Ok(Ok(answer)) if self.json && types.are_raw() => {
                     output::line(format_args!("{{\"answer\":{}}}", json!(answer)))?;

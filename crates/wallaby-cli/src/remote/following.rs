@@ -58,7 +58,11 @@ pub(super) fn items(reader: impl Read + Send + 'static, items: Items) -> Body {
         let values = serde_json::Deserializer::from_reader(BufReader::new(reader));
         for (number, value) in values.into_iter::<Value>().enumerate() {
             let value = value.map_err(|error| format!("item {number} is no JSON: {error}"));
-            if !send(value.and_then(|value| items.payload(value, &format!("item {number}")))) {
+            let item = value.and_then(|value| {
+                let item = items.payload(value, &format!("item {number}"));
+                item.map_err(|error| error.to_string())
+            });
+            if !send(item) {
                 return;
             }
         }

@@ -10,7 +10,7 @@ use wallaby::reflection::{MethodDescription, Signature};
 use wallaby_program::output;
 
 #[cfg(feature = "proto")]
-use super::messages::Files;
+use super::messages;
 use super::{Asking, block_on, is_own};
 use crate::output::plain;
 
@@ -46,7 +46,7 @@ impl List {
             if self.json {
                 return output::line(json!(methods));
             }
-            let more = messages(&client, &self.prefix, &methods).await;
+            let more = all_messages(&client, &self.prefix, &methods).await;
             output::text(text(&methods, &more))
         })
     }
@@ -54,7 +54,7 @@ impl List {
 
 /// What is to be said of a service, besides its types, by its name: the messages of its methods. None if the server does not tell.
 #[cfg(feature = "proto")]
-async fn messages(
+async fn all_messages(
     client: &Client,
     prefix: &str,
     methods: &[MethodDescription],
@@ -65,11 +65,11 @@ async fn messages(
     if methods.is_empty() {
         return all;
     }
-    match Files::ask(client, prefix, methods.len()).await {
+    match messages::files(client, prefix, methods.len()).await {
         Ok(files) => {
             for method in methods {
                 let texts = all.entry(service(&method.name).0.to_owned()).or_default();
-                files.texts(method, texts);
+                messages::texts(&files, method, texts);
             }
         }
         Err(error) => eprintln!(
@@ -81,7 +81,7 @@ async fn messages(
 }
 
 #[cfg(not(feature = "proto"))]
-async fn messages(
+async fn all_messages(
     _: &Client,
     _: &str,
     _: &[MethodDescription],

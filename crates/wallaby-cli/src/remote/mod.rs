@@ -1,8 +1,6 @@
 //! Commands that ask endpoints that run: what they serve, a call, whether they take work, how much they have to do.
 
 mod call;
-mod decode;
-mod encode;
 mod following;
 mod health;
 mod list;
@@ -17,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use wallaby::reflection::{METHODS, MethodDescription};
-use wallaby::{Address, CallError, Client, Code, Endpoint};
+use wallaby::{Address, CallError, Caller, Client, Code, Endpoint};
 use wallaby_tls::Tls;
 
 pub(crate) use self::call::Call;
@@ -25,15 +23,12 @@ pub(crate) use self::health::Health;
 pub(crate) use self::list::List;
 pub(crate) use self::top::Top;
 
-/// How many values may be inside each other: their types come from a peer. In JSON it is less, by what does not show there.
-const DEPTH: usize = 256;
-
 /// So many names are told to who has a wrong one.
 const MOST_NAMES: usize = 20;
 
 /// Whom to ask, and how.
 #[derive(Debug, Args)]
-struct Asking {
+pub(crate) struct Asking {
     /// The server, as tcp://HOST:PORT, udp://HOST:PORT, tls://HOST:PORT, unix:///PATH or shm:///PATH
     address: Address,
     #[command(flatten)]
@@ -41,8 +36,8 @@ struct Asking {
 }
 
 /// How somebody is asked.
-#[derive(Debug, Args)]
-struct Way {
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Way {
     /// How long a call may take
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     deadline: Duration,
@@ -70,7 +65,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 impl Way {
     /// Who asks these.
-    async fn endpoint(&self, addresses: &[Address]) -> anyhow::Result<Endpoint> {
+    pub(crate) async fn endpoint(&self, addresses: &[Address]) -> anyhow::Result<Endpoint> {
         let mut builder = Endpoint::builder();
         if let Some(roots) = &self.roots {
             let mut tls = Tls::builder().roots_file(roots);
@@ -84,10 +79,15 @@ impl Way {
         Ok(builder.bind().await?)
     }
 
-    fn client(&self, endpoint: &Endpoint, address: &Address) -> Client {
-        let client = Client::new(endpoint, address).deadline(self.deadline);
+    pub(crate) fn client(&self, endpoint: &Endpoint, address: &Address) -> Client {
+        self.caller(endpoint).at(address)
+    }
+
+    /// Who makes calls so, wherever to.
+    pub(crate) fn caller(&self, endpoint: &Endpoint) -> Caller {
+        let caller = endpoint.caller().deadline(self.deadline);
         let metadata = self.metadata.iter();
-        metadata.fold(client, |client, (key, value)| client.metadata(key, value))
+        metadata.fold(caller, |caller, (key, value)| caller.metadata(key, value))
     }
 }
 
@@ -128,7 +128,11 @@ impl Asking {
     }
 
     /// The method of this name.
-    async fn method(&self, client: &Client, name: &str) -> anyhow::Result<MethodDescription> {
+    pub(crate) async fn method(
+        &self,
+        client: &Client,
+        name: &str,
+    ) -> anyhow::Result<MethodDescription> {
         let methods = self.methods(client, name).await?;
         if let Some(method) = methods.into_iter().find(|method| method.name == name) {
             return Ok(method);

@@ -7,11 +7,16 @@ use serde_json::{Value, json};
 use wallaby::Client;
 use wallaby::reflection::{Follows, MethodDescription, Signature};
 use wallaby::schema::{Schema, Shape};
+#[cfg(feature = "proto")]
+use wallaby_values::messages::Message;
+use wallaby_values::{Format, Room, read, write};
 
 #[cfg(feature = "proto")]
-use super::messages::{Message, Messages};
-use super::{decode, encode};
+use super::messages::Messages;
 use crate::output::plain;
+
+/// What an answer may take up, in bytes: a list of numbers of the longest message.
+const ROOM: Room = Room { bytes: 1 << 30 };
 
 /// The codecs whose payloads it can make and read.
 #[cfg(feature = "proto")]
@@ -20,15 +25,8 @@ const KNOWN: &str = "'postcard' and 'msgpack' with types, 'protobuf', and 'raw'"
 const KNOWN: &str =
     "'postcard' and 'msgpack' with types, and 'raw' ('protobuf' with its feature 'proto')";
 
-/// A format that serde writes and reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    Postcard,
-    MessagePack,
-}
-
 /// The types of a method's arguments, of the items that follow them, and of its answer.
-pub(super) enum Types {
+pub(crate) enum Types {
     Raw,
     Serde {
         format: Format,
@@ -56,14 +54,12 @@ impl Types {
             reason = "only messages are asked for"
         )
     )]
-    pub(super) async fn of(client: &Client, method: &MethodDescription) -> anyhow::Result<Self> {
+    pub(crate) async fn of(client: &Client, method: &MethodDescription) -> anyhow::Result<Self> {
         let format = match &*method.codec {
             "raw" => return Ok(Self::Raw),
             #[cfg(feature = "proto")]
             "protobuf" => return Ok(Self::Protobuf(Messages::ask(client, method).await?)),
-            "postcard" => Some(Format::Postcard),
-            "msgpack" => Some(Format::MessagePack),
-            _ => None,
+            codec => Format::of(codec),
         };
         if let Some(format) = format
             && let Some(Signature {
@@ -87,12 +83,12 @@ impl Types {
         bail!("{name} has the codec {codec:?} or no types: this program knows {KNOWN}")
     }
 
-    pub(super) fn are_raw(&self) -> bool {
+    pub(crate) fn are_raw(&self) -> bool {
         matches!(self, Self::Raw)
     }
 
     /// The payload of these arguments.
-    pub(super) fn payload(&self, text: Vec<u8>) -> anyhow::Result<Bytes> {
+    pub(crate) fn payload(&self, text: Vec<u8>) -> anyhow::Result<Bytes> {
         let (format, schema) = match self {
             Self::Raw => return Ok(text.into()),
             #[cfg(feature = "proto")]
@@ -111,8 +107,7 @@ impl Types {
             (Shape::Unit, Value::Array(none)) if none.is_empty() => Value::Null,
             (_, given) => given,
         };
-        let payload = encode::encode(format, schema, &arguments, "arguments");
-        Ok(payload.map_err(anyhow::Error::msg)?.into())
+        Ok(write(format, schema, &arguments.into(), "arguments")?.into())
     }
 
     /// What becomes of the items that follow.
@@ -130,30 +125,35 @@ impl Types {
     }
 
     /// An answer as text.
-    pub(super) fn answer(&self, payload: &Bytes) -> Result<String, String> {
+    pub(crate) fn answer(&self, payload: &Bytes) -> anyhow::Result<String> {
         match self {
-            Self::Serde { format, answer, .. } => decode::decode(*format, answer, payload),
+            Self::Serde { format, answer, .. } => {
+                Ok(read(*format, answer, payload, ROOM, "an answer")?.to_string())
+            }
             #[cfg(feature = "proto")]
             Self::Protobuf(messages) => messages.answer(payload),
-            Self::Raw => Ok(match std::str::from_utf8(payload) {
-                Ok(text) => text.to_owned(),
-                Err(_) => format!("base64:{}", BASE64_STANDARD.encode(payload)),
-            }),
+            Self::Raw => Ok(raw(payload)),
         }
+    }
+}
+
+/// Text, or base64 of what is none.
+pub(crate) fn raw(payload: &Bytes) -> String {
+    match std::str::from_utf8(payload) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("base64:{}", BASE64_STANDARD.encode(payload)),
     }
 }
 
 impl Items {
     /// The payload of an item, which is called so.
-    pub(super) fn payload(&self, item: Value, name: &str) -> Result<Bytes, String> {
+    pub(super) fn payload(&self, item: Value, name: &str) -> anyhow::Result<Bytes> {
         match self {
-            Self::Serde(format, schema) => {
-                encode::encode(*format, schema, &item, name).map(Bytes::from)
-            }
+            Self::Serde(format, schema) => Ok(write(*format, schema, &item.into(), name)?.into()),
             #[cfg(feature = "proto")]
             Self::Protobuf(message) => {
-                let payload = message.payload(item);
-                payload.map_err(|error| format!("{name}: {error}"))
+                let payload = message.write(item);
+                payload.map_err(|error| anyhow::anyhow!("{name}: {error}"))
             }
         }
     }

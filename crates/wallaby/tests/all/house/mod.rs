@@ -25,6 +25,7 @@ const LAYERS: &[&str] = &[
     "wallaby-link",
     "wallaby-onc",
     "wallaby-tls",
+    "wallaby-values",
     "wallaby-chain-guest",
     "wallaby-chain-macros",
     "wallaby-chain",

@@ -1,35 +1,57 @@
-//! From a payload to JSON, by a schema.
+//! From a payload to a value, by a schema.
 
 use std::fmt::{self, Display};
+use std::mem::size_of;
 
-use base64::prelude::{BASE64_STANDARD, Engine};
-use serde::Serialize;
+use bytes::Bytes;
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess,
     SeqAccess, VariantAccess, Visitor,
 };
-use serde_json::json;
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
-use super::DEPTH;
-use super::types::Format;
+use crate::{DEPTH, Format, Value, ValueError};
 
 /// A payload may hold so many values that take none of its bytes.
 const FREE: usize = 1 << 20;
 
-/// Longest JSON of one, in bytes: names come from a peer, too.
-const LONGEST: usize = 256 << 20;
+/// What a value may take up. What it is made of has limits of its own: values are at most 256 deep, and not many more than the
+/// payload has bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of memory, about. Bytes that stay those of the payload do not count. Default 64 MiB.
+    pub bytes: usize,
+}
 
-/// The value in a payload as JSON, fields in their order; else why it cannot be read.
-pub(super) fn decode(format: Format, schema: &Schema, payload: &[u8]) -> Result<String, String> {
-    let mut out = Out {
-        text: String::new(),
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: 64 << 20 }
+    }
+}
+
+/// The value in a payload, which is called `name`.
+///
+/// # Errors
+///
+/// If it is not exactly one value that looks like that, or takes more room.
+pub fn read(
+    format: Format,
+    schema: &Schema,
+    payload: &Bytes,
+    room: Room,
+    name: &str,
+) -> Result<Value, ValueError> {
+    let mut left = Left {
         wrong: None,
-        left: FREE.saturating_add(payload.len().saturating_mul(4)),
+        values: FREE.saturating_add(payload.len().saturating_mul(4)),
+        room: room.bytes,
+        bytes: room.bytes,
     };
     let wanted = Wanted {
         schema,
-        out: &mut out,
+        payload,
+        packed: format == Format::Postcard,
+        left: &mut left,
         depth: 0,
         shape: &schema.root,
     };
@@ -37,53 +59,71 @@ pub(super) fn decode(format: Format, schema: &Schema, payload: &[u8]) -> Result<
         Format::Postcard => {
             let mut format = postcard::Deserializer::from_bytes(payload);
             let read = wanted.deserialize(&mut format);
-            read.and_then(|()| format.finalize())
+            read.and_then(|value| Ok((value, format.finalize()?)))
                 .map_err(|error| error.to_string())
         }
         Format::MessagePack => {
-            let mut rest = payload;
+            let mut rest = &payload[..];
             let mut format = rmp_serde::Deserializer::new(&mut rest);
             format.set_max_depth(DEPTH);
             let read = wanted.deserialize(&mut format);
-            read.map(|()| rest).map_err(|error| error.to_string())
+            read.map(|value| (value, rest))
+                .map_err(|error| error.to_string())
         }
     };
     match read {
-        Ok([]) => Ok(out.text),
-        Ok(rest) => Err(format!("an answer with {} bytes too many", rest.len())),
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(ValueError(format!(
+            "{name} with {} bytes too many",
+            rest.len()
+        ))),
         Err(error) => {
-            let why = out.wrong.unwrap_or(error);
-            Err(format!("an answer that is no {}: {why}", schema.root))
+            let why = left.wrong.unwrap_or(error);
+            Err(ValueError(format!(
+                "{name} that is no {}: {why}",
+                schema.root
+            )))
         }
     }
 }
 
-/// The JSON so far.
-struct Out {
-    text: String,
+/// What may still come.
+struct Left {
     /// The error, kept here since formats may drop the words of errors.
     wrong: Option<String>,
-    /// Values that may still come.
-    left: usize,
+    values: usize,
+    bytes: usize,
+    /// Bytes in the beginning.
+    room: usize,
 }
 
-impl Out {
+impl Left {
     fn wrong<E: Error>(&mut self, what: impl Display) -> E {
         let error = E::custom(&what);
         self.wrong.get_or_insert(what.to_string());
         error
     }
 
-    fn push(&mut self, text: impl Display) {
-        use fmt::Write;
-        let _ = write!(self.text, "{text}");
+    /// So many bytes more.
+    fn take<E: Error>(&mut self, bytes: usize) -> Result<(), E> {
+        match self.bytes.checked_sub(bytes) {
+            Some(left) => self.bytes = left,
+            None => {
+                let what = format!("larger than {} bytes", self.room);
+                return Err(self.wrong(what));
+            }
+        }
+        Ok(())
     }
 }
 
-/// A value of this shape, which is to be written.
+/// A value of this shape is to be read.
 struct Wanted<'a> {
     schema: &'a Schema,
-    out: &'a mut Out,
+    payload: &'a Bytes,
+    /// A list of `u8` looks like bytes in one piece.
+    packed: bool,
+    left: &'a mut Left,
     depth: usize,
     shape: &'a Shape,
 }
@@ -92,7 +132,9 @@ impl<'a> Wanted<'a> {
     fn inner<'b>(&'b mut self, shape: &'b Shape) -> Wanted<'b> {
         Wanted {
             schema: self.schema,
-            out: self.out,
+            payload: self.payload,
+            packed: self.packed,
+            left: self.left,
             depth: self.depth + 1,
             shape,
         }
@@ -102,23 +144,13 @@ impl<'a> Wanted<'a> {
         Reading { wanted: self, what }
     }
 
-    fn push<'de, D: Deserializer<'de>, T: Deserialize<'de>, U: Display>(
-        self,
-        format: D,
-        show: impl FnOnce(T) -> U,
-    ) -> Result<(), D::Error> {
-        let value = T::deserialize(format)?;
-        self.out.push(show(value));
-        Ok(())
-    }
-
     fn content<'de, D: Deserializer<'de>>(
         mut self,
         content: &'a Content,
         format: D,
-    ) -> Result<(), D::Error> {
+    ) -> Result<Value, D::Error> {
         match content {
-            Content::Unknown => Err(self.out.wrong("its type is not known")),
+            Content::Unknown => Err(self.left.wrong("its type is not known")),
             Content::Unit => format.deserialize_unit_struct("", self.visit(What::Null)),
             Content::Newtype(shape) => self.inner(shape).deserialize(format),
             Content::Tuple(shapes) => {
@@ -132,45 +164,66 @@ impl<'a> Wanted<'a> {
             }
         }
     }
+
+    fn text<E: Error>(self, text: String) -> Result<Value, E> {
+        self.left.take(text.len())?;
+        Ok(Value::Text(text))
+    }
+}
+
+fn whole<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    format: D,
+    value: impl FnOnce(T) -> Value,
+) -> Result<Value, D::Error> {
+    T::deserialize(format).map(value)
 }
 
 impl<'de> DeserializeSeed<'de> for Wanted<'_> {
-    type Value = ();
+    type Value = Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, format: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, format: D) -> Result<Value, D::Error> {
         if self.depth > DEPTH {
             let what = format!("nested more than {DEPTH} deep");
-            return Err(self.out.wrong(what));
+            return Err(self.left.wrong(what));
         }
-        let Some(left) = self.out.left.checked_sub(1) else {
-            return Err(self.out.wrong("more values than its bytes can hold"));
+        let Some(left) = self.left.values.checked_sub(1) else {
+            return Err(self.left.wrong("more values than its bytes can hold"));
         };
-        self.out.left = left;
-        if self.out.text.len() > LONGEST {
-            return Err(self.out.wrong("longer than 256 MiB in JSON"));
-        }
+        self.left.values = left;
+        self.left.take(size_of::<Value>())?;
+        let signed = |number: i64| Value::Signed(number);
+        let unsigned = |number: u64| Value::Unsigned(number);
         match self.shape {
-            Shape::Unknown => Err(self.out.wrong("the type of a part is not known")),
-            Shape::Bool => self.push(format, |value: bool| value),
-            Shape::I8 => self.push(format, |value: i8| value),
-            Shape::I16 => self.push(format, |value: i16| value),
-            Shape::I32 => self.push(format, |value: i32| value),
-            Shape::I64 => self.push(format, |value: i64| value),
-            Shape::I128 => self.push(format, |value: i128| format!("\"{value}\"")),
-            Shape::U8 => self.push(format, |value: u8| value),
-            Shape::U16 => self.push(format, |value: u16| value),
-            Shape::U32 => self.push(format, |value: u32| value),
-            Shape::U64 => self.push(format, |value: u64| value),
-            Shape::U128 => self.push(format, |value: u128| format!("\"{value}\"")),
-            Shape::F32 => self.push(format, |value: f32| float(value.is_finite(), value)),
-            Shape::F64 => self.push(format, |value: f64| float(value.is_finite(), value)),
-            Shape::Char => self.push(format, |value: char| json!(value)),
-            Shape::Str => self.push(format, |value: String| json!(value)),
-            Shape::Unit => self.push(format, |()| "null"),
-            Shape::Bytes => format.deserialize_bytes(self.visit(What::Bytes)),
+            Shape::Unknown => Err(self.left.wrong("the type of a part is not known")),
+            Shape::Bool => whole(format, Value::Bool),
+            Shape::I8 => whole(format, |number: i8| signed(number.into())),
+            Shape::I16 => whole(format, |number: i16| signed(number.into())),
+            Shape::I32 => whole(format, |number: i32| signed(number.into())),
+            Shape::I64 => whole(format, signed),
+            Shape::I128 => self.text(i128::deserialize(format)?.to_string()),
+            Shape::U8 => whole(format, |number: u8| unsigned(number.into())),
+            Shape::U16 => whole(format, |number: u16| unsigned(number.into())),
+            Shape::U32 => whole(format, |number: u32| unsigned(number.into())),
+            Shape::U64 => whole(format, unsigned),
+            Shape::U128 => self.text(u128::deserialize(format)?.to_string()),
+            Shape::F32 => whole(format, Value::F32),
+            Shape::F64 => whole(format, Value::F64),
+            Shape::Char => self.text(char::deserialize(format)?.to_string()),
+            Shape::Str => self.text(String::deserialize(format)?),
+            Shape::Unit => whole(format, |()| Value::Null),
+            Shape::Bytes => format.deserialize_bytes(self.visit(What::Bytes(Value::Bytes))),
             Shape::Option(some) => format.deserialize_option(self.visit(What::Option(some))),
+            Shape::Seq(element) if **element == Shape::U8 && self.packed => {
+                format.deserialize_bytes(self.visit(What::Bytes(Value::Octets)))
+            }
             Shape::Seq(element) => {
-                format.deserialize_seq(self.visit(What::Parts(Parts::Elements(element))))
+                let is_octets = **element == Shape::U8;
+                let parts = self.visit(What::Parts(Parts::Elements(element)));
+                let list = format.deserialize_seq(parts)?;
+                Ok(match is_octets {
+                    true => octets(list),
+                    false => list,
+                })
             }
             Shape::Map(key, value) => format.deserialize_map(self.visit(What::Map(key, value))),
             Shape::Tuple(shapes) => {
@@ -179,8 +232,8 @@ impl<'de> DeserializeSeed<'de> for Wanted<'_> {
             }
             Shape::Named(name) => match self.schema.types.get(name) {
                 None => {
-                    let what = format!("the server does not say what {name} is");
-                    Err(self.out.wrong(what))
+                    let what = format!("nobody says what {name} is");
+                    Err(self.left.wrong(what))
                 }
                 Some(Definition::Struct(content)) => self.content(content, format),
                 Some(Definition::Enum(variants)) => {
@@ -191,19 +244,21 @@ impl<'de> DeserializeSeed<'de> for Wanted<'_> {
     }
 }
 
-/// A number as short as can be; those that JSON does not have as strings.
-fn float(finite: bool, value: impl Display + Serialize) -> String {
-    match serde_json::to_string(&value) {
-        Ok(number) if finite => number,
-        _ => format!("\"{value}\""),
-    }
+/// The same list in one piece.
+fn octets(list: Value) -> Value {
+    let Value::List(values) = &list else {
+        return list;
+    };
+    let octet = |value: &Value| value.as_u64().and_then(|number| u8::try_from(number).ok());
+    let octets: Option<Vec<u8>> = values.iter().map(octet).collect();
+    octets.map_or(list, |octets| Value::Octets(octets.into()))
 }
 
 /// The value that is being read.
 #[derive(Clone, Copy)]
 enum What<'a> {
     Null,
-    Bytes,
+    Bytes(fn(Bytes) -> Value),
     Option(&'a Shape),
     Parts(Parts<'a>),
     Map(&'a Shape, &'a Shape),
@@ -229,9 +284,8 @@ impl Reading<'_> {
         mut self,
         fields: &[Field],
         mut map: A,
-    ) -> Result<(), A::Error> {
-        self.wanted.out.push('{');
-        let (mut next, mut comma) = (0, "");
+    ) -> Result<Value, A::Error> {
+        let (mut record, mut next) = (Vec::new(), 0);
         while let Some(name) = map.next_key::<String>()? {
             // Nearly always they come in their order.
             let (before, behind) = fields.split_at(next);
@@ -241,19 +295,29 @@ impl Reading<'_> {
                 continue;
             };
             let place = (next + passed) % fields.len();
-            let name = json!(name);
-            self.wanted.out.push(format_args!("{comma}{name}:"));
-            map.next_value_seed(self.wanted.inner(&fields[place].shape))?;
+            self.name(&name)?;
+            let value = map.next_value_seed(self.wanted.inner(&fields[place].shape))?;
+            record.push((name, value));
             next = place + 1;
-            comma = ",";
         }
-        self.wanted.out.push('}');
-        Ok(())
+        Ok(Value::Record(record))
+    }
+
+    /// A name takes room.
+    fn name<E: Error>(&mut self, name: &str) -> Result<(), E> {
+        self.wanted.left.take(size_of::<String>() + name.len())
+    }
+
+    fn bytes<E: Error>(self, bytes: Bytes) -> Result<Value, E> {
+        match self.what {
+            What::Bytes(value) => Ok(value(bytes)),
+            _ => Err(Error::custom("bytes where none were expected")),
+        }
     }
 }
 
 /// Which of these variants it is, by its number or its name.
-struct Which<'a>(&'a [Variant], &'a mut Out);
+struct Which<'a>(&'a [Variant], &'a mut Left);
 
 impl<'de> DeserializeSeed<'de> for Which<'_> {
     type Value = usize;
@@ -287,141 +351,126 @@ impl Visitor<'_> for Which<'_> {
 }
 
 impl<'de> Visitor<'de> for Reading<'_> {
-    type Value = ();
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.wanted.shape)
     }
 
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.wanted.out.push("null");
-        Ok(())
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_none<E: Error>(self) -> Result<(), E> {
-        self.visit_unit()
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<(), E> {
-        self.wanted
-            .out
-            .push(format_args!("\"{}\"", BASE64_STANDARD.encode(bytes)));
-        Ok(())
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Value, E> {
+        self.wanted.left.take(bytes.len())?;
+        self.bytes(Bytes::copy_from_slice(bytes))
     }
 
-    fn visit_some<D: Deserializer<'de>>(mut self, format: D) -> Result<(), D::Error> {
+    /// They are of the payload.
+    fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Value, E> {
+        let bytes = self.wanted.payload.slice_ref(bytes);
+        self.bytes(bytes)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(mut self, format: D) -> Result<Value, D::Error> {
         match self.what {
             What::Option(some) => self.wanted.inner(some).deserialize(format),
             _ => Err(Error::custom("an option where none was expected")),
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Value, A::Error> {
         let What::Parts(parts) = self.what else {
             return Err(Error::custom("parts where none were expected"));
         };
-        let (open, close) = match parts {
-            Parts::Fields(_) => ('{', '}'),
-            _ => ('[', ']'),
-        };
-        self.wanted.out.push(open);
-        for index in 0.. {
-            let (name, shape) = match parts {
-                Parts::Elements(element) => (None, Some(element)),
-                Parts::Tuple(shapes) => (None, shapes.get(index)),
-                Parts::Fields(fields) => {
-                    let field = fields.get(index);
-                    (
-                        field.map(|field| &field.name),
-                        field.map(|field| &field.shape),
-                    )
-                }
-            };
-            let Some(shape) = shape else {
-                break;
-            };
-            let before = self.wanted.out.text.len();
-            if index > 0 {
-                self.wanted.out.push(',');
+        if let Parts::Fields(fields) = parts {
+            let mut record = Vec::new();
+            for Field { name, shape } in fields {
+                let Some(value) = list.next_element_seed(self.wanted.inner(shape))? else {
+                    break;
+                };
+                self.name(name)?;
+                record.push((name.clone(), value));
             }
-            if let Some(name) = name {
-                self.wanted.out.push(format_args!("{}:", json!(name)));
-            }
-            if list.next_element_seed(self.wanted.inner(shape))?.is_none() {
-                self.wanted.out.text.truncate(before);
-                break;
+            return Ok(Value::Record(record));
+        }
+        let mut values = Vec::new();
+        loop {
+            let shape = match parts {
+                Parts::Tuple(shapes) => shapes.get(values.len()),
+                Parts::Elements(element) => Some(element),
+                Parts::Fields(_) => None,
+            };
+            let Some(shape) = shape else { break };
+            match list.next_element_seed(self.wanted.inner(shape))? {
+                Some(value) => values.push(value),
+                None => break,
             }
         }
-        self.wanted.out.push(close);
-        Ok(())
+        Ok(Value::List(values))
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Value, A::Error> {
         let (key, value) = match self.what {
             What::Map(key, value) => (key, value),
             What::Parts(Parts::Fields(fields)) => return self.named(fields, map),
             _ => return Err(Error::custom("a map where none was expected")),
         };
         let mut pairs = Vec::new();
-        // Each key and each value is written by itself first.
-        let (start, mut names) = (self.wanted.out.text.len(), true);
-        while map.next_key_seed(self.wanted.inner(key))?.is_some() {
-            let key = self.wanted.out.text.split_off(start);
-            map.next_value_seed(self.wanted.inner(value))?;
-            let value = self.wanted.out.text.split_off(start);
-            names &= !key.starts_with(['[', '{']) && key != "null";
-            pairs.push((key, value));
+        while let Some(key) = map.next_key_seed(self.wanted.inner(key))? {
+            pairs.push((key, map.next_value_seed(self.wanted.inner(value))?));
         }
-        let out = self.wanted.out;
-        out.push(if names { '{' } else { '[' });
-        for (index, (key, value)) in pairs.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            match names {
-                true if key.starts_with('"') => out.push(format_args!("{comma}{key}:{value}")),
-                true => out.push(format_args!("{comma}\"{key}\":{value}")),
-                false => out.push(format_args!("{comma}[{key},{value}]")),
-            }
-        }
-        out.push(if names { '}' } else { ']' });
-        Ok(())
+        Ok(Value::Pairs(pairs))
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(mut self, access: A) -> Result<(), A::Error> {
+    fn visit_enum<A: EnumAccess<'de>>(mut self, access: A) -> Result<Value, A::Error> {
         let What::Enum(variants) = self.what else {
             return Err(Error::custom("a variant where none was expected"));
         };
-        let (place, inside) = access.variant_seed(Which(variants, self.wanted.out))?;
+        let (place, inside) = access.variant_seed(Which(variants, self.wanted.left))?;
         let Variant { name, content } = &variants[place];
-        let name = json!(name);
+        self.name(name)?;
         if *content == Content::Unit {
-            self.wanted.out.push(name);
-            return inside.unit_variant();
+            inside.unit_variant()?;
+            return Ok(Value::Text(name.clone()));
         }
-        self.wanted.out.push(format_args!("{{{name}:"));
         let shape = self.wanted.shape;
-        match content {
+        let inside = match content {
             Content::Unknown | Content::Unit => {
                 let what = "what is in a variant is not known";
-                return Err(self.wanted.out.wrong(what));
+                return Err(self.wanted.left.wrong(what));
             }
             Content::Newtype(inner) => inside.newtype_variant_seed(self.wanted.inner(inner))?,
             Content::Tuple(shapes) => {
                 let parts = What::Parts(Parts::Tuple(shapes));
-                inside.tuple_variant(shapes.len(), self.wanted.inner(shape).visit(parts))?;
+                inside.tuple_variant(shapes.len(), self.wanted.inner(shape).visit(parts))?
             }
             Content::Fields(fields) => {
                 let parts = What::Parts(Parts::Fields(fields));
-                inside.tuple_variant(fields.len(), self.wanted.inner(shape).visit(parts))?;
+                inside.tuple_variant(fields.len(), self.wanted.inner(shape).visit(parts))?
             }
-        }
-        self.wanted.out.push('}');
-        Ok(())
+        };
+        Ok(Value::Record(vec![(name.clone(), inside)]))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn decode(format: Format, schema: &Schema, payload: &[u8]) -> Result<String, String> {
+        let payload = Bytes::copy_from_slice(payload);
+        let value = read(format, schema, &payload, Room::default(), "an answer");
+        value
+            .map(|value| value.to_string())
+            .map_err(|error| error.to_string())
+    }
 
     fn schema<const N: usize>(root: Shape, types: [(&str, Definition); N]) -> Schema {
         let types = types.map(|(name, definition)| (name.to_owned(), definition));
@@ -456,7 +505,7 @@ mod tests {
         wide.types
             .insert(name(100), Definition::Struct(Content::Unit));
         refused(&wide, &[], "more values");
-        refused(&schema(named("B"), []), &[], "does not say what B is");
+        refused(&schema(named("B"), []), &[], "nobody says what B is");
         refused(&Schema::default(), &[], "is not known");
     }
 

@@ -1,4 +1,4 @@
-//! From JSON to a payload, by a schema.
+//! From a value to a payload, by a schema.
 //!
 //! In postcard structs are their fields in order and variants numbers, in MessagePack both have names.
 
@@ -6,22 +6,28 @@ use std::cell::RefCell;
 use std::fmt;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
+use bytes::Bytes;
 use serde::ser::{
     Error, Serialize, SerializeMap, SerializeSeq, SerializeTuple, SerializeTupleVariant, Serializer,
 };
-use serde_json::Value;
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
-use super::DEPTH;
-use super::types::Format;
+use crate::{DEPTH, Format, Value, ValueError};
 
-/// A payload of this value; else where it does not fit and why. `name` is what the value is called.
-pub(super) fn encode(
+/// A payload of this value, which is called `name`.
+///
+/// What is missing may be an `Option`, and only that. An integer of 8 or 16 bytes may be text of its digits; a list of `u8`, and
+/// bytes, either of both, base64 or a list.
+///
+/// # Errors
+///
+/// Where it does not fit, and why.
+pub fn write(
     format: Format,
     schema: &Schema,
     value: &Value,
     name: &str,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, ValueError> {
     let wrong = RefCell::new(None);
     let given = Given {
         schema,
@@ -36,7 +42,7 @@ pub(super) fn encode(
         Format::Postcard => postcard::to_allocvec(&given).map_err(|error| error.to_string()),
         Format::MessagePack => rmp_serde::to_vec(&given).map_err(|error| error.to_string()),
     };
-    payload.map_err(|error| wrong.take().unwrap_or(error))
+    payload.map_err(|error| ValueError(wrong.take().unwrap_or(error)))
 }
 
 /// Where a value is, in the way that it is written in Rust.
@@ -110,11 +116,12 @@ impl<'a> Given<'a> {
         self.number(number.and_then(|number| T::try_from(number).ok()))
     }
 
-    /// Integers that no number of JSON holds.
+    /// Integers that no number of JSON, or of scripts, holds.
     fn long<T: std::str::FromStr, E: Error>(&self) -> Result<T, E> {
         let text = match self.value {
-            Value::String(text) => text.parse().ok(),
-            Value::Number(number) => number.to_string().parse().ok(),
+            Value::Text(text) => text.parse().ok(),
+            Value::Signed(number) => number.to_string().parse().ok(),
+            Value::Unsigned(number) => number.to_string().parse().ok(),
             _ => None,
         };
         self.number(text)
@@ -122,7 +129,7 @@ impl<'a> Given<'a> {
 
     fn float<E: Error>(&self) -> Result<f64, E> {
         self.number(match self.value {
-            Value::String(text) if matches!(text.as_str(), "NaN" | "inf" | "-inf") => {
+            Value::Text(text) if matches!(text.as_str(), "NaN" | "inf" | "-inf") => {
                 text.parse().ok()
             }
             value => value.as_f64(),
@@ -130,8 +137,10 @@ impl<'a> Given<'a> {
     }
 
     fn array<E: Error>(&self, what: impl fmt::Display) -> Result<&'a [Value], E> {
-        let array = self.value.as_array().map(Vec::as_slice);
-        array.ok_or_else(|| self.expected(what))
+        match self.value {
+            Value::List(values) => Ok(values),
+            _ => Err(self.expected(what)),
+        }
     }
 
     fn parts<E: Error>(&self, shapes: &[Shape]) -> Result<&'a [Value], E> {
@@ -143,11 +152,12 @@ impl<'a> Given<'a> {
         }
     }
 
-    fn bytes<E: Error>(&self) -> Result<Vec<u8>, E> {
+    fn bytes<E: Error>(&self) -> Result<Bytes, E> {
         let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
         let bytes = match self.value {
-            Value::String(text) => BASE64_STANDARD.decode(text).ok(),
-            Value::Array(bytes) => bytes.iter().map(byte).collect(),
+            Value::Bytes(bytes) | Value::Octets(bytes) => Some(bytes.clone()),
+            Value::Text(text) => BASE64_STANDARD.decode(text).ok().map(Bytes::from),
+            Value::List(bytes) => bytes.iter().map(byte).collect(),
             _ => None,
         };
         bytes.ok_or_else(|| self.expected("bytes as base64 or as an array of numbers"))
@@ -155,42 +165,48 @@ impl<'a> Given<'a> {
 
     /// The pairs of a map.
     fn pairs<E: Error>(&self) -> Result<Vec<(Value, &'a Value)>, E> {
-        if let Value::Object(object) = self.value {
+        if let Value::Record(fields) = self.value {
             let textual = matches!(self.shape, Shape::Map(key, _) if matches!(**key, Shape::Str | Shape::Char));
-            let key = |key: &String| match serde_json::from_str(key) {
-                Ok(value) if !textual => value,
-                _ => Value::String(key.clone()),
+            let key = |key: &String| match serde_json::from_str::<serde_json::Value>(key) {
+                Ok(value) if !textual => value.into(),
+                _ => Value::Text(key.clone()),
             };
-            return Ok(object
+            return Ok(fields
                 .iter()
                 .map(|(name, value)| (key(name), value))
                 .collect());
         }
+        if let Value::Pairs(pairs) = self.value {
+            return Ok(pairs
+                .iter()
+                .map(|(key, value)| (key.clone(), value))
+                .collect());
+        }
         let what = "a map as an object or as an array of pairs";
-        let pairs = self
-            .array(what)?
-            .iter()
-            .map(|pair| match pair.as_array()?.as_slice() {
+        let pairs = self.array(what)?.iter().map(|pair| match pair {
+            Value::List(pair) => match pair.as_slice() {
                 [key, value] => Some((key.clone(), value)),
                 _ => None,
-            });
+            },
+            _ => None,
+        });
         let pairs: Option<Vec<_>> = pairs.collect();
         pairs.ok_or_else(|| self.expected(what))
     }
 
     /// The values of fields, in the order of these.
     fn fields<E: Error>(&self, fields: &[Field]) -> Result<Vec<&'a Value>, E> {
-        let Value::Object(object) = self.value else {
+        let Value::Record(given) = self.value else {
             return Err(self.expected("an object"));
         };
         let known = |name: &String| fields.iter().any(|field| field.name == *name);
-        if let Some(other) = object.keys().find(|name| !known(name)) {
+        if let Some((other, _)) = given.iter().find(|(name, _)| !known(name)) {
             let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
             let names = names.join(", ");
             return Err(self.wrong(format_args!("no field {other:?}; expected {names}")));
         }
-        let value = |field: &Field| match object.get(&field.name) {
-            Some(value) => Ok(value),
+        let value = |field: &Field| match given.iter().find(|(name, _)| *name == field.name) {
+            Some((_, value)) => Ok(value),
             None if matches!(field.shape, Shape::Option(_)) => Ok(&Value::Null),
             None => Err(self.wrong(format_args!("the field {:?} is missing", field.name))),
         };
@@ -239,7 +255,7 @@ impl<'a> Given<'a> {
         let mut map = format.serialize_map(Some(pairs.len()))?;
         for (its_key, its_value) in &pairs {
             let name = its_key
-                .as_str()
+                .as_text()
                 .map_or_else(|| its_key.to_string(), str::to_owned);
             let step = || Step::Key(&name);
             self.part(step(), key, its_key, |part| map.serialize_key(part))?;
@@ -251,7 +267,7 @@ impl<'a> Given<'a> {
     fn content<S: Serializer>(&self, content: &'a Content, format: S) -> Result<S::Ok, S::Error> {
         match content {
             Content::Unknown => Err(self.wrong("its type is not known")),
-            Content::Unit if self.value.is_null() => format.serialize_unit_struct(""),
+            Content::Unit if *self.value == Value::Null => format.serialize_unit_struct(""),
             Content::Unit => Err(self.expected("null")),
             Content::Newtype(shape) => format.serialize_newtype_struct("", &self.inner(shape)),
             Content::Tuple(shapes) => self.tuple(shapes, format),
@@ -286,11 +302,8 @@ impl<'a> Given<'a> {
         format: S,
     ) -> Result<S::Ok, S::Error> {
         let (name, value) = match self.value {
-            Value::String(name) => (name, &Value::Null),
-            Value::Object(object) if object.len() == 1 => match object.iter().next() {
-                Some(only) => only,
-                None => return Err(self.expected("a variant")),
-            },
+            Value::Text(name) => (name, &Value::Null),
+            Value::Record(fields) if let [(name, value)] = &fields[..] => (name, value),
             _ => return Err(self.expected("a variant as \"Name\" or {\"Name\": ..}")),
         };
         let Some(number) = variants.iter().position(|variant| variant.name == *name) else {
@@ -310,7 +323,7 @@ impl<'a> Given<'a> {
         if !self.named {
             return inner.of_variant(number as u32, content, format);
         }
-        if *content == Content::Unit && value.is_null() {
+        if *content == Content::Unit && *value == Value::Null {
             return format.serialize_str(name);
         }
         let mut map = format.serialize_map(Some(1))?;
@@ -326,7 +339,9 @@ impl<'a> Given<'a> {
     ) -> Result<S::Ok, S::Error> {
         match content {
             Content::Unknown => Err(self.wrong("its type is not known")),
-            Content::Unit if self.value.is_null() => format.serialize_unit_variant("", number, ""),
+            Content::Unit if *self.value == Value::Null => {
+                format.serialize_unit_variant("", number, "")
+            }
             Content::Unit => Err(self.expected("no value")),
             Content::Newtype(shape) => {
                 let inner = Given {
@@ -377,37 +392,47 @@ impl Serialize for Given<'_> {
         }
         match self.shape {
             Shape::Unknown => Err(self.wrong("its type is not known")),
-            Shape::Bool => match self.value.as_bool() {
-                Some(value) => format.serialize_bool(value),
-                None => Err(self.expected("true or false")),
+            Shape::Bool => match self.value {
+                Value::Bool(value) => format.serialize_bool(*value),
+                _ => Err(self.expected("true or false")),
             },
             Shape::I8 => format.serialize_i8(self.signed()?),
             Shape::I16 => format.serialize_i16(self.signed()?),
             Shape::I32 => format.serialize_i32(self.signed()?),
-            Shape::I64 => format.serialize_i64(self.signed()?),
+            Shape::I64 => format.serialize_i64(self.long()?),
             Shape::I128 => format.serialize_i128(self.long()?),
             Shape::U8 => format.serialize_u8(self.unsigned()?),
             Shape::U16 => format.serialize_u16(self.unsigned()?),
             Shape::U32 => format.serialize_u32(self.unsigned()?),
-            Shape::U64 => format.serialize_u64(self.unsigned()?),
+            Shape::U64 => format.serialize_u64(self.long()?),
             Shape::U128 => format.serialize_u128(self.long()?),
             Shape::F32 => format.serialize_f32(self.float()? as f32),
             Shape::F64 => format.serialize_f64(self.float()?),
-            Shape::Char => match self.value.as_str().map(|text| (text.chars().next(), text)) {
+            Shape::Char => match self.value.as_text().map(|text| (text.chars().next(), text)) {
                 Some((Some(only), text)) if text.len() == only.len_utf8() => {
                     format.serialize_char(only)
                 }
                 _ => Err(self.expected("one character")),
             },
-            Shape::Str => match self.value.as_str() {
+            Shape::Str => match self.value.as_text() {
                 Some(text) => format.serialize_str(text),
                 None => Err(self.expected("a string")),
             },
             Shape::Bytes => format.serialize_bytes(&self.bytes()?),
-            Shape::Unit if self.value.is_null() => format.serialize_unit(),
+            Shape::Unit if *self.value == Value::Null => format.serialize_unit(),
             Shape::Unit => Err(self.expected("null")),
-            Shape::Option(_) if self.value.is_null() => format.serialize_none(),
+            Shape::Option(_) if *self.value == Value::Null => format.serialize_none(),
             Shape::Option(some) => format.serialize_some(&self.inner(some)),
+            Shape::Seq(element)
+                if **element == Shape::U8
+                    && let Value::Octets(bytes) | Value::Bytes(bytes) = self.value =>
+            {
+                match self.named {
+                    true => format.collect_seq(bytes),
+                    // The same bytes as a list of them.
+                    false => format.serialize_bytes(bytes),
+                }
+            }
             Shape::Seq(element) => {
                 let array = self.array("an array")?;
                 let mut list = format.serialize_seq(Some(array.len()))?;
@@ -421,7 +446,7 @@ impl Serialize for Given<'_> {
             Shape::Map(key, value) => self.map(key, value, format),
             Shape::Tuple(shapes) => self.tuple(shapes, format),
             Shape::Named(name) => match self.schema.types.get(name) {
-                None => Err(self.wrong(format_args!("the server does not say what {name} is"))),
+                None => Err(self.wrong(format_args!("nobody says what {name} is"))),
                 Some(Definition::Struct(content)) => self.content(content, format),
                 Some(Definition::Enum(variants)) => self.variant(variants, format),
             },
@@ -435,6 +460,11 @@ mod tests {
 
     use super::*;
 
+    fn encode(schema: &Schema, json: serde_json::Value, name: &str) -> Result<Vec<u8>, String> {
+        let written = write(Format::Postcard, schema, &json.into(), name);
+        written.map_err(|error| error.to_string())
+    }
+
     #[test]
     fn types_of_a_hostile_peer_end() {
         let shape = Shape::Named("A".into());
@@ -443,11 +473,9 @@ mod tests {
             root: shape,
             types: [("A".into(), itself)].into(),
         };
-        let error =
-            encode(Format::Postcard, &schema, &json!(1), "arguments").expect_err("it never ends");
+        let error = encode(&schema, json!(1), "arguments").expect_err("it never ends");
         assert_eq!(error, "arguments: nested more than 256 deep");
-        let error = encode(Format::Postcard, &Schema::default(), &json!(1), "arguments")
-            .expect_err("not known");
+        let error = encode(&Schema::default(), json!(1), "arguments").expect_err("not known");
         assert_eq!(error, "arguments: its type is not known");
     }
 
@@ -457,8 +485,7 @@ mod tests {
             root: Shape::U8,
             ..Schema::default()
         };
-        let error = encode(Format::Postcard, &schema, &json!("ß".repeat(100)), "it")
-            .expect_err("no number");
+        let error = encode(&schema, json!("ß".repeat(100)), "it").expect_err("no number");
         assert!(
             error.starts_with("it: expected u8, got \"ß") && error.len() < 90,
             "{error}"

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallaby-link wallaby-onc wallaby-tls
-    wallaby-values wallaby-chain-guest wallaby-chain-macros wallaby-chain wallaby-chain-wasm wallaby-sidecar
-    wallaby-etcd wallaby-metrics wallaby-otel)
+    wallaby-values wallaby-chain-guest wallaby-chain-macros wallaby-chain wallaby-chain-wasm wallaby-chain-script
+    wallaby-sidecar wallaby-etcd wallaby-metrics wallaby-otel)
 # Each feature without the others: in the workspace they are all switched on together.
 for features in "wallaby" "wallaby msgpack" "wallaby protobuf" "wallaby turmoil" "wallaby-onc" "wallaby-otel" "wallaby-idl onc" \
     "wallaby-proto serde" "wallaby-values" "wallaby-values protobuf" "wallaby-chain-wasm" "wallaby-sidecar"; do

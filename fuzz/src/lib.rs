@@ -22,6 +22,7 @@
 //! | `onc-value` | a type of rpcbind's, and a value | what is read is written and read again as the same |
 //! | `onc-address` | an address as rpcbind is told it | the same |
 //! | `onc-interface` | a `.x` file | code comes of it, or errors |
+//! | `script` | a script of chaining functions | what they say can be read |
 
 mod alone;
 mod choices;
@@ -34,6 +35,7 @@ mod frames;
 mod gates;
 mod items;
 mod onc;
+mod script;
 mod server;
 mod things;
 
@@ -115,5 +117,9 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "onc-interface",
         run: onc::interface,
+    },
+    Target {
+        name: "script",
+        run: script::run,
     },
 ];

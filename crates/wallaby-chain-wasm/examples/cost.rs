@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut state = State::new();
     state.set("who", &"Ada").map_err(|error| error.message)?;
     let given = Given::Answer(Answer::new(&[7; 100]));
-    let input = postcard::to_allocvec(&Input { state, given })?;
+    let input = postcard::to_allocvec(&Input { state, given })?.into();
     println!("{:>12}  {:22}  a call", "module", "compiled in");
     let glue = include_bytes!("../tests/all/glue-1.wasm").to_vec();
     for (module, runs) in [

@@ -24,6 +24,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use wallaby::{Code, Status};
 use wallaby_chain::{Effort, Fault, Module, Runtime};
 use wallaby_chain_guest::abi::{EXPORT, VERSION};
@@ -153,6 +154,10 @@ fn config(limits: &Limits) -> Config {
 }
 
 impl Runtime for WebAssembly {
+    fn takes(&self, module: &[u8]) -> bool {
+        module.starts_with(b"\0asm")
+    }
+
     fn load(&self, module: &[u8]) -> Result<Arc<dyn Module>, Status> {
         let wrong = |error: &dyn fmt::Display| {
             Status::invalid_argument(format!(
@@ -247,7 +252,7 @@ impl Module for Compiled {
         }
     }
 
-    fn run(&self, function: &str, input: &[u8], effort: Effort) -> Result<Vec<u8>, Fault> {
+    fn run(&self, function: &str, input: &Bytes, effort: Effort) -> Result<Vec<u8>, Fault> {
         let fuel = match effort {
             Effort::Brief => self.limits.brief.min(self.limits.instructions),
             Effort::Full => self.limits.instructions,
@@ -370,8 +375,3 @@ impl Error for TooMuch {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/chains.md")]
 struct GuidePage;
-
-/// The programs of the page about chains compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/chains.md")]
-struct ChainsPage;

@@ -18,6 +18,7 @@ use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack};
 use crate::state::State;
 use crate::step::Hop;
+use crate::types::Type;
 use crate::walk::{Home, Walk};
 
 /// A chain that has not begun: its first link, and what is done with answers. It comes to a `T`.
@@ -48,7 +49,11 @@ where
 /// The same if what it comes to is written by another codec.
 pub fn start_by<T, C: Codec<T>>(first: Hop) -> Chain<T, C> {
     let mut stack = Stack::default();
-    stack.push(first.function, first.state);
+    let mut state = first.state;
+    if first.typed {
+        state.put_type(Type::END, Type::of::<T, C>().as_ref());
+    }
+    stack.push(first.function, state);
     Chain {
         server: first.server,
         method: first.method,
@@ -151,7 +156,11 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         function: impl Into<Function>,
         state: State,
     ) -> Self {
-        let (at, (function, code)) = (at.into(), function.into().parts());
+        let (at, function, mut state) = (at.into(), function.into(), state);
+        if function.is_typed() {
+            state.put_type(Type::END, Type::of::<T, C>().as_ref());
+        }
+        let (function, code) = function.parts();
         self.codes.extend(code);
         let catch = Level::Catch {
             at,

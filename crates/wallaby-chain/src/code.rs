@@ -65,8 +65,9 @@ impl FromStr for Hash {
     }
 }
 
-/// A module of chaining functions that a client brings: WebAssembly, as `docs/chains.md` says. It is known by its hash. Small
-/// ones travel with the chain; larger ones are in a [`Repository`](crate::Repository), and servers fetch them once.
+/// A module of chaining functions that a client brings: WebAssembly, or the text of a script, as `docs/chains.md` says. It is known
+/// by its hash. Small ones travel with the chain; larger ones are in a [`Repository`](crate::Repository), and servers fetch them
+/// once.
 ///
 /// ```
 /// # use wallaby_chain::{Code, Hop, State};
@@ -79,11 +80,23 @@ impl FromStr for Hash {
 /// # }
 /// # fn main() {}
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Code {
     hash: Hash,
     source: Source,
+    /// Its functions are to be told of which types values are.
+    #[serde(skip)]
+    typed: bool,
 }
+
+/// By what travels.
+impl PartialEq for Code {
+    fn eq(&self, other: &Self) -> bool {
+        (self.hash, &self.source) == (other.hash, &other.source)
+    }
+}
+
+impl Eq for Code {}
 
 /// Where a module is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +114,7 @@ impl Code {
         Self {
             hash: Hash::of(module),
             source: Source::Packed(pack(module)),
+            typed: !module.starts_with(b"\0asm"),
         }
     }
 
@@ -109,13 +123,24 @@ impl Code {
         Self {
             hash,
             source: Source::At(at.into()),
+            typed: false,
         }
+    }
+
+    /// The same, and where its functions run they are told of which types values are: scripts, which have no types, need that. It is
+    /// so for what [`new`](Self::new) is given, unless that is WebAssembly.
+    pub fn typed(mut self) -> Self {
+        self.typed = true;
+        self
     }
 
     /// The same, but it does not travel: the server at this address has it in its [`Repository`](crate::Repository). It may be the
     /// client itself, if that listens.
     pub fn at(self, server: impl Into<Address>) -> Self {
-        Self::kept(self.hash, server)
+        Self {
+            typed: self.typed,
+            ..Self::kept(self.hash, server)
+        }
     }
 
     /// The module's hash.
@@ -126,7 +151,7 @@ impl Code {
     /// The function that the module exports by this name.
     pub fn function(&self, name: &str) -> Function {
         Function {
-            runs: Runs::WebAssembly {
+            runs: Runs::Code {
                 code: self.hash,
                 function: name.to_owned(),
             },
@@ -156,6 +181,11 @@ pub struct Function {
 }
 
 impl Function {
+    /// Whether it is to be told of which types values are.
+    pub(crate) fn is_typed(&self) -> bool {
+        self.code.as_ref().is_some_and(|code| code.typed)
+    }
+
     pub(crate) fn parts(self) -> (Runs, Option<Code>) {
         (self.runs, self.code)
     }

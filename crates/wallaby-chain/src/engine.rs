@@ -182,7 +182,7 @@ impl Engine {
             (Runs::Native(name), Level::Catch { .. }) => {
                 find(&self.catching, "catching", name, place).map(drop)
             }
-            (Runs::WebAssembly { code, function }, _) => {
+            (Runs::Code { code, function }, _) => {
                 if self.proxy(place)?.is_some() {
                     return Ok(()); // who runs it looks at it
                 }
@@ -197,7 +197,7 @@ impl Engine {
         match (stack.levels.last(), &self.codes) {
             (
                 Some(Level::Run {
-                    function: Runs::WebAssembly { code, .. },
+                    function: Runs::Code { code, .. },
                     ..
                 }),
                 Some(codes),
@@ -215,7 +215,7 @@ impl Engine {
     ) -> Result<(&Codes, Arc<dyn Module>), Status> {
         let Some(codes) = &self.codes else {
             return Err(Status::unimplemented(format!(
-                "code {hash} is WebAssembly: this server runs pipes and functions that are registered by name"
+                "code {hash} comes with a client: this server runs pipes and functions that are registered by name"
             )));
         };
         if !place.may_bring {
@@ -330,7 +330,7 @@ impl Engine {
         given: Given,
         place: Place<'_>,
     ) -> Result<Step, Status> {
-        if let Runs::WebAssembly { .. } = &function
+        if let Runs::Code { .. } = &function
             && let Some(proxy) = self.proxy(place)?
         {
             let mut hop = Hop::to_raw(&proxy.at, APPLY.definition(), given.to_bytes()?);
@@ -360,11 +360,11 @@ impl Engine {
                 let function = find(&self.catching, "catching", &name, place)?;
                 call(function, &name, state, exception)
             }
-            (Runs::WebAssembly { code, function }, given) => {
+            (Runs::Code { code, function }, given) => {
                 let (codes, module) = self.module(code, stack, place).await?;
                 module.check(&function)?;
                 let input = guest::input(state, given)?;
-                guest::step(&codes.run(module, function, input).await?, code)
+                guest::step(&codes.run(module, function, input.into()).await?, code)
             }
         }
     }
@@ -465,7 +465,7 @@ impl Engine {
         }
         let step = match stack.levels.pop() {
             Some(Level::Run {
-                function: function @ Runs::WebAssembly { .. },
+                function: function @ Runs::Code { .. },
                 state,
             }) if self.codes.is_some() => self.run(&stack, function, state, given, place).await,
             _ => Err(Status::unimplemented(

@@ -85,6 +85,7 @@ fn plain(step: guest::Step, code: Hash) -> Result<Step, Status> {
                 function: runs(function, code)?,
                 state: State { values: state },
                 code: None,
+                typed: false, // it has been told by the function
             };
             Ok(Step::split(branches.collect::<Result<Vec<_>, _>>()?, merge))
         }
@@ -117,7 +118,7 @@ fn hop(said: guest::Hop, code: Hash) -> Result<Hop, Status> {
 fn runs(function: guest::Function, code: Hash) -> Result<Runs, Status> {
     match function {
         guest::Function::None => Ok(Runs::Pipe(Vec::new())),
-        guest::Function::Own(function) => Ok(Runs::WebAssembly { code, function }),
+        guest::Function::Own(function) => Ok(Runs::Code { code, function }),
         guest::Function::Native(name) => Ok(Runs::Native(name)),
         _ => Err(Status::unimplemented(
             "a function of a kind that this server does not know",

@@ -86,6 +86,7 @@ mod said;
 mod stack;
 mod state;
 mod step;
+mod types;
 mod walk;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
@@ -99,5 +100,6 @@ pub use said::{Line, Told};
 pub use stack::Link;
 pub use state::{Answer, State};
 pub use step::{Hop, Merge, Step};
+pub use types::{LinkTypes, Type};
 pub use walk::{Home, Stop, Walk};
 pub use wallaby_chain_macros::glue;

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{OnceCell, Semaphore};
 use wallaby::intercept::Incoming;
 use wallaby::{Client, Code as StatusCode, Status};
@@ -16,9 +17,16 @@ use crate::engine::text_of;
 use crate::place::Place;
 use crate::repository::functions;
 
-/// What runs modules: an engine for WebAssembly, as `wallaby-chain-wasm` has one. Whoever implements it sees to it that code which
-/// strangers have written does no harm, however it tries.
+/// What runs modules: an engine for WebAssembly, as `wallaby-chain-wasm` has one, or for scripts, as `wallaby-chain-script`. Whoever
+/// implements it sees to it that code which strangers have written does no harm, however it tries. A pair of two is one that has
+/// both, and the first one's word is taken for what it [takes](Self::takes).
 pub trait Runtime: Send + Sync + 'static {
+    /// Whether a module is of the kind that this runs, as far as its first bytes show: asked where there are several.
+    fn takes(&self, module: &[u8]) -> bool {
+        let _any = module;
+        true
+    }
+
     /// Makes a module ready to run. It may take long: it has a thread of its own, and [`CodeLimits::compiling`] says how many
     /// there are at once.
     ///
@@ -26,6 +34,19 @@ pub trait Runtime: Send + Sync + 'static {
     ///
     /// A status that says what is wrong with it.
     fn load(&self, module: &[u8]) -> Result<Arc<dyn Module>, Status>;
+}
+
+impl<A: Runtime, B: Runtime> Runtime for (A, B) {
+    fn takes(&self, module: &[u8]) -> bool {
+        self.0.takes(module) || self.1.takes(module)
+    }
+
+    fn load(&self, module: &[u8]) -> Result<Arc<dyn Module>, Status> {
+        match self.0.takes(module) {
+            true => self.0.load(module),
+            false => self.1.load(module),
+        }
+    }
 }
 
 /// A module that is ready to run, by several threads at once.
@@ -43,7 +64,7 @@ pub trait Module: Send + Sync + 'static {
     /// # Errors
     ///
     /// If it needs longer than that, or does something that it may not.
-    fn run(&self, function: &str, input: &[u8], effort: Effort) -> Result<Vec<u8>, Fault>;
+    fn run(&self, function: &str, input: &Bytes, effort: Effort) -> Result<Vec<u8>, Fault>;
 
     /// About how many bytes of memory it takes while it is kept.
     fn size(&self) -> usize;
@@ -256,7 +277,7 @@ impl Codes {
         &self,
         module: Arc<dyn Module>,
         function: String,
-        input: Vec<u8>,
+        input: Bytes,
     ) -> Result<Vec<u8>, Status> {
         let run = AssertUnwindSafe(|| module.run(&function, &input, Effort::Brief));
         match catch_unwind(run).unwrap_or_else(|panic| Err(Fault::Status(panicked(&*panic)))) {

@@ -131,7 +131,7 @@ pub(crate) struct Merging {
 
 impl Merging {
     pub(crate) fn is_code(&self) -> bool {
-        matches!(self.function, Runs::WebAssembly { .. })
+        matches!(self.function, Runs::Code { .. })
     }
 
     /// What the branch has come to, as its last request says.
@@ -160,7 +160,7 @@ pub(crate) enum Runs {
     /// Code that servers have by this name.
     Native(String),
     /// Code that the client brings, and which function of it.
-    WebAssembly { code: Hash, function: String },
+    Code { code: Hash, function: String },
 }
 
 /// A method of a server, for the [`State`] of functions that are [`Code`]: they know neither addresses nor types.
@@ -248,7 +248,7 @@ impl Stack {
 
     /// Whether any of its functions is code that somebody brings.
     pub(crate) fn has_code(&self) -> bool {
-        let is_code = |level: &Level| matches!(level.function(), Runs::WebAssembly { .. });
+        let is_code = |level: &Level| matches!(level.function(), Runs::Code { .. });
         self.levels.iter().any(is_code)
     }
 
@@ -256,7 +256,7 @@ impl Stack {
     pub(crate) fn drop_used_code(&mut self) {
         let levels = &self.levels;
         self.codes.retain(|known| {
-            let needs = |level: &Level| matches!(level.function(), Runs::WebAssembly { code, .. } if *code == known.hash());
+            let needs = |level: &Level| matches!(level.function(), Runs::Code { code, .. } if *code == known.hash());
             levels.iter().any(needs)
         });
     }
@@ -367,7 +367,7 @@ mod tests {
             branch: vec![2],
             levels: vec![
                 Level::Run {
-                    function: Runs::WebAssembly {
+                    function: Runs::Code {
                         code: Code::new(&b"code"[..]).hash(),
                         function: "g".into(),
                     },

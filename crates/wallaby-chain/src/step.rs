@@ -11,6 +11,7 @@ use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 use crate::code::{Code, Function};
 use crate::stack::Runs;
 use crate::state::State;
+use crate::types::{Find, Type};
 
 /// The next link of a chain, and what is done with its answer.
 #[derive(Debug, Clone)]
@@ -22,6 +23,10 @@ pub struct Hop {
     pub(crate) function: Runs,
     pub(crate) state: State,
     pub(crate) code: Option<Code>,
+    /// The type of its answer.
+    answer: Find,
+    /// The function is to be told.
+    pub(crate) typed: bool,
 }
 
 impl Hop {
@@ -36,7 +41,11 @@ impl Hop {
         C: Codec<Args> + Codec<A::Item>,
     {
         let payload = <C as Codec<Args>>::encode(&arguments);
-        Self::raw(server.into(), method.definition(), payload)
+        let hop = Self::raw(server.into(), method.definition(), payload);
+        Self {
+            answer: Find::By(Type::of::<A::Item, C>),
+            ..hop
+        }
     }
 
     /// A method known only at run time, with arguments that are encoded already.
@@ -46,6 +55,13 @@ impl Hop {
         payload: impl Into<Bytes>,
     ) -> Self {
         Self::raw(server.into(), method, Ok(payload.into()))
+    }
+
+    /// The same, and its answer is of this type, for a script that runs on it. It is to be said before [`then`](Self::then); what
+    /// [`to`](Self::to) makes says it itself.
+    pub fn answering(mut self, answer: Type) -> Self {
+        self.answer = Find::Known(answer);
+        self
     }
 
     fn raw(
@@ -60,15 +76,35 @@ impl Hop {
             function: Runs::Pipe(Vec::new()),
             state: State::new(),
             code: None,
+            answer: Find::None,
+            typed: false,
         }
     }
 
     /// This function runs on the answer, at that server, with this state. A name is one of those that the server has
     /// ([`Chains::function`](crate::Chains::function)).
     pub fn then(mut self, function: impl Into<Function>, state: State) -> Self {
-        (self.function, self.code) = function.into().parts();
+        let function = function.into();
         self.state = state;
+        self.typed = function.is_typed();
+        if self.typed {
+            self.state
+                .put_type(Type::ANSWER, self.answer.find().as_ref());
+        }
+        (self.function, self.code) = function.parts();
         self
+    }
+
+    /// Of which type it is what it comes to as a branch of a split. What a script's end is written as is said to it.
+    fn result(&mut self) -> Option<Type> {
+        match &self.function {
+            Runs::Pipe(_) => self.answer.find(),
+            _ if self.typed => {
+                self.state.put_type(Type::END, Some(&Type::json()));
+                Some(Type::json())
+            }
+            _ => None,
+        }
     }
 }
 
@@ -79,18 +115,23 @@ pub struct Merge {
     pub(crate) function: Runs,
     pub(crate) state: State,
     pub(crate) code: Option<Code>,
+    /// The function is to be told of which types the results are.
+    pub(crate) typed: bool,
 }
 
 impl Merge {
     /// At this server, by this function. A name is one of those that the server has
     /// ([`Chains::merging`](crate::Chains::merging)). A good choice is the server that is next.
     pub fn at(server: impl Into<Address>, function: impl Into<Function>, state: State) -> Self {
-        let (function, code) = function.into().parts();
+        let function = function.into();
+        let typed = function.is_typed();
+        let (function, code) = function.parts();
         Self {
             at: server.into(),
             function,
             state,
             code,
+            typed,
         }
     }
 }
@@ -118,8 +159,13 @@ pub enum Step {
 
 impl Step {
     /// By all of these at once, and then by what `merge` makes of their results.
-    pub fn split(branches: impl IntoIterator<Item = Hop>, merge: Merge) -> Self {
-        Self::Split(branches.into_iter().collect(), Box::new(merge))
+    pub fn split(branches: impl IntoIterator<Item = Hop>, mut merge: Merge) -> Self {
+        let mut branches: Vec<Hop> = branches.into_iter().collect();
+        if merge.typed {
+            let results: Vec<_> = branches.iter_mut().map(Hop::result).collect();
+            merge.state.put_type(Type::RESULTS, Some(&results));
+        }
+        Self::Split(branches, Box::new(merge))
     }
 
     /// The chain has come to this value, written by [`Postcard`].

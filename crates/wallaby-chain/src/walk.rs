@@ -178,7 +178,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 Stop::Function {
                     chain,
                     name: match function {
-                        Runs::Native(name) | Runs::WebAssembly { function: name, .. } => name,
+                        Runs::Native(name) | Runs::Code { function: name, .. } => name,
                         Runs::Pipe(_) => return None,
                     },
                     state,
@@ -495,7 +495,7 @@ impl Waiting {
             What::Answered(stack, _) => matches!(
                 stack.levels.last(),
                 Some(Level::Run {
-                    function: Runs::Native(_) | Runs::WebAssembly { .. },
+                    function: Runs::Native(_) | Runs::Code { .. },
                     ..
                 })
             ),

@@ -1,9 +1,11 @@
 //! The program `wallaby`: `demo` shows what multi-hop calls are good for, `bench` measures it, `list`, `call`, `health` and `top`
-//! ask endpoints that run, `onc` compiles interface files of ONC RPC and knows where its programs are, `proto` compiles
-//! .proto files, `sidecar` serves what unmodified servers behind it serve.
+//! ask endpoints that run, `chain` runs chains, `onc` compiles interface files of ONC RPC and knows where its programs are, `proto`
+//! compiles .proto files, `sidecar` serves what unmodified servers behind it serve.
 
 #[cfg(feature = "bench")]
 mod bench;
+#[cfg(feature = "chain")]
+mod chain;
 mod demo;
 #[cfg(feature = "onc")]
 mod onc;
@@ -44,6 +46,10 @@ enum Command {
     Health(remote::Health),
     /// Show how much endpoints have to do, live
     Top(remote::Top),
+    /// Run or walk a chain that a file describes: functions say where answers go next
+    #[cfg(feature = "chain")]
+    #[command(subcommand)]
+    Chain(chain::Chain),
     /// Measure multi-hop calls against plain RPC and raw sockets; against other systems: 'make bench-peers'
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -72,6 +78,8 @@ fn main() -> ExitCode {
         Command::Call(call) => call.run(),
         Command::Health(health) => health.run(),
         Command::Top(top) => top.run(),
+        #[cfg(feature = "chain")]
+        Command::Chain(chain) => chain.run(),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => bench.run(),
         #[cfg(feature = "onc")]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::JoinSet;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{Code as StatusCode, DurableId, Endpoint, Status};
@@ -67,7 +68,7 @@ impl Module for Loaded {
         }
     }
 
-    fn run(&self, function: &str, input: &[u8], effort: Effort) -> Result<Vec<u8>, Fault> {
+    fn run(&self, function: &str, input: &Bytes, effort: Effort) -> Result<Vec<u8>, Fault> {
         Ok(match function {
             "count" => guest::run(count, input),
             "both" => guest::run(both, input),
@@ -329,7 +330,7 @@ async fn nobody_may_bring_code_unless_a_server_says_so() {
         (
             &none,
             StatusCode::Unimplemented,
-            format!("code {hash} is WebAssembly: this server runs pipes"),
+            format!("code {hash} comes with a client: this server runs pipes"),
         ),
         (
             &guarded,
@@ -696,4 +697,35 @@ async fn a_function_that_takes_long_has_a_thread_of_its_own() {
     let long = counts.long.lock().expect("a lock").clone();
     assert_eq!(long.len(), 1);
     assert_ne!(long[0], thread::current().id());
+}
+
+/// Takes what begins so, and says that it was asked.
+struct Only(&'static str);
+
+impl Runtime for Only {
+    fn takes(&self, module: &[u8]) -> bool {
+        module.starts_with(self.0.as_bytes())
+    }
+
+    fn load(&self, _: &[u8]) -> Result<Arc<dyn Module>, Status> {
+        Err(Status::not_found(self.0))
+    }
+}
+
+#[test]
+fn of_several_runtimes_the_first_that_takes_a_module_loads_it() {
+    let all = (Only("a"), (Only("ab"), Only("b")));
+    for (module, takes, who) in [
+        ("a", true, "a"),
+        ("ab", true, "a"),
+        ("bc", true, "b"),
+        ("c", false, "b"),
+    ] {
+        assert_eq!(all.takes(module.as_bytes()), takes, "{module}");
+        let loaded = all
+            .load(module.as_bytes())
+            .err()
+            .expect("nothing is loaded");
+        assert_eq!(loaded.message(), who, "{module}");
+    }
 }

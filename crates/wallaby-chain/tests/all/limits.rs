@@ -161,7 +161,7 @@ async fn what_a_server_cannot_run_is_refused_before_a_link_runs() {
         (
             web_assembly,
             Code::Unimplemented,
-            "code abababababababababababababababababababababababababababababababab is WebAssembly: this server runs pipes",
+            "code abababababababababababababababababababababababababababababababab comes with a client: this server runs pipes",
         ),
         (
             b"wchn\x05".to_vec(),

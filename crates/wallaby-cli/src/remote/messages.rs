@@ -114,6 +114,18 @@ impl Messages {
         items.context("the server does not tell the type of the items")
     }
 
+    /// Arguments as JSON.
+    #[cfg(feature = "chain")]
+    pub(super) fn arguments(&self, payload: &Bytes) -> anyhow::Result<String> {
+        Ok(format!("[{}]", self.argument.read(payload)?))
+    }
+
+    /// The payload of this answer.
+    #[cfg(feature = "chain")]
+    pub(super) fn of_answer(&self, answer: &Value) -> anyhow::Result<Bytes> {
+        Ok(self.answer.write(answer.clone())?)
+    }
+
     /// An answer as JSON.
     pub(super) fn answer(&self, payload: &Bytes) -> anyhow::Result<String> {
         Ok(self.answer.read(payload)?)

@@ -22,6 +22,8 @@ pub(crate) use self::call::Call;
 pub(crate) use self::health::Health;
 pub(crate) use self::list::List;
 pub(crate) use self::top::Top;
+#[cfg(feature = "chain")]
+pub(crate) use self::types::{Types, raw};
 
 /// So many names are told to who has a wrong one.
 const MOST_NAMES: usize = 20;
@@ -92,6 +94,11 @@ impl Way {
 }
 
 impl Asking {
+    #[cfg(feature = "chain")]
+    pub(crate) fn new(address: Address, way: Way) -> Self {
+        Self { address, way }
+    }
+
     async fn client(&self) -> anyhow::Result<Client> {
         let endpoint = self
             .way

@@ -87,6 +87,43 @@ impl Types {
         matches!(self, Self::Raw)
     }
 
+    /// Whether the schemas in the method's description say all of it.
+    #[cfg(feature = "chain")]
+    pub(crate) fn are_of_serde(&self) -> bool {
+        matches!(self, Self::Serde { .. })
+    }
+
+    /// Arguments as text, in an array.
+    #[cfg(feature = "chain")]
+    pub(crate) fn arguments(&self, payload: &Bytes) -> anyhow::Result<String> {
+        match self {
+            Self::Serde {
+                format, arguments, ..
+            } => Ok(read(*format, arguments, payload, ROOM, "arguments")?.to_string()),
+            #[cfg(feature = "proto")]
+            Self::Protobuf(messages) => messages.arguments(payload),
+            Self::Raw => Ok(raw(payload)),
+        }
+    }
+
+    /// The payload of this answer.
+    #[cfg(feature = "chain")]
+    pub(crate) fn of_answer(&self, answer: &Value) -> anyhow::Result<Bytes> {
+        match self {
+            Self::Serde {
+                format,
+                answer: schema,
+                ..
+            } => Ok(write(*format, schema, &answer.clone().into(), "the answer")?.into()),
+            #[cfg(feature = "proto")]
+            Self::Protobuf(messages) => messages.of_answer(answer),
+            Self::Raw => match answer {
+                Value::String(text) => Ok(text.clone().into()),
+                _ => bail!("expected text"),
+            },
+        }
+    }
+
     /// The payload of these arguments.
     pub(crate) fn payload(&self, text: Vec<u8>) -> anyhow::Result<Bytes> {
         let (format, schema) = match self {

@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "wallaby-chain-macros",
     "wallaby-chain",
     "wallaby-chain-wasm",
+    "wallaby-chain-script",
     "wallaby-sidecar",
     "wallaby-sim",
     "wallaby-metrics",

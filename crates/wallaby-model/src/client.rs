@@ -1,20 +1,20 @@
 //! The initiator's endpoint: the real call, driven as its documentation says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Arrival;
 use wallaby_proto::call::watch::{FailureKind, Found, Source, dismiss};
-use wallaby_proto::connection::{Mark, MethodDefinition};
+use wallaby_proto::connection::Mark;
 use wallaby_proto::endpoint::client::{CallContext, ClientAction, ClientCall};
 use wallaby_proto::endpoint::{self, CallOptions, Config, ConnId};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{End, Message, Ping, Pong, Progress, Response};
 use wallaby_proto::{Facts, Manifest, Path, RequestId, Status};
 
-use crate::letter::{Letter, address, call, endpoint_of, node, source, token};
+use crate::letter::{Letter, METHOD, address, call, endpoint_of, node, source, token};
 use crate::local::Machine;
 use crate::scope::{Scope, Variant};
 
@@ -214,9 +214,8 @@ impl Machine for Client {
 impl Client {
     fn send(&mut self, context: &Context) -> Effect {
         let server = self.seed.server;
-        let method = MethodDefinition::new("model/handle", "", 0, 0).expect("a name");
         let id = (self.call)
-            .add_root(&address(server), &Arc::new(method))
+            .add_root(&address(server), &METHOD)
             .expect("within the budget");
         self.call.close();
         let mut request = (self.call).initial(id, Bytes::from_static(&[0]), None, context);

@@ -1,4 +1,4 @@
-//! A server's endpoint: the real records and the real server halves of its requests, driven as their documentation says.
+//! A server's endpoint: the real records and the real requests, driven as their documentation says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::call::records::{
     Action, Admission, Origin, OutputMark, RecordLimits, Records, ReleasedMessage, Remembered,
-    SessionNumber, Ticket,
+    SessionNumber,
 };
-use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server, undelivered};
+use wallaby_proto::call::server::{Delegated, Outbound, undelivered};
+use wallaby_proto::endpoint::server::{
+    Destination, HandedOn, HandledRequest, RequestContext, Sending,
+};
+use wallaby_proto::endpoint::{ConnId, How};
 use wallaby_proto::wire::{Message, PingSettings, ReplyTo, Request};
 use wallaby_proto::{Code, Facts, Status};
 
-use crate::letter::{CLIENT, Letter, address, call, child, node, token};
+use crate::letter::{CLIENT, Letter, METHOD, address, child, node};
 use crate::local::Machine;
 use crate::plan::{Step, Tree};
 use crate::scope::{PERIOD, Scope, Variant};
@@ -112,8 +116,7 @@ pub(crate) struct Host {
 
 #[derive(Debug)]
 struct Handler {
-    ticket: Ticket,
-    server: Server<u8>,
+    handled: HandledRequest,
     request: u8,
     next: usize,
 }
@@ -264,10 +267,10 @@ impl Host {
             Admission::Refused(status) => return to_client(refusal(&request, &status), effects),
             Admission::Duplicate => return,
         };
-        let number = request.payload.first().copied().unwrap_or_default();
+        let number = number(&request.payload);
+        let came = (ConnId::from_number(origin.session.0), Some(ticket));
         let handler = Handler {
-            ticket,
-            server: Server::new(&mut request),
+            handled: HandledRequest::new(&mut request, came, None, now),
             request: number,
             next: 0,
         };
@@ -289,83 +292,78 @@ impl Host {
             };
             let step = self.seed.tree.handlers[usize::from(handler.request)][handler.next];
             handler.next += 1;
-            let server = &mut handler.server;
+            let (handled, context) = (&mut handler.handled, context(now));
             let sent = match step {
-                Step::Reply(number) => server.reply(payload(number)),
-                Step::Delegate(request) => server.delegate(request, payload(request)),
-                Step::Flush => server.flush(),
-                Step::Finish => Some(server.finish(None)),
+                Step::Reply(number) => Sending::Answer(payload(number)),
+                Step::Delegate(request) => {
+                    let server = address(self.seed.places[usize::from(request)]);
+                    Sending::Delegation(Destination::new(server, &METHOD), payload(request))
+                }
+                Step::Flush => {
+                    handled.flush(&context);
+                    return self.release(slot, now, effects);
+                }
+                Step::Finish => {
+                    handled.finish(&context);
+                    return self.release(slot, now, effects);
+                }
                 Step::Fail(number) => {
                     let status = Status::new(Code::Internal, number.to_string());
-                    Some(server.fail(&status, None))
+                    handled.fail(&status, &context);
+                    return self.release(slot, now, effects);
                 }
             };
-            if let Some(sent) = sent {
-                self.release(slot, sent, now, effects);
-            }
-            if step == Step::Flush {
-                return;
-            }
+            let sent = handled.send(sent, How::More, &context);
+            sent.expect("no budget is small");
+            self.release(slot, now, effects);
         }
     }
 
     /// Sends what a request has released.
-    fn release(
+    fn release(&mut self, slot: usize, now: Duration, effects: &mut Vec<Effect>) {
+        while let Some(handler) = &mut self.handlers[slot]
+            && let Some(sent) = handler.handled.poll()
+        {
+            let message = match sent {
+                Outbound::Response(response) => Message::Response(response),
+                Outbound::End(end) => Message::End(end),
+                Outbound::Request(delegated) => {
+                    self.delegate(slot, delegated, now, effects);
+                    continue;
+                }
+            };
+            let ticket = handler.handled.ticket();
+            let output = Some(OutputMark {
+                session: self.to_client(),
+                mark: 0,
+            });
+            let is_end = matches!(message, Message::End(_));
+            if !(is_end && self.seed.variant == Variant::EndsNotRecorded) {
+                self.records.answer_released(ticket, &message, output, now);
+            }
+            to_client(message, effects);
+        }
+        self.handlers[slot].take_if(|handler| handler.handled.has_ended());
+    }
+
+    fn delegate(
         &mut self,
         slot: usize,
-        sent: Outbound<u8>,
+        delegated: Delegated<Destination>,
         now: Duration,
         effects: &mut Vec<Effect>,
     ) {
         let Some(handler) = &self.handlers[slot] else {
             return;
         };
-        let ticket = handler.ticket;
-        let output = Some(OutputMark {
-            session: self.to_client(),
-            mark: 0,
-        });
-        match sent {
-            Outbound::Response(response) => {
-                self.records
-                    .response_released(ticket, &response, output, now);
-                to_client(Message::Response(response), effects);
-            }
-            Outbound::End(end) => {
-                if self.seed.variant != Variant::EndsNotRecorded {
-                    self.records.end_released(ticket, &end, output, now);
-                }
-                to_client(Message::End(end), effects);
-            }
-            Outbound::Request(delegated) => self.delegate(ticket, delegated, now, effects),
-        }
-        if self.handlers[slot]
-            .as_ref()
-            .is_some_and(|handler| handler.server.has_ended())
-        {
-            self.handlers[slot] = None;
-        }
-    }
-
-    fn delegate(
-        &mut self,
-        ticket: Ticket,
-        delegated: Delegated<u8>,
-        now: Duration,
-        effects: &mut Vec<Effect>,
-    ) {
-        let to = self.seed.places[usize::from(delegated.to)];
-        let inherited = Inherited {
-            reply_to: ReplyTo::At(address(CLIENT)),
-            deadline: None,
-            oldest: 1,
-            options: None,
-        };
-        let of = (call(), token());
-        let (_, request, released) =
-            self.records
-                .hand_on(Some(ticket), of, delegated, child(to), inherited, now);
-        match released {
+        let to = self.seed.places[usize::from(number(&delegated.payload))];
+        let onward = (child(to), ReplyTo::At(address(CLIENT)));
+        let times = (now, now);
+        let HandedOn {
+            mut request, noted, ..
+        } = (handler.handled).hand_on(&mut self.records, delegated, onward, times);
+        request.deadline = None; // none passes here
+        match noted {
             Ok(ticket) => {
                 let output = OutputMark {
                     session: session(to, 0),
@@ -408,22 +406,36 @@ impl Host {
                 }
                 Action::Stop { ticket, reason, .. } => {
                     let stopped = |handler: &Option<Handler>| {
-                        handler
-                            .as_ref()
-                            .is_some_and(|handler| handler.ticket == ticket)
+                        let handler = handler.as_ref();
+                        handler.is_some_and(|handler| handler.handled.ticket() == Some(ticket))
                     };
                     let Some(slot) = self.handlers.iter().position(stopped) else {
                         continue;
                     };
-                    let Some(handler) = &mut self.handlers[slot] else {
-                        continue;
-                    };
-                    let last = handler.server.fail(&cancelled(reason), None);
-                    self.release(slot, last, now, effects);
+                    if let Some(handler) = &mut self.handlers[slot] {
+                        handler.handled.fail(&cancelled(reason), &context(now));
+                        self.release(slot, now, effects);
+                    }
                 }
             }
         }
     }
+}
+
+/// All servers say the same of themselves, so that their states can be compared.
+fn context(now: Duration) -> RequestContext<'static> {
+    RequestContext {
+        node: node(u8::MAX),
+        address: None,
+        raw: now,
+        epoch: Duration::ZERO,
+        served: None,
+    }
+}
+
+/// The number of a request or a response of the tree.
+fn number(payload: &Bytes) -> u8 {
+    payload.first().copied().unwrap_or_default()
 }
 
 fn payload(number: u8) -> Bytes {

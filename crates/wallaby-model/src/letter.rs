@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use wallaby_proto::call::watch::{Location, Source};
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Child, Message};
 use wallaby_proto::{Address, CallId, NodeId, Token};
 
@@ -12,6 +13,12 @@ use crate::local::Digest;
 
 /// The initiator's number among the endpoints.
 pub(crate) const CLIENT: u8 = 0;
+
+/// What all requests call.
+pub(crate) static METHOD: LazyLock<Arc<MethodDefinition>> = LazyLock::new(|| {
+    let method = MethodDefinition::new("model/handle", "", 0, 0);
+    Arc::new(method.expect("a name"))
+});
 
 /// The call's token.
 pub(crate) fn token() -> Token {

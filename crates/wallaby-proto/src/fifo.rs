@@ -25,6 +25,7 @@ impl<T> Default for Fifo<T> {
 
 impl<T> Fifo<T> {
     /// Adds one behind all others.
+    #[inline]
     pub fn push(&mut self, value: T) {
         match self.first {
             None => self.first = Some(value),
@@ -49,6 +50,7 @@ impl<T> Fifo<T> {
     }
 
     /// Takes the first one.
+    #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let first = self.first.take();
         if let Some(rest) = &mut self.rest {

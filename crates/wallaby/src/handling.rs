@@ -423,16 +423,10 @@ impl Handling {
             followed,
         };
         let how = if last { How::Last } else { How::More };
-        body.out = match own.place {
-            None if !last => endpoint.delegate_with(self.key, delegation)?,
-            place => {
-                let handed = endpoint.delegate_now(self.key, delegation, how)?;
-                if let Some(place) = place {
-                    let _ = place.set(handed.place);
-                }
-                handed.body
-            }
-        };
+        body.out = endpoint.delegate_with(self.key, delegation, how)?;
+        if let Some(place) = own.place {
+            let _ = place.set(endpoint.latest_delegation(self.key)?);
+        }
         Ok(())
     }
 

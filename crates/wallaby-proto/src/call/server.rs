@@ -130,6 +130,7 @@ impl<T> IntoIterator for LastMessages<T> {
 
 impl<T> Delegated<T> {
     /// The complete message for a server where the method has this name.
+    #[inline]
     pub fn into_request(
         self,
         call: CallId,

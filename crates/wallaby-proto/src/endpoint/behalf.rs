@@ -4,9 +4,8 @@ use super::Endpoint;
 use super::calls::CallOptions;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
-use super::requests::{Author, HandledRequest};
+use super::server::{Author, HandledRequest};
 use crate::error::{CodecError, Failure};
-use crate::wire::Budgets;
 
 impl<P: Probe> Endpoint<P> {
     /// Begins a call on behalf of a request that is handled here. It has the request's metadata beside its own, which take the place of
@@ -104,17 +103,5 @@ impl<P: Probe> Endpoint<P> {
         calls
             .into_iter()
             .for_each(|sequence| self.abort(CallKey(sequence)));
-    }
-}
-
-impl HandledRequest {
-    fn share_for_call(&mut self) -> Option<Budgets> {
-        let allowance = self.server.allowance_mut()?;
-        let initial = u32::from(allowance.spend_request().is_ok());
-        let share = allowance.share();
-        Some(Budgets {
-            requests: share.requests + initial,
-            ..share
-        })
     }
 }

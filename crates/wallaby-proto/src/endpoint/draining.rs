@@ -4,7 +4,7 @@ use super::Endpoint;
 use super::conn::ConnId;
 use super::event::{Output, RequestKey};
 use super::probe::Probe;
-use super::requests::Stage;
+use super::server::Stage;
 use crate::{Code, Status};
 
 impl<P: Probe> Endpoint<P> {
@@ -76,9 +76,9 @@ impl<P: Probe> Endpoint<P> {
         let those: Vec<RequestKey> = self.handlers.those(which).collect();
         for key in those {
             match self.handlers.get(key) {
-                Some(handler) if handler.is_repeatable() => self.abandon(key, unfinished()),
-                Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
-                _ => self.stop(key, shutting_down()),
+                Some(handler) if handler.is_repeatable() => self.stop(key, unfinished(), false),
+                Some(handler) if handler.has_begun() => self.stop(key, unfinished(), true),
+                _ => self.stop(key, shutting_down(), true),
             }
         }
     }

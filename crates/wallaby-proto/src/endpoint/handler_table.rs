@@ -1,7 +1,7 @@
 //! The table of requests that are handled or wait for it, by their keys.
 
 use super::event::{Lane, RequestKey};
-use super::requests::{HandledRequest, Stage};
+use super::server::{HandledRequest, Stage};
 
 /// Requests that are handled.
 #[derive(Debug, Default)]
@@ -22,17 +22,17 @@ struct Slot {
 
 impl Handlers {
     /// A place for one: its key.
-    pub(super) fn add(&mut self, mut handler: Box<HandledRequest>) -> RequestKey {
+    pub(super) fn add(&mut self, handler: Box<HandledRequest>) -> RequestKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
         let place = &mut self.slots[slot as usize];
-        let generation = place.generation;
-        let key = RequestKey { slot, generation };
-        handler.key = Some(key);
         place.handler = Some(handler);
-        key
+        RequestKey {
+            slot,
+            generation: place.generation,
+        }
     }
 
     fn slot(&self, key: RequestKey) -> Option<&Slot> {
@@ -53,26 +53,16 @@ impl Handlers {
         self.slot_mut(key)?.handler.as_deref_mut()
     }
 
-    /// It is put back, or its key released, soon.
-    pub(super) fn take(&mut self, key: RequestKey) -> Option<Box<HandledRequest>> {
-        self.slot_mut(key)?.handler.take()
-    }
-
-    pub(super) fn put(&mut self, key: RequestKey, handler: Box<HandledRequest>) {
-        if let Some(slot) = self.slot_mut(key) {
-            slot.handler = Some(handler);
-        }
-    }
-
-    /// The key is not used any more.
-    pub(super) fn release(&mut self, key: RequestKey) {
-        if let Some(slot) = self.slot_mut(key) {
-            *slot = Slot {
-                generation: key.generation.wrapping_add(1),
-                ..Slot::default()
-            };
-            self.free.push(key.slot);
-        }
+    /// The key is not used any more. How many messages wait that were sent for it, in each direction.
+    pub(super) fn remove(&mut self, key: RequestKey) -> Option<(Box<HandledRequest>, [u32; 2])> {
+        let slot = self.slot_mut(key)?;
+        let next = Slot {
+            generation: key.generation.wrapping_add(1),
+            ..Slot::default()
+        };
+        let before = std::mem::replace(slot, next);
+        self.free.push(key.slot);
+        Some((before.handler?, before.waiting))
     }
 
     /// A message of this request waits.
@@ -91,14 +81,6 @@ impl Handlers {
         let was_last = *waiting == 1;
         *waiting = waiting.saturating_sub(1);
         was_last
-    }
-
-    /// In which directions messages of a request wait.
-    pub(super) fn waiting(&self, key: RequestKey) -> impl Iterator<Item = Lane> + use<> {
-        let waiting = [Lane::Answers, Lane::Requests].map(|lane| (lane, self.waits(key, lane)));
-        waiting
-            .into_iter()
-            .filter_map(|(lane, waits)| waits.then_some(lane))
     }
 
     pub(super) fn waits(&self, key: RequestKey, lane: Lane) -> bool {
@@ -124,8 +106,12 @@ impl Handlers {
 
     /// Those in such a stage.
     pub(super) fn those(&self, which: impl Fn(Stage) -> bool) -> impl Iterator<Item = RequestKey> {
-        let handlers = self.slots.iter().filter_map(|slot| slot.handler.as_ref());
-        let those = handlers.filter(move |handler| which(handler.stage));
-        those.filter_map(|handler| handler.key)
+        (0..).zip(&self.slots).filter_map(move |(number, slot)| {
+            let handler = slot.handler.as_ref()?;
+            which(handler.stage).then_some(RequestKey {
+                slot: number,
+                generation: slot.generation,
+            })
+        })
     }
 }

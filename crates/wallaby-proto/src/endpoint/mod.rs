@@ -10,7 +10,8 @@
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
 //! | [`client`] | one call at its initiator: it is told what came, and says what is to be done |
 //! | `calls`, `answers`, `watching`, `resending` | all calls, and what one of them does with answers, for its servers, and to be sent again |
-//! | `requests`, `refused` | the server's side: what is handled, what it sends, what is refused |
+//! | [`server`] | one request at its server: what its handler sends and owes, and how far it is |
+//! | `requests`, `refused` | all requests: what is handled, which way that leaves, what is refused |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
@@ -148,6 +149,7 @@ mod relaying;
 mod requests;
 mod resending;
 mod sending;
+pub mod server;
 mod sockets;
 mod stopping;
 mod streams;
@@ -168,11 +170,9 @@ pub use self::event::{
 pub use self::metrics::Metrics;
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
-pub use self::requests::{
-    AcceptedDelegation, Author, DelegateOptions, HandledRequest, How, NewDelegation, Offer,
-    Offered, Outline, Returned,
-};
+pub use self::requests::{DelegateOptions, How, NewDelegation, Offer, Offered};
 pub use self::resending::Resend;
+pub use self::server::{Author, Destination, HandledRequest, Outline, Returned, Sending};
 pub use self::sockets::{SocketId, reaches};
 pub use self::streams::InputOutcome;
 pub use crate::executor::Load;

@@ -2,7 +2,8 @@
 
 use super::event::{Output, RequestKey};
 use super::probe::{Note, Probe};
-use super::requests::{HandledRequest, Stage, age, too_late};
+use super::requests::too_late;
+use super::server::{HandledRequest, Stage};
 use super::{Alarm, Endpoint};
 use crate::detach::detach;
 use crate::executor::{Load, Owner};
@@ -77,32 +78,30 @@ impl<P: Probe> Endpoint<P> {
         self.executor.load()
     }
 
-    /// A request for which there is no place waits, or is refused.
+    /// A request for which there is no place waits for its turn. If as many wait as may, it ends with this status.
     #[cold]
     #[inline(never)]
-    pub(super) fn wait_for_place(&mut self, mut handler: Box<HandledRequest>) {
-        let owner = handler.owner();
+    pub(super) fn wait_for_turn(&mut self, key: RequestKey) -> Result<(), Status> {
+        let Some(owner) = self.handlers.get(key).map(HandledRequest::owner) else {
+            return Ok(());
+        };
         if !self.makes_room(owner) {
             self.metrics.requests_refused += 1;
             self.probe.notes(Note::QueueFull);
-            self.grant_request(handler.from, handler.payload.len());
-            if let Some(body) = handler.body {
-                self.drop_body(body);
-            }
             let why = self.executor.why_refused(owner);
-            self.end_with(handler, &Status::new(Code::ResourceExhausted, why));
-            return;
+            let status = Status::new(Code::ResourceExhausted, why);
+            self.end_with(key, &status);
+            return Err(status);
         }
         self.probe.notes(Note::Queued);
-        detach(&mut handler.payload);
-        let urgency = (self.executor).urgency(|| age(&handler), handler.deadline, self.raw);
-        let key = self.handlers.add(handler);
-        let turn = self.executor.queue(key, owner, urgency);
-        if let Some(mut handler) = self.handlers.take(key) {
-            handler.stage = Stage::Queued(turn);
-            self.list(key, &handler);
-            self.handlers.put(key, handler);
+        if let Some(handler) = self.handlers.get_mut(key) {
+            detach(&mut handler.payload);
+            let (executor, deadline) = (&mut self.executor, handler.deadline);
+            let urgency = executor.urgency(|| handler.age(), deadline, self.raw);
+            let turn = executor.queue(key, owner, urgency);
+            self.enter(key, Stage::Queued(turn));
         }
+        Ok(())
     }
 
     /// Whether another request of this owner may wait. For that, one of the connection that has most of them may be refused.
@@ -116,7 +115,7 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.requests_refused += 1;
         self.probe.notes(Note::QueueFull);
         let why = "as many requests wait as may, and most of them came over the same connection as this one";
-        self.stop(displaced, Status::new(Code::ResourceExhausted, why));
+        self.stop(displaced, Status::new(Code::ResourceExhausted, why), true);
         true
     }
 
@@ -137,58 +136,39 @@ impl<P: Probe> Endpoint<P> {
     fn place_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
         let one = self.serving(served).one;
         let over = || Status::new(Code::Aborted, "the request has ended");
-        let mut handler = self.handlers.take(key).ok_or_else(over)?;
-        if handler.server.has_ended() {
-            self.finish(handler);
+        let handler = self.handlers.get_mut(key).ok_or_else(over)?;
+        if handler.has_ended() {
+            self.release(key);
             return Err(over());
         }
-        handler.expect(served, one);
-        let (owner, is_listed) = (handler.owner(), handler.is_listed());
-        if self.executor.try_run(owner) {
-            if is_listed {
-                self.unlist(key, &handler);
-            }
-            (handler.stage, handler.placed) = (Stage::Waits, true);
-            self.grant_owed(&mut handler);
-            self.handlers.put(key, handler);
-            self.outputs.push_back(Output::Run(key));
-            return Ok(());
+        (handler.served, handler.owes_answer) = (served, one);
+        if !self.executor.try_run(handler.owner()) {
+            return self.wait_for_turn(key);
         }
-        if !self.makes_room(owner) {
-            self.metrics.requests_refused += 1;
-            let why = self.executor.why_refused(owner);
-            let status = Status::new(Code::ResourceExhausted, why);
-            self.end_with(handler, &status);
-            return Err(status);
-        }
-        let urgency = (self.executor).urgency(|| age(&handler), handler.deadline, self.raw);
-        handler.stage = Stage::Queued(self.executor.queue(key, owner, urgency));
-        if !is_listed {
-            self.list(key, &handler);
-        }
-        self.handlers.put(key, handler);
+        self.run_now(key, Stage::Waits);
         Ok(())
+    }
+
+    /// A request has a place from now on, and its sender may send as much again as it took while it waited.
+    fn run_now(&mut self, key: RequestKey, stage: Stage) {
+        self.enter(key, stage);
+        let Some(handler) = self.handlers.get_mut(key) else {
+            return;
+        };
+        handler.placed = true;
+        let owed = handler.owed.take().map(|payload| (handler.from, payload));
+        if let Some((from, payload)) = owed {
+            self.grant_request(from, payload);
+        }
+        self.outputs.push_back(Output::Run(key));
     }
 
     /// A place is free: whose turn it is runs.
     #[inline]
     pub(super) fn free_place(&mut self, owner: Owner) {
         if let Some(next) = self.executor.release(owner) {
-            self.run_late(next);
+            self.run_now(next, Stage::Late);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn run_late(&mut self, key: RequestKey) {
-        let Some(mut handler) = self.handlers.take(key) else {
-            return;
-        };
-        self.unlist(key, &handler);
-        (handler.stage, handler.placed) = (Stage::Late, true);
-        self.grant_owed(&mut handler);
-        self.handlers.put(key, handler);
-        self.outputs.push_back(Output::Run(key));
     }
 
     /// A request that has waited for its turn is to run: whether it still has time.
@@ -208,45 +188,45 @@ impl<P: Probe> Endpoint<P> {
         true
     }
 
-    /// A request that waits for its turn has ended.
+    /// A request that waits has ended.
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_line(&mut self, handler: &HandledRequest) {
-        let Stage::Queued(turn) = handler.stage else {
+    pub(super) fn leave_line(&mut self, key: RequestKey) {
+        let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        self.executor.withdraw(handler.owner(), turn);
+        if let Stage::Queued(turn) = handler.stage {
+            self.executor.withdraw(handler.owner(), turn);
+        }
+        self.enter(key, Stage::Runs);
     }
 
-    /// A request has left the queue: its sender may send as much again.
-    fn grant_owed(&mut self, handler: &mut HandledRequest) {
-        if let Some(payload) = handler.owed.take() {
-            self.grant_request(handler.from, payload);
+    /// A request is at another stage from now on. As long as it waits, for its turn or put aside, an abort and its deadline find it,
+    /// and its connection is needed.
+    pub(super) fn enter(&mut self, key: RequestKey, stage: Stage) {
+        let Some(handler) = self.handlers.get_mut(key) else {
+            return;
+        };
+        let was_listed = handler.is_listed();
+        handler.stage = stage;
+        if handler.is_listed() == was_listed {
+            return;
         }
-    }
-
-    /// A request waits, for its turn or put aside: an abort and its deadline find it, and its connection is needed.
-    pub(super) fn list(&mut self, key: RequestKey, handler: &HandledRequest) {
-        if let Some(ticket) = handler.ticket {
-            self.tickets.insert(ticket, key);
-        }
+        let (ticket, from) = (handler.ticket, handler.from);
         let alarm = (handler.given_up_at(), Alarm::Request(key));
-        self.alarms.insert(alarm);
-        if let Some(conn) = self.conns.get_mut(handler.from) {
-            conn.busy += 1;
+        if was_listed {
+            ticket.map(|ticket| self.tickets.remove(&ticket));
+            self.alarms.remove(&alarm);
+        } else {
+            ticket.map(|ticket| self.tickets.insert(ticket, key));
+            self.alarms.insert(alarm);
         }
-    }
-
-    /// It does not wait any more.
-    pub(super) fn unlist(&mut self, key: RequestKey, handler: &HandledRequest) {
-        if let Some(ticket) = handler.ticket {
-            self.tickets.remove(&ticket);
-        }
-        self.alarms
-            .remove(&(handler.given_up_at(), Alarm::Request(key)));
-        if let Some(conn) = self.conns.get_mut(handler.from) {
-            conn.busy = conn.busy.saturating_sub(1);
-            self.may_rest(handler.from);
+        if let Some(conn) = self.conns.get_mut(from) {
+            match was_listed {
+                true => conn.busy = conn.busy.saturating_sub(1),
+                false => conn.busy += 1,
+            }
+            self.may_rest(from); // a busy one does not
         }
     }
 }

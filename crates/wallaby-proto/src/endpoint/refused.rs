@@ -8,15 +8,16 @@ use crate::wire::{Message, Request, Response};
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Towards};
+use super::event::RequestKey;
 use super::probe::Probe;
-use super::requests::HandledRequest;
 use super::sending::output;
 use super::streams::MarkOwner;
 
 impl<P: Probe> Endpoint<P> {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
-    pub(super) fn tell_of_refusal(&mut self, handler: &HandledRequest) -> Option<RelayId> {
+    pub(super) fn tell_of_refusal(&mut self, key: RequestKey) -> Option<RelayId> {
+        let handler = self.handlers.get(key)?;
         let refused = RefusedRequest {
             call: handler.server.call(),
             token: handler.server.token(),
@@ -30,9 +31,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// It was taken by a connection: it may be a while until that is written.
     #[cold]
-    pub(super) fn note_refusal_taken(&mut self, handler: &HandledRequest, by: ConnId, mark: Mark) {
+    pub(super) fn note_refusal_taken(&mut self, key: RequestKey, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
-            let relay_id = self.tell_of_refusal(handler);
+            let relay_id = self.tell_of_refusal(key);
             self.note_relay(by, relay_id, mark);
         }
     }

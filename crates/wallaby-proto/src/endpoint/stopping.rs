@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Endpoint;
-use super::event::{CallKey, Output, RequestKey};
+use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
 use crate::Status;
 use crate::call::missing::Missing;
@@ -19,20 +19,14 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
-        if !handler.kept || handler.server.has_ended() {
-            return self.stop(key, status);
+        if !handler.kept || handler.has_ended() {
+            return self.stop(key, status, true);
         }
         handler.server.discard_held();
         handler.stopping = Some(Box::new(status.clone()));
         let body = handler.body;
         self.stopping += 1;
-        self.outputs
-            .push_back(Output::Stopped(key, Box::new(status)));
-        if let Some(body) = body {
-            self.give_body_up(body);
-        }
-        self.break_bodies_of_request(key);
-        self.abort_calls_within(key);
+        self.tell_stopped(key, body, status);
     }
 
     /// How many handlers go on although their call was aborted.
@@ -64,10 +58,9 @@ impl<P: Probe> Endpoint<P> {
 
     #[cold]
     fn end_stopped(&mut self, key: RequestKey) {
-        if let Some(handler) = self.handlers.take(key)
-            && let Some(status) = handler.stopping.clone()
-        {
-            self.end_with(handler, &status);
+        let handler = self.handlers.get(key);
+        if let Some(status) = handler.and_then(|handler| handler.stopping.clone()) {
+            self.end_with(key, &status);
             self.settle();
         }
     }

@@ -651,7 +651,7 @@ impl<P: Probe> Endpoint<P> {
                     let status = Status::new(Code::Cancelled, reason.to_string());
                     match reason {
                         StopReason::Aborted => self.stop_aborted(key, status),
-                        _ => self.stop(key, status),
+                        _ => self.stop(key, status, true),
                     }
                 }
             }
@@ -659,11 +659,12 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What runs here is told with its method and address.
-    fn say_who_handles(&self, pong: &mut Pong, ticket: Option<Ticket>) {
-        let key = ticket.and_then(|ticket| self.tickets.get(&ticket));
-        let handler = key.and_then(|key| self.handlers.get(*key));
-        if let (Some(handler), Some(progress)) = (handler, &mut pong.progress) {
-            progress.handled_by = Some(Box::new(self.handled_by(handler)));
+    fn say_who_handles(&mut self, pong: &mut Pong, ticket: Option<Ticket>) {
+        let key = ticket.and_then(|ticket| self.tickets.get(&ticket).copied());
+        if let (Some((handler, context)), Some(progress)) =
+            (key.and_then(|key| self.handled(key)), &mut pong.progress)
+        {
+            progress.handled_by = Some(Box::new(handler.handled_by(&context)));
         }
     }
 

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::endpoint::{Endpoint, Lane, Offer, Offered, Outline, Permit, RequestKey};
+use wallaby_proto::endpoint::{
+    Destination, Endpoint, How, Lane, Offer, Offered, Permit, RequestKey, Sending,
+};
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::Child;
-use wallaby_proto::{Address, CallId, Code, RequestId, Status};
+use wallaby_proto::{CallId, Code, RequestId, Status};
 
 use super::eyes::Eyes;
 use super::{Node, address};
@@ -44,25 +46,6 @@ pub(super) struct Job {
 enum Awaited {
     Room(Lane),
     Space,
-}
-
-/// What a handler sends.
-enum Message {
-    Answer(Bytes),
-    Delegation(Address, Bytes),
-}
-
-impl Message {
-    fn outline(&self) -> Outline<'_> {
-        match self {
-            Self::Answer(payload) => Outline::answer(payload.len()),
-            Self::Delegation(to, payload) => Outline {
-                server: Some(to),
-                payload: payload.len(),
-                followed: false,
-            },
-        }
-    }
 }
 
 /// How far a handler got.
@@ -195,10 +178,10 @@ impl Node {
         while let Some(act) = job.acts.pop_front() {
             let message = match &act {
                 Act::Wait(wait) => return Step::Waits(*wait),
-                Act::Reply(answer) => Message::Answer(said(answer, job)),
+                Act::Reply(answer) => Sending::Answer(said(answer, job)),
                 Act::Delegate(hop) => self.hop(hop, context),
             };
-            match self.offer(key, message, false, context) {
+            match self.offer(key, message, How::More, context) {
                 Ok(Offered::Sent(None)) => {}
                 Ok(Offered::Sent(Some(lane))) => return Step::Awaits(Awaited::Room(lane)),
                 Ok(offered) => {
@@ -211,11 +194,11 @@ impl Node {
         let sent = match &job.finale {
             None | Some(Finale::Return) => return Step::Returned(Ok(())),
             Some(Finale::Respond(answer)) => {
-                self.offer(key, Message::Answer(said(answer, job)), true, context)
+                self.offer(key, Sending::Answer(said(answer, job)), How::Last, context)
             }
             Some(Finale::Forward(hop)) => {
                 let message = self.hop(hop, context);
-                self.offer(key, message, true, context)
+                self.offer(key, message, How::Last, context)
             }
             Some(Finale::Fail) => {
                 context.hit(Point::EndStatus);
@@ -239,19 +222,12 @@ impl Node {
     fn offer(
         &mut self,
         key: RequestKey,
-        message: Message,
-        last: bool,
+        message: Sending,
+        how: How,
         context: &mut Context<'_>,
     ) -> Result<Offered, SendError> {
-        let method = &self.method;
-        let send = |endpoint: &mut Endpoint<Eyes>, message| match (message, last) {
-            (Message::Answer(payload), false) => endpoint.reply(key, payload),
-            (Message::Answer(payload), true) => endpoint.respond(key, payload),
-            (Message::Delegation(to, payload), false) => {
-                endpoint.delegate(key, to, method, payload)
-            }
-            (Message::Delegation(to, payload), true) => endpoint.forward(key, to, method, payload),
-        };
+        let send =
+            |endpoint: &mut Endpoint<Eyes>, message| endpoint.send_message(key, message, how);
         if !self.plan.tokio {
             return match send(&mut self.endpoint, message) {
                 Err(SendError::Full) => Ok(Offered::Full),
@@ -259,7 +235,7 @@ impl Node {
             };
         }
         let message = &mut Some(message);
-        let offered = (self.endpoint).offer(key, Offer::Wait, message, Message::outline, send);
+        let offered = (self.endpoint).offer(key, Offer::Wait, message, Sending::outline, send);
         match offered {
             Ok(Offered::Waits(_) | Offered::Sent(Some(_))) => context.hit(Point::HandlerWaits),
             Ok(Offered::Full) => context.hit(Point::HandlerFull),
@@ -277,8 +253,9 @@ impl Node {
         }
     }
 
-    fn hop(&self, hop: &Hop, context: &Context<'_>) -> Message {
-        Message::Delegation(address(context.plan, hop.server), hop.task.to_payload())
+    fn hop(&self, hop: &Hop, context: &Context<'_>) -> Sending {
+        let to = Destination::new(address(context.plan, hop.server), &self.method);
+        Sending::Delegation(to, hop.task.to_payload())
     }
 }
 

@@ -239,11 +239,7 @@ impl<'a> RawRequest<'a> {
             options: None,
             followed: true,
         };
-        let out = match how {
-            How::More => self.core.delegate_with(self.key, delegation)?,
-            How::Last => self.core.delegate_now(self.key, delegation, how)?.body,
-        };
-        if let Some(out) = out {
+        if let Some(out) = self.core.delegate_with(self.key, delegation, how)? {
             self.calling.bodies.send(self.core, out, body);
         }
         Ok(())
@@ -279,7 +275,8 @@ impl<'a> RawRequest<'a> {
             options: Some(options),
             followed: false,
         };
-        Ok(self.core.delegate_now(self.key, delegation, how)?.place)
+        self.core.delegate_with(self.key, delegation, how)?;
+        self.core.latest_delegation(self.key)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.

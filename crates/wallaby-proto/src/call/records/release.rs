@@ -5,13 +5,31 @@ use std::time::Duration;
 use crate::call::records::table::{NewRecord, Record};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, OutputMark, Records, ReleasedMessage, SessionNumber, Ticket};
-use crate::call::server::{Delegated, Inherited};
+use crate::call::server::Delegated;
 use crate::call::shares::Share;
-use crate::id::{CallId, NodeId, RequestId, Token};
+use crate::id::{NodeId, RequestId};
 use crate::manifest::{Facts, Manifest};
-use crate::wire::{Child, End, MethodRef, Request, Response};
+use crate::wire::{Child, End, Message, Request, Response};
 
 impl Records {
+    /// The server half of a request released an answer: a response or the end of its branch. Nothing is remembered of one without a
+    /// ticket.
+    pub fn answer_released(
+        &mut self,
+        ticket: Option<Ticket>,
+        message: &Message,
+        output: Option<OutputMark>,
+        now: Duration,
+    ) {
+        match (ticket, message) {
+            (Some(ticket), Message::Response(response)) => {
+                self.response_released(ticket, response, output, now);
+            }
+            (Some(ticket), Message::End(end)) => self.end_released(ticket, end, output, now),
+            _ => {}
+        }
+    }
+
     /// The server half of a request released a response, or a status. `output` is its place in a session's output, if it
     /// has one yet.
     pub fn response_released(
@@ -89,39 +107,6 @@ impl Records {
         }
         self.end_if_over(slot, now);
         Err(if may { Frozen::Late } else { Frozen::Aborted })
-    }
-
-    /// The server half of the request with this ticket, if it has one, and of this call released a delegation to the server at
-    /// `child`: where it was to go, and the message for that server, with what the request's handler lets it inherit and what its
-    /// record knows. It has no place in an output yet.
-    ///
-    /// `Err` instead of the ticket: it must not be sent, as [`delegation_released`](Self::delegation_released) says.
-    #[inline]
-    pub fn hand_on<T>(
-        &mut self,
-        ticket: Option<Ticket>,
-        (call, token): (CallId, Token),
-        delegated: Delegated<T>,
-        child: Child,
-        mut inherited: Inherited,
-        now: Duration,
-    ) -> (T, Request, Result<Ticket, Frozen>) {
-        let noted = match ticket {
-            Some(ticket) => {
-                let (quiet, oldest) = (self.quiet(ticket, now), self.oldest(ticket));
-                let released = self.delegation_released(ticket, &delegated, child, None, now);
-                if released.is_ok() {
-                    inherited.oldest = oldest.unwrap_or(inherited.oldest);
-                    if quiet.is_some() {
-                        inherited.options.get_or_insert_default().quiet = quiet;
-                    }
-                }
-                released.map(|()| ticket)
-            }
-            None => Err(Frozen::Aborted),
-        };
-        let (to, request) = delegated.into_request(call, token, MethodRef::Number(0), inherited);
-        (to, request, noted)
     }
 
     /// A released delegation was handed to a connection with this incarnation, which was not known when it was released: from now

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::verbs::{HandlerMessage, note_refused};
-use super::{Author, Destination, HandledRequest, LONGEST, TimedOptions};
+use super::verbs::over;
 use crate::connection::MethodDefinition;
-use crate::endpoint::Endpoint;
 use crate::endpoint::bodies::OutBody;
 use crate::endpoint::conn::Times;
 use crate::endpoint::event::RequestKey;
 use crate::endpoint::probe::Probe;
+use crate::endpoint::server::{Destination, Outline, Sending};
+use crate::endpoint::{Endpoint, LONGEST};
 use crate::error::{CodecError, SendError};
 use crate::wire::{Continuation, Metadata, MetadataError, Options, Request};
 use crate::{Address, DurableId, RequestId, Status};
@@ -79,8 +79,29 @@ impl DelegateOptions {
             traced: self.traced,
             continuation: self.continuation,
             durable: self.durable,
+            line: self.servers,
+            always: self.always,
+            refused: None,
         })
     }
+}
+
+/// What a delegation has of its own.
+#[derive(Debug, Default)]
+pub(in crate::endpoint) struct TimedOptions {
+    /// All that it has, in place of what its request has.
+    metadata: Option<Metadata>,
+    /// When its time is over.
+    until: Option<Duration>,
+    traced: bool,
+    continuation: Option<Continuation>,
+    durable: Option<DurableId>,
+    /// Through how many servers it goes, if it is not held back.
+    pub(in crate::endpoint) line: u32,
+    /// It has its place in the tree [whatever happens](DelegateOptions::always).
+    pub(in crate::endpoint) always: bool,
+    /// Why it must not go to its server even so.
+    pub(in crate::endpoint) refused: Option<Box<Status>>,
 }
 
 /// Work that is handed to another server.
@@ -107,43 +128,27 @@ pub enum How {
     Last,
 }
 
-/// A delegation that leaves.
-#[derive(Debug, Clone, Copy)]
-pub struct AcceptedDelegation {
-    /// Its place in the call's tree.
-    pub place: RequestId,
-    /// What is to be written behind it.
-    pub body: Option<OutBody>,
-}
-
-impl Destination {
-    /// What is handed on by a request with a durable id has one that follows from it, unless it has a name already.
-    #[inline]
-    pub(super) fn inherit_name(&mut self, handler: &mut HandledRequest) {
-        if handler.durable().is_some() {
-            self.set_name(handler);
-        }
-    }
-
-    #[cold]
-    fn set_name(&mut self, handler: &mut HandledRequest) {
-        let own = self.own.get_or_insert_default();
-        if own.durable.is_none() {
-            own.durable = handler.name_next(Author::Handler);
-        }
-    }
-}
-
 impl TimedOptions {
+    /// It is called this, unless it has a name already.
+    pub(in crate::endpoint) fn name(&mut self, name: impl FnOnce() -> Option<DurableId>) {
+        self.durable = self.durable.or_else(name);
+    }
+
     /// It takes the place of what the delegation would have inherited.
     #[cold]
-    pub(super) fn apply(&self, request: &mut Request, times: &mut Times, now: Duration) {
+    pub(in crate::endpoint) fn apply(
+        &self,
+        request: &mut Request,
+        times: &mut Times,
+        now: Duration,
+    ) {
         let Self {
             metadata,
             until,
             traced,
             continuation,
             durable,
+            ..
         } = self;
         request.traced |= traced;
         if let Some(metadata) = metadata {
@@ -172,142 +177,92 @@ impl TimedOptions {
 
 impl<P: Probe> Endpoint<P> {
     /// Hands work to another server with what it has of its own, and perhaps with a body that follows the request, whether the handler
-    /// goes on or not: that is to be [written](Self::write_body). More may follow.
+    /// goes on or not: that is to be [written](Self::write_body). If it is the [last](How::Last) message the request ends, as by
+    /// [`forward`](Self::forward).
     ///
     /// # Errors
     ///
-    /// As [`delegate`](Self::delegate), or if its metadata is too much. That bodies do not go over `udp:` shows as a status among the
-    /// call's answers.
+    /// As [`delegate`](Self::delegate) and [`forward`](Self::forward), or if its metadata is too much. That bodies do not go over
+    /// `udp:` shows as a status among the call's answers.
     pub fn delegate_with(
         &mut self,
         request: RequestKey,
         delegation: NewDelegation,
+        how: How,
     ) -> Result<Option<OutBody>, SendError> {
-        let hold = |endpoint: &mut Self, handler: &mut HandledRequest, sending| {
-            endpoint.send_more(handler, sending)
-        };
-        let ((), body) = self.hand_on(request, delegation, How::More, hold)?;
-        Ok(body)
-    }
-
-    /// The same, and it leaves now, where it would else be held back until more is sent: so its place is told. If it is the
-    /// [last](How::Last) message the request ends, as by [`forward`](Self::forward).
-    ///
-    /// # Errors
-    ///
-    /// As [`delegate_with`](Self::delegate_with) and [`forward`](Self::forward).
-    pub fn delegate_now(
-        &mut self,
-        request: RequestKey,
-        delegation: NewDelegation,
-        how: How,
-    ) -> Result<AcceptedDelegation, SendError> {
-        let send = |endpoint: &mut Self, handler: &mut HandledRequest, sending| {
-            match how {
-                How::Last => endpoint.send_last(handler, sending)?,
-                How::More => {
-                    endpoint.send_more(handler, sending)?;
-                    endpoint.flush_held(handler);
-                }
+        let now = self.raw;
+        let handler = self.handlers.get_mut(request).ok_or_else(over)?;
+        let deadline = handler.deadline;
+        let mut to = Destination::new(delegation.server, &delegation.method);
+        let mut is_refused = false;
+        if let Some(own) = delegation.options {
+            let own = own.of(handler.options.as_deref(), now).map_err(|error| {
+                let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
+                handler.refuse(&error, how);
+                error
+            });
+            let mut own = Box::new(own?);
+            if own.always {
+                let outline = Outline {
+                    server: Some(&to.server),
+                    payload: delegation.payload.len(),
+                    followed: delegation.followed,
+                };
+                own.refused = self.why_not_there(request, outline);
+                is_refused = own.refused.is_some();
             }
-            Ok(handler.server.latest_delegation())
-        };
-        let (place, body) = self.hand_on(request, delegation, how, send)?;
-        Ok(AcceptedDelegation { place, body })
-    }
-
-    fn hand_on<T>(
-        &mut self,
-        request: RequestKey,
-        mut delegation: NewDelegation,
-        how: How,
-        send: impl FnOnce(&mut Self, &mut HandledRequest, HandlerMessage) -> Result<T, SendError>,
-    ) -> Result<(T, Option<OutBody>), SendError> {
-        let handler = self.handlers.get_mut(request);
-        let handler = handler.ok_or_else(|| SendError::Ended("it is over".into()))?;
-        let (deadline, now) = (handler.deadline, self.raw);
-        let options = delegation.options.as_ref();
-        let (servers, always) = options.map_or((0, false), |own| (own.servers, own.always));
-        let own = delegation
-            .options
-            .take()
-            .map(|own| own.of(handler.options.as_deref(), now));
-        let own = own.transpose().map_err(|error| {
-            let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
-            note_refused(handler, &error, how == How::Last);
-            error
-        });
-        let own = own?.map(Box::new);
-        let refused = match always {
-            true => self.why_not_there(request, &delegation),
-            false => None,
-        };
-        let body = delegation.followed && refused.is_none();
-        let body = body.then(|| self.begin_delegated_body(request, deadline));
-        let to = Destination {
-            server: delegation.server,
-            method: delegation.method,
-            body,
-            always,
-            refused,
-            own,
-        };
-        let sending = HandlerMessage::Delegation(to, delegation.payload);
-        let sent = self.with(request, |endpoint, handler| {
-            if servers == 0 {
-                return send(endpoint, handler, sending);
-            }
-            endpoint.flush_held(handler);
-            handler.announce_line(servers);
-            let sent = send(endpoint, handler, sending);
-            endpoint.flush_held(handler);
-            handler.announce_line(0);
-            sent
-        });
+            to.own = Some(own);
+        }
+        if delegation.followed && !is_refused {
+            to.body = Some(self.begin_delegated_body(request, deadline));
+        }
+        let body = to.body;
+        let sent = self.send_message(request, Sending::Delegation(to, delegation.payload), how);
         if let (Err(_), Some(body)) = (&sent, body) {
             self.forget_body(body);
         }
-        sent.map(|sent| (sent, body))
+        sent.map(|()| body)
     }
 
-    /// Why a request that goes whatever happens may not go to this server.
+    /// The place in the call's tree of what a request has delegated last. If that is held back, it leaves now.
+    ///
+    /// # Errors
+    ///
+    /// If its key means nothing any more.
+    pub fn latest_delegation(&mut self, request: RequestKey) -> Result<RequestId, SendError> {
+        self.flush_held(request);
+        let handler = self.handlers.get(request).ok_or_else(over)?;
+        Ok(handler.server.latest_delegation())
+    }
+
+    /// Why a delegation that goes whatever happens may not go to its server.
     #[cold]
-    fn why_not_there(
-        &mut self,
-        request: RequestKey,
-        delegation: &NewDelegation,
-    ) -> Option<Box<Status>> {
-        let (server, payload) = (&delegation.server, delegation.payload.len());
-        let handler = self.handlers.take(request)?;
-        let why = match self.check_size(&handler, Some(server), payload) {
-            Ok(()) => self.check_delegation(&handler, server).err(),
-            Err(why) => Some(why),
-        };
-        self.handlers.put(request, handler);
-        let why = why.or_else(|| {
+    fn why_not_there(&mut self, request: RequestKey, outline: Outline<'_>) -> Option<Box<Status>> {
+        let server = outline.server?;
+        let why = self.check_size(request, outline.server, outline.payload);
+        let why = why.and_then(|()| self.check_delegation(request, server));
+        let why = why.and_then(|()| {
             let room = self.config.limits.waiting.saturating_mul(2);
-            let fits = self.has_room_of(room, payload);
-            let goes = fits || self.takes_request(server, delegation.followed);
-            (!goes).then_some(SendError::Full)
+            let fits = self.has_room_of(room, outline.payload);
+            let goes = fits || self.takes_request(server, outline.followed);
+            goes.then_some(()).ok_or(SendError::Full)
         });
-        why.map(|why| Box::new(Status::from(why)))
+        why.err().map(|why| Box::new(Status::from(why)))
     }
 
     /// Whether anything may go to this server.
     pub(super) fn check_delegation(
         &mut self,
-        handler: &HandledRequest,
+        request: RequestKey,
         server: &Address,
     ) -> Result<(), SendError> {
+        let handler = self.handlers.get(request).ok_or_else(over)?;
         if !self.config.dial_policy.permits(server) {
             self.metrics.dials_forbidden += 1;
             let server = server.clone();
             return Err(SendError::Forbidden { server });
         }
-        let (depth, limit) = (
-            handler.server.depth().saturating_add(1),
-            self.config.max_depth,
-        );
+        let (depth, limit) = (handler.depth().saturating_add(1), self.config.max_depth);
         if depth > limit {
             return Err(SendError::TooDeep { depth, limit });
         }

@@ -4,80 +4,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Destination, HandledRequest, Returned, age};
-use crate::call::allowance::Exhausted;
-use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
-use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, undelivered};
+use super::How;
+use crate::call::records::{ReleasedMessage, Ticket};
+use crate::call::server::{Delegated, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::conn::{ConnId, Parcel, Times, Towards};
+use crate::endpoint::conn::{ConnId, Parcel, Towards};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
+use crate::endpoint::server::{Destination, HandedOn, HandledRequest, Outline, Returned, Sending};
 use crate::error::SendError;
-use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
-use crate::wire::{Child, HandledBy, Message, ReplyTo, Request, TraceRecord};
+use crate::numbers::SMALL_ANSWER;
+use crate::wire::{Child, Message, ReplyTo, Request};
 use crate::{Address, Code, Status};
-
-/// A message that a handler sends.
-#[derive(Debug)]
-pub(super) enum HandlerMessage {
-    Answer(Bytes),
-    Delegation(Destination, Bytes),
-}
-
-impl HandlerMessage {
-    /// Whether it has its place in the tree [whatever happens](DelegateOptions::always).
-    fn is_always(&self) -> bool {
-        matches!(self, Self::Delegation(to, _) if to.always)
-    }
-
-    fn outline(&self) -> Outline<'_> {
-        match self {
-            Self::Answer(payload) => Outline::answer(payload.len()),
-            Self::Delegation(to, payload) => Outline {
-                server: Some(&to.server),
-                payload: payload.len(),
-                followed: to.body.is_some(),
-            },
-        }
-    }
-}
-
-/// What a message needs on its way.
-#[derive(Debug, Clone, Copy)]
-pub struct Outline<'a> {
-    /// The server that it goes to; `None` if it goes to the initiator.
-    pub server: Option<&'a Address>,
-    /// How long its payload is, in bytes.
-    pub payload: usize,
-    /// Whether a body follows it.
-    pub followed: bool,
-}
-
-impl Outline<'_> {
-    /// An answer with a payload of so many bytes.
-    pub fn answer(payload: usize) -> Self {
-        Self {
-            server: None,
-            payload,
-            followed: false,
-        }
-    }
-
-    fn lane(&self) -> Lane {
-        match self.server {
-            Some(_) => Lane::Requests,
-            None => Lane::Answers,
-        }
-    }
-
-    /// What it costs while it waits, in bytes.
-    fn cost(&self) -> usize {
-        self.payload + MESSAGE_COST as usize
-    }
-}
 
 /// How a handler offers a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +48,7 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// If it is too large, exceeds a budget, or too much waits already ([`SendError::Full`]); or the request has ended.
     pub fn reply(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
-        self.with(key, |endpoint, handler| {
-            endpoint.send_more(handler, HandlerMessage::Answer(payload))
-        })
+        self.send_message(key, Sending::Answer(payload), How::More)
     }
 
     /// Sends the last answer and ends the request.
@@ -118,9 +57,7 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// As [`reply`](Self::reply); unless its handler returns a status, the request then ends with the one that the error becomes.
     pub fn respond(&mut self, key: RequestKey, payload: Bytes) -> Result<(), SendError> {
-        self.with(key, |endpoint, handler| {
-            endpoint.send_last(handler, HandlerMessage::Answer(payload))
-        })
+        self.send_message(key, Sending::Answer(payload), How::Last)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow. A server that cannot be reached shows as
@@ -137,10 +74,8 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = delegation_to(server, method, payload);
-        self.with(key, |endpoint, handler| {
-            endpoint.send_more(handler, sending)
-        })
+        let to = Destination::new(server, method);
+        self.send_message(key, Sending::Delegation(to, payload), How::More)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.
@@ -155,10 +90,8 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<(), SendError> {
-        let sending = delegation_to(server, method, payload);
-        self.with(key, |endpoint, handler| {
-            endpoint.send_last(handler, sending)
-        })
+        let to = Destination::new(server, method);
+        self.send_message(key, Sending::Delegation(to, payload), How::Last)
     }
 
     /// A handler offers a message: `send` sends it if no earlier one of its direction waits and there is room. Else `message` stays
@@ -198,20 +131,10 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn finds_room(&mut self, key: RequestKey, how: Offer, message: Outline<'_>) -> bool {
-        let handler = self.handlers.get(key);
-        let is_own = handler.is_some_and(|handler| handler.server.call().initiator == self.node);
-        if how == Offer::Wait && !is_own && self.has_plenty(message) {
-            return true;
+        match how {
+            Offer::Now => self.leaves_now(key, message),
+            Offer::Wait => self.has_room_for(key, message),
         }
-        let Some(handler) = self.handlers.take(key) else {
-            return true; // that it has ended is told when it is sent
-        };
-        let has_room = match how {
-            Offer::Now => self.leaves_now(&handler, message),
-            Offer::Wait => self.has_room_for(&handler, message),
-        };
-        self.handlers.put(key, handler);
-        has_room
     }
 
     /// Whether there is room for a message whatever request it is of, if it is none of this endpoint's own calls.
@@ -224,28 +147,36 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a message may wait, if it must, or would leave at once, as far as can be told. If not, [`Output::Space`] tells when it
     /// may.
-    fn has_room_for(&mut self, handler: &HandledRequest, message: Outline<'_>) -> bool {
-        let call = handler.server.call();
-        let has_room = match message.server {
-            None if call.initiator == self.node => self.takes_own(call.sequence),
+    fn has_room_for(&mut self, key: RequestKey, message: Outline<'_>) -> bool {
+        let own = match message.server {
+            Some(_) => None,
+            None => self.own_call(key),
+        };
+        let has_room = match (own, message.server) {
+            (Some(own), _) => self.takes_own(own),
             _ if self.has_plenty(message) => true,
-            None => self.may_have(handler, message.cost()) || self.takes_answer(handler),
-            Some(server) => self.takes_request(server, message.followed),
+            (None, None) => self.may_have(key, message.cost()) || self.takes_answer(key),
+            (None, Some(server)) => self.takes_request(server, message.followed),
         };
         self.full.refused += usize::from(!has_room);
         has_room
     }
 
+    /// Which of this endpoint's own calls a request belongs to, if it does.
+    fn own_call(&self, key: RequestKey) -> Option<u64> {
+        let call = self.handlers.get(key)?.call();
+        (call.initiator == self.node).then_some(call.sequence)
+    }
+
     /// Whether a message would leave at once, as far as can be told.
-    fn leaves_now(&mut self, handler: &HandledRequest, message: Outline<'_>) -> bool {
-        let call = handler.server.call();
-        match message.server {
-            None if call.initiator == self.node => self.takes_own(call.sequence),
-            None => {
-                let conn = self.route_of(handler);
-                !self.is_open(conn) || self.takes_answer(handler)
+    fn leaves_now(&mut self, key: RequestKey, message: Outline<'_>) -> bool {
+        match (message.server, self.own_call(key)) {
+            (None, Some(own)) => self.takes_own(own),
+            (None, None) => {
+                let conn = self.route_of(key);
+                !self.is_open(conn) || self.takes_answer(key)
             }
-            Some(server) => {
+            (Some(server), _) => {
                 let conn = self.conn_at(server);
                 !self.is_open(conn) || self.takes_request(server, message.followed)
             }
@@ -257,11 +188,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether an answer of this request would leave at once.
-    fn takes_answer(&mut self, handler: &HandledRequest) -> bool {
-        let call = handler.server.call();
-        let route = self.route_of(handler);
+    fn takes_answer(&mut self, key: RequestKey) -> bool {
+        let route = self.route_of(key);
+        let Some(handler) = self.handlers.get(key) else {
+            return true;
+        };
+        let (call, shown) = (handler.call(), Some(handler.server.token()));
         let peer = route.and_then(|id| self.conns.get(id));
-        let shown = Some(handler.server.token());
         let waits = peer.is_none_or(|peer| peer.holds_answers((call, shown)));
         let carrier = route.and_then(|id| self.carrier(id));
         !waits && carrier.is_some_and(|carrier| carrier.takes_responses(call))
@@ -290,10 +223,7 @@ impl<P: Probe> Endpoint<P> {
     /// Sends the message that is held back because it might be the last one. In which direction messages of the request wait now, if
     /// any do.
     pub fn flush(&mut self, key: RequestKey) -> Option<Lane> {
-        if let Some(mut handler) = self.handlers.take(key) {
-            self.flush_held(&mut handler);
-            self.handlers.put(key, handler);
-        }
+        self.flush_held(key);
         let lanes = [Lane::Answers, Lane::Requests];
         lanes.into_iter().find(|lane| self.waits(key, *lane))
     }
@@ -301,107 +231,60 @@ impl<P: Probe> Endpoint<P> {
     /// Lets a request end that was put aside: what it has sent last was the last. The status that it ends with all the same, if
     /// it owes an answer, or has used up more than it may.
     pub fn finish_request(&mut self, key: RequestKey) -> Option<Box<Status>> {
-        if self.is_stopping(key) {
-            return None;
+        match self.is_stopping(key) {
+            true => None,
+            false => self.finish(key),
         }
-        let handler = self.handlers.take(key)?;
-        self.finish(handler)
     }
 
     /// Whether a request has sent its last message, or was never known.
     pub fn has_finished(&self, key: RequestKey) -> bool {
         let handler = self.handlers.get(key);
-        handler.is_none_or(|handler| handler.server.has_ended())
+        handler.is_none_or(HandledRequest::has_ended)
     }
 
     /// Ends a request with a status.
     pub fn fail(&mut self, key: RequestKey, status: &Status) {
-        if self.is_stopping(key) {
-            return;
-        }
-        if let Some(handler) = self.handlers.take(key) {
-            self.end_with(handler, status);
+        if !self.is_stopping(key) {
+            self.end_with(key, status);
         }
     }
 
     /// A message of a handler failed before it was given to the endpoint; whether it was to be the `last` one.
     pub fn refuse_message(&mut self, key: RequestKey, error: &SendError, last: bool) {
+        let how = if last { How::Last } else { How::More };
         if let Some(handler) = self.handlers.get_mut(key) {
-            note_refused(handler, error, last);
+            handler.refuse(error, how);
         }
     }
 
-    pub(super) fn with<T>(
+    /// Sends a message, after which more may follow or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply), [`respond`](Self::respond), [`delegate`](Self::delegate) and [`forward`](Self::forward).
+    pub fn send_message(
         &mut self,
         key: RequestKey,
-        send: impl FnOnce(&mut Self, &mut HandledRequest) -> Result<T, SendError>,
-    ) -> Result<T, SendError> {
-        let Some(mut handler) = self.handlers.take(key) else {
-            return Err(SendError::Ended("it is over".into()));
+        message: Sending,
+        how: How,
+    ) -> Result<(), SendError> {
+        let checked = self.check(key, &message);
+        let Some((handler, context)) = self.handled(key) else {
+            return checked;
         };
-        let sent = send(self, &mut handler);
-        self.handlers.put(key, handler);
+        checked.inspect_err(|error| handler.refuse(error, how))?;
+        let sent = handler.send(message, how, &context);
+        self.metrics.budgets_exhausted += u64::from(sent.is_err());
+        self.leave(key);
         sent
     }
 
-    /// A message after which more may follow.
-    pub(super) fn send_more(
-        &mut self,
-        handler: &mut HandledRequest,
-        sending: HandlerMessage,
-    ) -> Result<(), SendError> {
-        self.check(handler, &sending)
-            .inspect_err(|error| note_refused(handler, error, false))?;
-        let released = match sending {
-            HandlerMessage::Answer(payload) => {
-                let afforded = handler.server.afford_answer(payload.len());
-                afforded.map(|()| handler.server.reply(payload))
-            }
-            HandlerMessage::Delegation(mut to, payload) => {
-                let afforded = handler.server.afford_request();
-                to.inherit_name(handler);
-                afforded.map(|()| handler.server.delegate(to, payload))
-            }
-        };
-        let released = released.map_err(|exhausted| self.exhaust(handler, exhausted))?;
-        handler.owes_answer = false;
-        if let Some(released) = released {
-            self.leave_one(handler, released);
-        }
-        Ok(())
-    }
-
-    /// The last message.
-    pub(super) fn send_last(
-        &mut self,
-        handler: &mut HandledRequest,
-        sending: HandlerMessage,
-    ) -> Result<(), SendError> {
-        self.check(handler, &sending)
-            .inspect_err(|error| note_refused(handler, error, true))?;
-        let afforded = match &sending {
-            HandlerMessage::Answer(payload) => handler.server.afford_answer(payload.len()),
-            HandlerMessage::Delegation(..) => handler.server.afford_request(),
-        };
-        if let Err(exhausted) = afforded {
-            return Err(self.exhaust(handler, exhausted));
-        }
-        let record = self.record(handler);
-        let released = match sending {
-            HandlerMessage::Answer(payload) => handler.server.respond(payload, record),
-            HandlerMessage::Delegation(mut to, payload) => {
-                to.inherit_name(handler);
-                handler.server.forward(to, payload, record)
-            }
-        };
-        self.leave(handler, released);
-        Ok(())
-    }
-
     /// The message held back leaves now.
-    pub(super) fn flush_held(&mut self, handler: &mut HandledRequest) {
-        if let Some(released) = handler.server.flush() {
-            self.leave_one(handler, released);
+    pub(super) fn flush_held(&mut self, key: RequestKey) {
+        if let Some((handler, context)) = self.handled(key) {
+            handler.flush(&context);
+            self.leave(key);
         }
     }
 
@@ -434,52 +317,37 @@ impl<P: Probe> Endpoint<P> {
         server: Option<&Address>,
         payload: usize,
     ) -> Result<(), SendError> {
-        self.with(key, |endpoint, handler| {
-            endpoint.check_may(handler, server, payload)
-        })
+        self.handlers.get(key).ok_or_else(over)?.check_open()?;
+        self.check_size(key, server, payload)?;
+        match server {
+            None => Ok(()),
+            Some(_) if self.draining => Err(SendError::Draining),
+            Some(server) => self.check_delegation(key, server),
+        }
     }
 
-    fn check(
-        &mut self,
-        handler: &HandledRequest,
-        sending: &HandlerMessage,
-    ) -> Result<(), SendError> {
-        if sending.is_always() {
-            return check_open(handler);
+    fn check(&mut self, key: RequestKey, message: &Sending) -> Result<(), SendError> {
+        if message.own().is_some_and(|own| own.always) {
+            return self.handlers.get(key).ok_or_else(over)?.check_open();
         }
-        let message = sending.outline();
-        self.check_may(handler, message.server, message.payload)?;
-        match self.has_room_for(handler, message) {
+        let message = message.outline();
+        self.check_message(key, message.server, message.payload)?;
+        match self.has_room_for(key, message) {
             true => Ok(()),
             false => Err(SendError::Full),
         }
     }
 
-    fn check_may(
-        &mut self,
-        handler: &HandledRequest,
-        server: Option<&Address>,
-        payload: usize,
-    ) -> Result<(), SendError> {
-        check_open(handler)?;
-        self.check_size(handler, server, payload)?;
-        match server {
-            None => Ok(()),
-            Some(_) if self.draining => Err(SendError::Draining),
-            Some(server) => self.check_delegation(handler, server),
-        }
-    }
-
     pub(super) fn check_size(
-        &mut self,
-        handler: &HandledRequest,
+        &self,
+        key: RequestKey,
         server: Option<&Address>,
         payload: usize,
     ) -> Result<(), SendError> {
         let size = payload as u64;
         let limit = match server {
             None if size <= MAX_MESSAGE as u64 => self.config.limits.message,
-            None => self.longest_answer(handler),
+            None => self.longest_answer(self.handlers.get(key).ok_or_else(over)?),
             Some(server) => self.config.longest_to(server),
         };
         if size > limit {
@@ -497,138 +365,86 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether an answer of this request may take so much of the room for those that wait.
     #[cold]
-    fn may_have(&mut self, handler: &HandledRequest, cost: usize) -> bool {
-        let initiator = handler.server.call().initiator;
-        let route = self.route_of(handler).unwrap_or(handler.from);
+    fn may_have(&mut self, key: RequestKey, cost: usize) -> bool {
+        let route = self.route_of(key);
+        let Some(handler) = self.handlers.get(key) else {
+            return true;
+        };
+        let (initiator, route) = (handler.call().initiator, route.unwrap_or(handler.from));
         let share = self.answers_waiting.name(route.session(), initiator);
         self.answers_waiting.has_room_for(share, cost)
     }
 
-    /// A budget is used up: the request ends here and now, with a status (PROTOCOL-NOTES 11).
-    #[cold]
-    fn exhaust(&mut self, handler: &mut HandledRequest, exhausted: Exhausted) -> SendError {
-        let record = self.record(handler);
-        self.metrics.budgets_exhausted += 1;
-        self.metrics.statuses_sent += 1;
-        let status = self.own(Status::from(exhausted));
-        let released = handler.server.exhaust(&status, record);
-        handler.exhausted = true;
-        self.leave(handler, released);
-        SendError::Exhausted(exhausted)
-    }
-
     /// The handler lets its request end.
-    pub(in crate::endpoint) fn finish(
-        &mut self,
-        mut handler: Box<HandledRequest>,
-    ) -> Option<Box<Status>> {
-        let status = match handler.server.has_ended() {
-            true => None,
-            false => self.finish_open(&mut handler),
-        };
-        self.release_key(&handler);
-        status
-    }
-
-    fn finish_open(&mut self, handler: &mut HandledRequest) -> Option<Box<Status>> {
-        let record = self.record(handler);
-        if let Some(refused) = handler.refused.take() {
-            self.metrics.statuses_sent += 1;
-            let released = handler.server.exhaust(&self.own(refused.clone()), record);
-            self.leave(handler, released);
-            return Some(Box::new(refused));
+    pub(in crate::endpoint) fn finish(&mut self, key: RequestKey) -> Option<Box<Status>> {
+        let (handler, context) = self.handled(key)?;
+        let status = handler.finish(&context);
+        if handler.has_more() {
+            self.leave(key);
         }
-        let mut status = None;
-        let last = if handler.owes_answer {
-            let name = self
-                .served
-                .get(handler.served)
-                .map_or("the request", |served| served.definition.name());
-            let message = format!("{name} ended without an answer");
-            self.metrics.statuses_sent += 1;
-            let unanswered = Status::new(Code::Unanswered, message);
-            let last = handler.server.fail(&self.own(unanswered.clone()), record);
-            status = Some(Box::new(unanswered));
-            last
-        } else {
-            handler.server.finish(record)
-        };
-        self.leave_one(handler, last);
+        self.release(key);
         status
     }
 
     /// A request ends with a status.
     #[cold]
     #[inline(never)]
-    pub(in crate::endpoint) fn end_with(
-        &mut self,
-        mut handler: Box<HandledRequest>,
-        status: &Status,
-    ) -> Returned {
-        let mut returned = Returned::Heard;
-        if handler.server.has_ended() {
-            if !(handler.exhausted && status.code() == Code::ResourceExhausted) {
-                self.metrics.late_errors += 1;
-                returned = Returned::Late;
-            }
-        } else {
-            let record = self.record(&handler);
-            self.metrics.statuses_sent += 1;
-            let mut last = handler.server.fail(&self.own(status.clone()), record);
-            // What has begun may hand on the status of somebody else, of whom that is true.
-            let is_unexecuted = status.is_not_executed() && !handler.has_begun();
-            if let (true, Outbound::Response(response)) = (is_unexecuted, &mut last) {
-                response.options.get_or_insert_default().undelivered = true;
-            }
-            self.leave_one(&handler, last);
-            if let Some(key) = handler.key.filter(|_| !self.bodies.is_empty()) {
-                self.end_held_bodies(key);
-            }
+    pub(in crate::endpoint) fn end_with(&mut self, key: RequestKey, status: &Status) -> Returned {
+        let Some((handler, context)) = self.handled(key) else {
+            return Returned::Stopped;
+        };
+        let returned = handler.fail(status, &context);
+        self.metrics.late_errors += u64::from(returned == Returned::Late);
+        self.leave(key);
+        if !self.bodies.is_empty() {
+            self.end_held_bodies(key);
         }
-        self.release_key(&handler);
+        self.release(key);
         returned
     }
 
     // How it leaves.
 
-    fn leave(&mut self, handler: &HandledRequest, released: LastMessages<Destination>) {
-        if let Some(before) = released.before {
-            self.leave_as(handler, *before, false);
+    /// What a request has sent leaves.
+    fn leave(&mut self, key: RequestKey) {
+        while let Some(handler) = self.handlers.get_mut(key)
+            && let Some(message) = handler.poll()
+        {
+            let has_more = handler.has_more();
+            self.leave_one(key, message, !has_more);
+            if !has_more {
+                return;
+            }
         }
-        self.leave_as(handler, released.last, true);
     }
 
-    fn leave_one(&mut self, handler: &HandledRequest, outbound: Outbound<Destination>) {
-        self.leave_as(handler, outbound, handler.server.has_ended());
-    }
-
-    /// A message leaves; whether it is the last one.
-    fn leave_as(&mut self, handler: &HandledRequest, outbound: Outbound<Destination>, last: bool) {
-        let seen = match &outbound {
+    /// A message leaves; whether it is the last one for now.
+    #[inline(never)]
+    fn leave_one(&mut self, key: RequestKey, message: Outbound<Destination>, last: bool) {
+        let Some(handler) = self.handlers.get(key) else {
+            return;
+        };
+        let seen = match &message {
             Outbound::Response(response) => Seen::Response(response),
             Outbound::End(end) => Seen::End(end),
             Outbound::Request(delegated) => {
                 Seen::Request(delegated.id, &delegated.to.server, &delegated.payload)
             }
         };
-        let by = (handler.server.call(), handler.server.id());
-        self.probe.released(by, seen, last);
-        if let Some(key) = handler.key.filter(|_| handler.reported) {
-            self.report_place(key, &outbound);
+        let by = (handler.call(), handler.id());
+        self.probe.released(by, seen, last && handler.has_ended());
+        if handler.reported {
+            self.report_place(key, &message);
         }
-        match outbound {
-            Outbound::Response(mut response) => {
-                let says = response.status || !last && handler.is_first(response.index);
-                if says && handler.depth() > 0 {
-                    let options = response.options.get_or_insert_default();
-                    options.handled_by = Some(self.handled_by(handler));
-                }
+        match message {
+            Outbound::Response(response) => {
+                self.metrics.statuses_sent += u64::from(response.status);
                 let small =
                     response.last && response.index == 0 && response.payload.len() <= SMALL_ANSWER;
-                self.send_answer(handler, Message::Response(response), small);
+                self.send_answer(key, Message::Response(response), small);
             }
-            Outbound::End(end) => self.send_answer(handler, Message::End(end), true),
-            Outbound::Request(delegated) => self.send_delegated(handler, delegated),
+            Outbound::End(end) => self.send_answer(key, Message::End(end), true),
+            Outbound::Request(delegated) => self.send_delegated(key, delegated),
         }
     }
 
@@ -650,51 +466,67 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The open connection by which answers of a request go straight to its initiator.
-    fn route_of(&mut self, handler: &HandledRequest) -> Option<ConnId> {
-        let initiator = handler.server.call().initiator;
-        self.route_back(initiator, handler.from, |core| {
-            core.initiator_address(&handler.reply_to, handler.from)
+    fn route_of(&mut self, key: RequestKey) -> Option<ConnId> {
+        let handler = self.handlers.get(key)?;
+        let (initiator, came) = (handler.call().initiator, handler.from);
+        self.route_back(initiator, came, |endpoint| {
+            endpoint.address_for(endpoint.handlers.get(key)?)
         })
     }
 
-    fn send_answer(&mut self, handler: &HandledRequest, mut message: Message, small: bool) {
-        let initiator = handler.server.call().initiator;
+    /// Where the initiator of a request says that it is reached.
+    fn address_for(&self, handler: &HandledRequest) -> Option<Address> {
+        self.initiator_address(&handler.reply_to, handler.from)
+    }
+
+    fn send_answer(&mut self, key: RequestKey, mut message: Message, small: bool) {
+        let Some(handler) = self.handlers.get(key) else {
+            return;
+        };
+        let (ticket, came, oldest) = (handler.ticket, handler.from, handler.oldest);
+        let own = handler.reply_to == ReplyTo::Peer;
+        let initiator = handler.call().initiator;
         if initiator == self.node {
-            let output = output(handler.from, 0);
-            self.note_released(handler.ticket, &message, Some(output));
+            let output = output(came, 0);
+            self.records
+                .answer_released(ticket, &message, Some(output), self.now);
             self.note_own(&message);
             return self.local.push_back(message);
         }
-        let own = handler.reply_to == ReplyTo::Peer;
-        if let Some(id) = self.route_of(handler) {
-            let direct = own && id == handler.from;
+        let route = self.route_back(initiator, came, |endpoint| {
+            endpoint.address_for(endpoint.handlers.get(key)?)
+        });
+        if let Some(id) = route {
+            let direct = own && id == came;
             let manner = Manner {
                 direct,
                 counted: !(direct && small),
-                oldest: handler.oldest,
-                ticket: handler.ticket,
+                oldest,
+                ticket,
             };
             if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
-                return match handler.ticket {
-                    Some(_) => self.note_left_for(id, handler.ticket, &message, mark),
-                    None => self.note_refusal_taken(handler, id, mark),
+                return match ticket {
+                    Some(_) => self.note_left_for(id, ticket, &message, mark),
+                    None => self.note_refusal_taken(key, id, mark),
                 };
             }
         }
-        self.note_released(handler.ticket, &message, None);
+        self.records
+            .answer_released(ticket, &message, None, self.now);
         let sent = sent(&message);
+        let handler = self.handlers.get(key);
         let towards = Towards::Initiator {
-            address: self.initiator_address(&handler.reply_to, handler.from),
-            came: handler.from,
+            address: handler.and_then(|handler| self.address_for(handler)),
+            came,
             own,
             small,
-            oldest: handler.oldest,
+            oldest,
         };
         let mut parcel = Parcel::new(message, towards);
-        parcel.of = handler.key.map(|key| (key, Lane::Answers));
-        match handler.ticket {
+        parcel.of = Some((key, Lane::Answers));
+        match ticket {
             Some(ticket) => parcel.released = Some((ticket, sent)),
-            None => parcel.relay_id = self.tell_of_refusal(handler),
+            None => parcel.relay_id = self.tell_of_refusal(key),
         }
         self.post(parcel);
     }
@@ -702,57 +534,38 @@ impl<P: Probe> Endpoint<P> {
     /// An answer was taken by a connection.
     fn note_left_for(&mut self, id: ConnId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
         match mark {
-            Mark::Written(mark) => self.note_released(ticket, message, Some(output(id, mark))),
+            Mark::Written(mark) => {
+                let output = Some(output(id, mark));
+                self.records
+                    .answer_released(ticket, message, output, self.now);
+            }
             Mark::Parts(_) => {
-                self.note_released(ticket, message, None);
+                self.records
+                    .answer_released(ticket, message, None, self.now);
                 let released = ticket.map(|ticket| (ticket, sent(message)));
                 self.note_placed(id, released, mark);
             }
         }
     }
 
-    /// The record of a request learns of an answer, and where it stands in a session's output.
-    fn note_released(
-        &mut self,
-        ticket: Option<Ticket>,
-        message: &Message,
-        output: Option<Standing>,
-    ) {
-        let Some(ticket) = ticket else { return };
-        match message {
-            Message::Response(response) => self
-                .records
-                .response_released(ticket, response, output, self.now),
-            Message::End(end) => self.records.end_released(ticket, end, output, self.now),
-            _ => {}
-        }
-    }
-
-    fn send_delegated(&mut self, handler: &HandledRequest, delegated: Delegated<Destination>) {
+    fn send_delegated(&mut self, key: RequestKey, delegated: Delegated<Destination>) {
         let known = self.conn_at(&delegated.to.server);
         let node = known.and_then(|id| self.conns.get(id)?.node());
         let child = Child {
             server: delegated.to.server.clone(),
             node,
         };
-        let inherited = Inherited {
-            reply_to: self.delegated_reply_to(handler),
-            deadline: Some(handler.deadline.saturating_sub(self.raw)),
-            oldest: handler.oldest,
-            options: (handler.options.as_ref()).map(|options| Box::new(options.inherited())),
+        let Some(handler) = self.handlers.get(key) else {
+            return;
         };
-        let of = (handler.server.call(), handler.server.token());
-        let (to, mut request, noted) =
-            self.records
-                .hand_on(handler.ticket, of, delegated, child, inherited, self.now);
-        let mut times = Times {
-            born: handler.arrived.saturating_sub(age(handler)),
-            until: handler.deadline,
-            own: false,
-        };
-        if let Some(own) = &to.own {
-            own.apply(&mut request, &mut times, self.raw);
-        }
+        let (came, onward) = (handler.from, (child, self.delegated_reply_to(handler)));
+        let times = (self.now, self.raw);
+        let HandedOn {
+            to,
+            mut request,
+            noted,
+            times,
+        } = handler.hand_on(&mut self.records, delegated, onward, times);
         if let Some(body) = to.body {
             request.options.get_or_insert_default().body = Some(0); // its number is the connection's business
             self.bodies.released(body);
@@ -766,13 +579,13 @@ impl<P: Probe> Endpoint<P> {
                 if let Some(body) = to.body {
                     self.body_over(body);
                 }
-                return self.answer_over(&request, &to.server, (None, handler.from), why);
+                return self.answer_over(&request, &to.server, (None, came), why);
             }
         };
         let released = Some((ticket, ReleasedMessage::Delegation));
-        if let Some(refused) = &to.refused {
+        if let Some(refused) = to.own.and_then(|own| own.refused) {
             let why = (refused.code(), refused.message());
-            return self.answer_over(&request, &to.server, (released, handler.from), why);
+            return self.answer_over(&request, &to.server, (released, came), why);
         }
         let times = Some(times);
         if let Some(id) = known
@@ -790,7 +603,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
         parcel.method = Some(to.method);
-        parcel.of = handler.key.map(|key| (key, Lane::Requests));
+        parcel.of = Some((key, Lane::Requests));
         parcel.body = to.body;
         (parcel.released, parcel.times) = (released, times);
         self.post(parcel);
@@ -799,7 +612,7 @@ impl<P: Probe> Endpoint<P> {
     /// Where servers further on send their answers.
     fn delegated_reply_to(&self, handler: &HandledRequest) -> ReplyTo {
         match &handler.reply_to {
-            ReplyTo::Peer => match self.initiator_address(&handler.reply_to, handler.from) {
+            ReplyTo::Peer => match self.address_for(handler) {
                 Some(address) => ReplyTo::At(address),
                 None => ReplyTo::Relay,
             },
@@ -885,75 +698,11 @@ impl<P: Probe> Endpoint<P> {
         parcel.released = parcel_of;
         self.post(parcel);
     }
-
-    /// What a traced hop reports of itself when it ends.
-    fn record(&self, handler: &HandledRequest) -> Option<TraceRecord> {
-        handler
-            .server
-            .is_traced()
-            .then(|| self.make_record(handler))
-    }
-
-    /// Who handles a request, for an initiator that did not send it itself.
-    #[cold]
-    pub(in crate::endpoint) fn handled_by(&self, handler: &HandledRequest) -> HandledBy {
-        let called = self.method_called(handler);
-        let method = called.map(|called| Arc::clone(called.name()));
-        HandledBy {
-            node: self.node,
-            server: self.address.clone(),
-            method: method.unwrap_or_else(|| "".into()),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make_record(&self, handler: &HandledRequest) -> TraceRecord {
-        let called = self.method_called(handler);
-        let began = handler.began.unwrap_or(self.raw);
-        TraceRecord {
-            request: handler.server.id(),
-            node: self.node,
-            server: self.address.clone(),
-            method: called.map_or_else(String::new, |called| called.name().to_string()),
-            arrived_us: self.epoch.saturating_add(handler.arrived).as_micros() as u64,
-            queued_us: began.saturating_sub(handler.arrived).as_micros() as u64,
-            ran_us: self.raw.saturating_sub(began).as_micros() as u64,
-        }
-    }
 }
 
-/// Nothing is sent for a request that has ended, or is to.
-fn check_open(handler: &HandledRequest) -> Result<(), SendError> {
-    if handler.server.has_ended() {
-        let why = if handler.exhausted {
-            "a budget was used up"
-        } else {
-            "it was answered or failed before"
-        };
-        return Err(SendError::Ended(why.into()));
-    }
-    match &handler.stopping {
-        Some(why) => Err(SendError::Ended(why.message().to_owned())),
-        None => Ok(()),
-    }
-}
-
-fn delegation_to(
-    server: Address,
-    method: &Arc<MethodDefinition>,
-    payload: Bytes,
-) -> HandlerMessage {
-    let method = Arc::clone(method);
-    let to = Destination {
-        server,
-        method,
-        body: None,
-        always: false,
-        refused: None,
-        own: None,
-    };
-    HandlerMessage::Delegation(to, payload)
+/// It has ended.
+pub(super) fn over() -> SendError {
+    SendError::Ended("it is over".into())
 }
 
 /// What records call an answer.
@@ -961,13 +710,5 @@ fn sent(message: &Message) -> ReleasedMessage {
     match message {
         Message::Response(response) => ReleasedMessage::Response(response.index),
         _ => ReleasedMessage::End,
-    }
-}
-
-/// A message was refused: what the request ends with if its handler lets it end all the same.
-#[cold]
-pub(super) fn note_refused(handler: &mut HandledRequest, error: &SendError, last: bool) {
-    if last || matches!(error, SendError::TooDeep { .. }) {
-        handler.refused = Some(Status::from(error.clone()));
     }
 }

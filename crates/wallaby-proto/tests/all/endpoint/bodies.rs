@@ -46,10 +46,7 @@ fn delegate(
         options: None,
         followed: true,
     };
-    let body = match how {
-        How::More => endpoint.delegate_with(key, delegation)?,
-        How::Last => endpoint.delegate_now(key, delegation, how)?.body,
-    };
+    let body = endpoint.delegate_with(key, delegation, how)?;
     Ok(body.expect("one follows"))
 }
 

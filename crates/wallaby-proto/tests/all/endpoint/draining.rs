@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use wallaby_proto::Code;
-use wallaby_proto::endpoint::{DelegateOptions, Limits, NewDelegation, Outcome};
+use wallaby_proto::endpoint::{DelegateOptions, How, Limits, NewDelegation, Outcome};
 use wallaby_proto::error::SendError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
@@ -168,7 +168,10 @@ fn what_goes_always_goes_while_its_server_comes_to_rest() {
     let sent = world.server().delegate(key, at(next), &method, "no".into());
     assert_eq!(sent, Err(SendError::Draining));
     let onward = always(&world, next, "b");
-    assert_eq!(world.server().delegate_with(key, onward), Ok(None));
+    assert_eq!(
+        world.server().delegate_with(key, onward, How::More),
+        Ok(None)
+    );
     world.answer(key, &what);
     let further = world.runs.entry(next).or_default().remove(0);
     let endpoint = &mut world.endpoints[next];
@@ -194,7 +197,7 @@ fn what_goes_always_does_not_wait_without_limit() {
     for number in 0..100 {
         let onward = always(&world, next, &each);
         assert_eq!(
-            world.server().delegate_with(key, onward),
+            world.server().delegate_with(key, onward, How::More),
             Ok(None),
             "{number}"
         );

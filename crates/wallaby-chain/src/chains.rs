@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
 use wallaby::{
     Address, Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status,
 };
 
-use crate::engine::{APPLY, Engine, Given, MERGE, Proxy, RAISE, answered_again, name, unanswered};
+use crate::engine::{APPLY, Engine, MERGE, Proxy, RAISE, answered_again, name, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
@@ -363,10 +364,7 @@ impl Admitting {
                 Ok(exception) => Turn::Catch(stack, exception),
                 Err(status) => return refuse(&stack, &status, place),
             },
-            method if method == APPLY.name() => match Given::read(request.payload()) {
-                Ok(given) => Turn::Apply(stack, given),
-                Err(status) => return refuse(&stack, &status, place),
-            },
+            method if method == APPLY.name() => Turn::Apply(stack, request.payload().clone()),
             _ => Turn::Link(stack),
         };
         let may_wait = turn.may_wait(&self.engine);
@@ -434,7 +432,7 @@ enum Turn {
     /// A function catches.
     Catch(Stack, Exception),
     /// A function runs in place of another server.
-    Apply(Stack, Given),
+    Apply(Stack, Bytes),
 }
 
 impl Turn {

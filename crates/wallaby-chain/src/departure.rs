@@ -118,6 +118,7 @@ impl Engine {
                 options.durable = options.durable.or(name);
                 let durable = options.durable;
                 to.server = self.resolve((&to.server, durable), &stack, place)?;
+                self.may_leave(&stack, place)?;
                 self.put(stack, &mut to)?;
                 Ok(to.into())
             }

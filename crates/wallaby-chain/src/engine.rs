@@ -105,7 +105,8 @@ impl Given {
         Ok([&[kind], &bytes[..]].concat().into())
     }
 
-    pub(crate) fn read(mut payload: Bytes) -> Result<Self, Status> {
+    /// Reads that, of at most so many results.
+    fn read(mut payload: Bytes, most: usize) -> Result<Self, Status> {
         let unreadable = || Status::invalid_argument("what a function is given cannot be read");
         if payload.is_empty() {
             return Err(unreadable());
@@ -113,6 +114,13 @@ impl Given {
         match payload.split_to(1)[..] {
             [0] => Ok(Self::Answer(payload)),
             [1] => {
+                // A byte each is enough to say that there are millions.
+                let count = postcard::take_from_bytes::<usize>(&payload);
+                let (count, _) = count.map_err(|_| unreadable())?;
+                if count > most {
+                    let message = format!("{count} results to merge: at most {most} are allowed");
+                    return Err(Status::resource_exhausted(message));
+                }
                 let results: Vec<Vec<u8>> = Postcard::decode(payload).map_err(|_| unreadable())?;
                 let results = results.into_iter().map(|it| Answer(it.into()));
                 Ok(Self::Results(results.collect()))
@@ -130,6 +138,19 @@ impl Engine {
             (Some(codes), _) => codes.allows(request),
             (None, Some(proxy)) => (proxy.policy)(request),
             (None, None) => false,
+        }
+    }
+
+    /// Whether a chain may go on with the code that it has. To who runs code for this server, its leave is that of who has sent the
+    /// chain, however the code comes there.
+    ///
+    /// # Errors
+    ///
+    /// Who has sent it may not bring code here.
+    pub(crate) fn may_leave(&self, stack: &Stack, place: Place<'_>) -> Result<(), Status> {
+        match self.proxy.is_some() && stack.has_code() && !place.may_bring {
+            true => Err(may_not_bring(place)),
+            false => Ok(()),
         }
     }
 
@@ -456,7 +477,7 @@ impl Engine {
     pub(crate) async fn apply(
         &self,
         mut stack: Stack,
-        given: Given,
+        given: Bytes,
         place: Place<'_>,
     ) -> Departures {
         if let Err(status) = self.check(&stack, place).await {
@@ -467,7 +488,10 @@ impl Engine {
             Some(Level::Run {
                 function: function @ Runs::Code { .. },
                 state,
-            }) if self.codes.is_some() => self.run(&stack, function, state, given, place).await,
+            }) if self.codes.is_some() => match Given::read(given, self.limits.branches) {
+                Ok(given) => self.run(&stack, function, state, given, place).await,
+                Err(status) => Err(status),
+            },
             _ => Err(Status::unimplemented(
                 "a function that another server has handed on: only code runs here so, where there is a runtime for it",
             )),

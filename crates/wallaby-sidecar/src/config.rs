@@ -332,7 +332,9 @@ impl FromStr for HttpServer {
         });
         let authority = authority.ok_or_else(wrong)?.clone();
         let host = authority.host();
-        if host.is_empty() || authority.as_str().contains('@') {
+        // A port that is none is not taken for the usual one.
+        let has_wrong_port = authority.as_str() != host && authority.port_u16().is_none();
+        if host.is_empty() || authority.as_str().contains('@') || has_wrong_port {
             return Err(wrong());
         }
         Ok(Self {

@@ -32,6 +32,7 @@ pub(crate) struct Dialling {
 
 #[derive(Debug, Clone)]
 struct Trouble {
+    since: Instant,
     pause: Duration,
     until: Instant,
     why: String,
@@ -55,11 +56,12 @@ impl Dialling {
                 Some(turn)
             }
         };
+        let begun = Instant::now();
         let dialled = timeout(PATIENCE, dial).await.unwrap_or_else(|_| {
             let why = format!("not connected within {PATIENCE:?}");
             Err(io::Error::new(io::ErrorKind::TimedOut, why))
         });
-        self.note(dialled.as_ref().err());
+        self.note(begun, dialled.as_ref().err());
         dialled
     }
 
@@ -68,14 +70,21 @@ impl Dialling {
         trouble.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, error: Option<&io::Error>) {
+    /// What became of a dial. Many may find out at the same time that nobody is there: that is one trouble.
+    fn note(&self, begun: Instant, error: Option<&io::Error>) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = |before: &Trouble| begun < before.since;
+        if error.is_some() && trouble.as_ref().is_some_and(is_known) {
+            return;
+        }
         *trouble = error.map(|error| {
             let pause = trouble.as_ref().map_or(PAUSE, |before| before.pause * 2);
             let pause = pause.min(LONGEST_PAUSE);
+            let since = Instant::now();
             Trouble {
+                since,
                 pause,
-                until: Instant::now() + pause,
+                until: since + pause,
                 why: error.to_string(),
             }
         });

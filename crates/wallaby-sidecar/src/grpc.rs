@@ -75,8 +75,13 @@ impl Grpc {
 
     /// Whether a method is one of its services.
     pub(crate) fn has(&self, method: &str) -> bool {
-        let service = method.split_once('/').map(|(service, _)| service);
-        service.is_some_and(|service| self.services.iter().any(|own| own == service))
+        // Whatever stands between would take another path for another service.
+        let is_name = |name: &str| {
+            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            !name.is_empty() && name.bytes().all(is_letter)
+        };
+        let parts = method.split_once('/').filter(|(_, name)| is_name(name));
+        parts.is_some_and(|(service, _)| self.services.iter().any(|own| own == service))
     }
 
     /// Handles a request for one of its methods.

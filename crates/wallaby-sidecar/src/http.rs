@@ -38,6 +38,7 @@ use hyper::ext::ReasonPhrase;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use wallaby::codec::{Codec, Postcard};
 use wallaby::{Code, Metadata, Method, One, Request, Service, Status};
 
@@ -48,6 +49,12 @@ use crate::upstream::{Checked, Gate, Upstream};
 /// Most bytes of a path with its query.
 const LONGEST_PATH: usize = 8 << 10;
 
+/// Bytes of a path or a name that an error tells.
+const SHORT: usize = 100;
+
+/// Most letters of a method.
+const LONGEST_VERB: usize = 32;
+
 /// Most headers of a request, and of an answer.
 const MOST_HEADERS: usize = 100;
 
@@ -57,6 +64,17 @@ const HEADER_BYTES: u32 = 64 << 10;
 /// Bytes of the body of a failure that are read, and characters of it that are told.
 const FAILURE_BYTES: usize = 64 << 10;
 const FAILURE_TEXT: usize = 1000;
+
+/// How long the body of a failure is waited for: its number is known.
+const FAILURE_TIME: Duration = Duration::from_secs(1);
+
+/// How much of an answer may wait in a connection of HTTP/2 until its caller takes it. What all of them leave there together is not
+/// limited but by that: or those that take nothing would hold up the others.
+const WINDOW: u32 = 64 << 10;
+const ALL_WINDOWS: u32 = (1 << 31) - 1;
+
+/// Requests that were given up lately and are remembered, so that what still comes of them is no error of the server's.
+const GIVEN_UP: usize = 4096;
 
 /// How long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(30);
@@ -138,12 +156,7 @@ pub fn code(number: u16) -> Code {
 ///
 /// Why it could lead elsewhere than it says, or is none.
 pub(crate) fn path_and_query(path: &str) -> Result<PathAndQuery, String> {
-    let wrong = |what: &str| {
-        Err(format!(
-            "the path {:?} {what}",
-            path.get(..100).unwrap_or(path)
-        ))
-    };
+    let wrong = |what: &str| Err(format!("the path {:?} {what}", short(path)));
     if path.len() > LONGEST_PATH {
         return wrong(&format!("has more than {LONGEST_PATH} bytes"));
     }
@@ -166,6 +179,11 @@ pub(crate) fn path_and_query(path: &str) -> Result<PathAndQuery, String> {
         return wrong("has a part that leads elsewhere (. or ..)");
     }
     path.parse().or_else(|_| wrong("is none"))
+}
+
+/// As much of it as an error tells.
+fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHORT)]
 }
 
 /// With the characters in place of `%2F` and so on.
@@ -229,6 +247,7 @@ impl Http {
         whole: Whole,
     ) -> Result<Answered, Status> {
         let asking = self.asking(asked, metadata)?;
+        self.permit(asking.uri())?;
         let _place = self.gate.enter()?;
         let work = async {
             let (head, body) = self.exchange(asking).await?.into_parts();
@@ -236,21 +255,23 @@ impl Http {
                 Whole::Yes => head.status.as_u16() >= 400,
                 Whole::BodyOnly => !head.status.is_success(),
             };
-            let most = match fails {
-                true => FAILURE_BYTES.min(self.gate.limits().answer),
-                false => self.gate.limits().answer,
-            };
-            let body = self.read(body, most).await;
+            let most = self.gate.limits().answer;
             if fails {
-                return Err(failure(&head, &body.unwrap_or_default()));
+                let told = self.read(body, FAILURE_BYTES.min(most));
+                let told = timeout(FAILURE_TIME, told).await;
+                return Err(failure(
+                    &head,
+                    &told.unwrap_or(Ok(Bytes::new())).unwrap_or_default(),
+                ));
             }
+            let body = self.read(body, most).await?;
             Ok(Answered {
                 status: head.status.as_u16(),
                 headers: match whole {
                     Whole::Yes => headers_of(&head.headers)?,
                     Whole::BodyOnly => Vec::new(),
                 },
-                body: body?.into(),
+                body: body.into(),
             })
         };
         self.gate.within(remaining, work).await
@@ -273,23 +294,41 @@ impl Http {
             })
     }
 
+    /// Whether callers may ask for what is at this path.
+    fn permit(&self, at: &Uri) -> Result<(), Status> {
+        let path = at.path_and_query().map_or("", PathAndQuery::as_str);
+        match self
+            .paths
+            .iter()
+            .any(|start| path.starts_with(start.as_str()))
+        {
+            true => Ok(()),
+            false => {
+                let message = format!("{} is open for {} only", self.name, self.paths.join(", "));
+                Err(Status::permission_denied(message))
+            }
+        }
+    }
+
     /// A request that goes to this server, and nowhere else.
     fn asking(&self, asked: Asked, metadata: &Metadata) -> Result<Asking<Full<Bytes>>, Status> {
         let path = path_and_query(&asked.path).map_err(Status::invalid_argument)?;
-        if !self
-            .paths
-            .iter()
-            .any(|start| path.as_str().starts_with(start))
-        {
-            let message = format!("{} is open for {} only", self.name, self.paths.join(", "));
-            return Err(Status::permission_denied(message));
-        }
         let verb = Verb::from_str(&asked.method).ok();
+        let verb = verb.filter(|verb| verb.as_str().len() <= LONGEST_VERB);
         let verb = verb.filter(|verb| *verb != Verb::CONNECT && *verb != Verb::TRACE);
         let verb = verb.ok_or_else(|| {
-            let message = format!("{:?} is no method of HTTP that is passed on", asked.method);
+            let message = format!(
+                "{:?} is no method of HTTP that is passed on",
+                short(&asked.method)
+            );
             Status::invalid_argument(message)
         })?;
+        // Some servers take such a body for the next request, which nobody has looked at.
+        let has_none = [Verb::GET, Verb::HEAD, Verb::DELETE, Verb::OPTIONS].contains(&verb);
+        if has_none && !asked.body.is_empty() {
+            let message = format!("a body with {verb}: none is passed on");
+            return Err(Status::invalid_argument(message));
+        }
         let uri = Uri::builder()
             .scheme(Scheme::HTTP)
             .authority(self.server.authority.clone())
@@ -320,8 +359,9 @@ impl Http {
                 .find(|known| name.eq_ignore_ascii_case(known.as_str()));
             let known = known.ok_or_else(|| {
                 let message = format!(
-                    "{} gets no header {name:?}: `headers` in its configuration says which",
-                    self.name
+                    "{} gets no header {:?}: `headers` in its configuration says which",
+                    self.name,
+                    short(name)
                 );
                 Status::invalid_argument(message)
             })?;
@@ -372,6 +412,10 @@ pub(crate) fn client(way: Way, h2: bool) -> Client<Way, Full<Bytes>> {
         .http2_max_header_list_size(HEADER_BYTES)
         .http2_keep_alive_interval(ALIVE_EVERY)
         .http2_keep_alive_timeout(ALIVE_WITHIN)
+        .http2_initial_stream_window_size(WINDOW)
+        .http2_initial_connection_window_size(ALL_WINDOWS)
+        .http2_max_concurrent_reset_streams(GIVEN_UP)
+        .http2_max_local_error_reset_streams(None)
         .build(way)
 }
 

@@ -81,6 +81,9 @@ impl Way {
     }
 }
 
+/// The flavor of credentials that are not passed on (RFC 2203).
+const RPCSEC_GSS: u32 = 6;
+
 impl Onc {
     /// The server that has the procedures of an interface file.
     ///
@@ -136,6 +139,10 @@ impl Onc {
             Some(bytes) => xdr::decode(bytes.clone(), Limits::default())
                 .map_err(|_| status(Refusal::from(AuthError::BadCredential)))?,
         };
+        // Its sequence numbers are those of one caller and one connection.
+        if credential.flavor == RPCSEC_GSS {
+            return Err(status(Refusal::from(AuthError::TooWeak)));
+        }
         let (arguments, remaining) = (request.payload().clone(), request.remaining());
         let time = self.gate.limits().timeout.min(remaining);
         let work = self.call(procedure, arguments, (credential, time));

@@ -72,6 +72,16 @@ async fn a_proxy_needs_leave_on_both_sides_and_hands_nothing_on() {
     let refused = status(ask(&client, &closed, &code(1), "end").await);
     assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
     assert_eq!(hosts(&refused), texts([&at(&closed)]));
+    // Nor by a way on which it is not on top.
+    let state = State::new().with("shout", &Link::to(at(&open), &words::SHOUT));
+    let chain = pipe(at(&closed), &words::SHOUT, ("mail".into(),)).then(at(&open), &words::DENY);
+    let chain = chain.catch(
+        at(&open),
+        code(1).function("rescue"),
+        state.expect("a link"),
+    );
+    let refused = status(chain.call(client.caller()).expect("it is small").await);
+    assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
     assert_eq!(open.metrics().requests_received, 0);
     assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
     let apply = MethodDefinition::new("wallaby.Chains/apply", "raw", 0, 0).expect("a name");

@@ -91,6 +91,15 @@ fn what_is_wrong_with_a_file_is_told_by_line_and_key() {
         1,
         &["listen", "roots, certificate and key"],
     );
+    for server in [
+        "http://h:99999",
+        "http://h:",
+        "http://[::1]:",
+        "http://h:8x",
+    ] {
+        let other = format!("[[http]]\nname = \"Other\"\nserver = \"{server}\"");
+        check(&with(&other), 7, &["server", "http://HOST:PORT"]);
+    }
     check(&with("servr = 1"), 5, &["servr", "unknown field"]);
     check(&with("h2 = 1"), 5, &["h2", "expected a boolean"]);
     check(

@@ -317,11 +317,41 @@ async fn methods_are_methods_and_statuses_keep_their_numbers() {
         error.to_string().contains("test.words.Hidden/Say"),
         "it was not asked: {error}"
     );
+    static OUTSIDE: Method<(Text,), One<Text>, Protobuf> =
+        Method::new("test.words.Words/../Hidden/Say");
+    let error = soon(client.call(&OUTSIDE, text(""))).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(
+        error.to_string().contains("/../"),
+        "it was not asked: {error}"
+    );
     static WRONG: Method<(String,), One<String>> = Method::new("test.words.Words/Say");
     let error = soon(client.call(&WRONG, ("hop".into(),)))
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::Mismatch, "{error}");
+}
+
+/// Connections are shared: what waits for one caller must not fill them.
+#[tokio::test]
+async fn callers_that_take_nothing_hold_up_no_other() {
+    let server = Words::new().run(any()).await;
+    let world = before(server.at, "").await;
+    let client = world.client();
+    let slow: Vec<_> = (0..100)
+        .map(|_| client.call(&REPEAT, text("forever")))
+        .collect();
+    soon(server.words.arrived.acquire_many(100))
+        .await
+        .unwrap()
+        .forget();
+    for _ in 0..200 {
+        assert_eq!(
+            soon(client.call(&SAY, text("hop"))).await.unwrap().text,
+            "hop!"
+        );
+    }
+    drop(slow);
 }
 
 #[tokio::test]

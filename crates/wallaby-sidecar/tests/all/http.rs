@@ -205,6 +205,29 @@ async fn what_a_request_says_leads_nowhere_else() {
     );
 }
 
+/// A server that does not expect one would take it for the next request.
+#[tokio::test]
+async fn a_request_that_has_no_body_gets_none() {
+    let raw = Raw::new(answer("200 OK", "", "yes"), true).await;
+    let world = before(raw.at.port(), "").await;
+    let files = files(&world);
+    for method in ["GET", "HEAD", "DELETE", "OPTIONS"] {
+        let asked = Asked {
+            method: method.into(),
+            body: b"GET /secret HTTP/1.1\r\n\r\n".to_vec(),
+            ..get("/")
+        };
+        let failed = soon(files.send(asked)).await.unwrap_err();
+        assert_eq!(failed.code(), Code::InvalidArgument, "{failed}");
+    }
+    let long = Asked {
+        method: "X".repeat(10_000),
+        ..get("/")
+    };
+    let failed = soon(files.send(long)).await.unwrap_err().to_string();
+    assert!(failed.len() < 400, "{failed}");
+}
+
 #[tokio::test]
 async fn redirects_are_told_and_not_followed() {
     let other = Raw::new(answer("200 OK", "", "other"), true).await;

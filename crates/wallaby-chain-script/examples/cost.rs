@@ -123,7 +123,7 @@ fn worst(which: &str) -> (String, Effort) {
             // Each variable holds as much as it may, and so does each argument while the next ones are made.
             let fill =
                 "let s = \"0123456789abcdef\"; for i in 0..12 { s += s; } s.truncate(65000);";
-            let lets: String = (0..24)
+            let lets: String = (0..8)
                 .map(|n| format!("let v{n} = #{{ t: s + \"{n}\", a: a, m: m }};"))
                 .collect();
             let big = |n: usize| format!("#{{ t: s + \"{n}\", a: a, m: m }}");

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What a script may use up. Memory is not counted exactly: the worst script that keeps to all defaults takes about 50 MiB while it
-/// runs, on its own thread, of which there are so many as `CodeLimits::long_runs` of wallaby-chain says.
+/// What a script may use up. Memory is not counted exactly: the worst script that we know, within all defaults, takes about 50 MiB
+/// while it runs, on its own thread, of which there are so many as `CodeLimits::long_runs` of wallaby-chain says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the text of a script. Default 64 KiB.
@@ -19,7 +19,7 @@ pub struct Limits {
     pub calls: usize,
     /// Expressions and blocks inside each other in one function. Default 32.
     pub depth: usize,
-    /// Variables of a function, parameters included. Default 32.
+    /// Variables of a function, parameters included. Default 16.
     pub variables: usize,
     /// Arguments of a call. Default 8.
     pub arguments: usize,
@@ -43,7 +43,7 @@ impl Default for Limits {
             time: Duration::from_secs(1),
             calls: 8,
             depth: 32,
-            variables: 32,
+            variables: 16,
             arguments: 8,
             text: 64 << 10,
             elements: 1024,

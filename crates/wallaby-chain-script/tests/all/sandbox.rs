@@ -98,7 +98,7 @@ async fn what_a_script_uses_up_is_limited() {
         runs(
             "many variables",
             &(0..40).map(|n| format!("let v{n} = {n}; ")).collect::<String>(),
-            "has more than 32 variables",
+            "has more than 16 variables",
         ),
     ])
     .await;

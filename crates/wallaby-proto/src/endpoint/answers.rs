@@ -203,9 +203,9 @@ impl ClientCall {
         from: (Option<ConnId>, bool),
         context: &impl CallContext,
     ) {
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = self.initiator.watch_mut() {
             let source = source(from, context);
-            watch.handle_heard(&mut self.initiator, request, &source, context.now());
+            watch.handle_heard(request, &source, context.now());
         }
     }
 

@@ -15,6 +15,7 @@
 //! It is live until it [is over](ClientCall::is_over): complete, or it has failed and nothing of it runs any more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ pub enum ClientAction {
 /// One call at its client.
 #[derive(Debug)]
 pub struct ClientCall {
-    pub(super) initiator: Initiator,
+    pub(super) initiator: Tree,
     /// How much time it had, and when that is over.
     pub(super) time: Duration,
     pub(super) deadline: Duration,
@@ -115,7 +116,6 @@ pub struct ClientCall {
     wants_sent: bool,
     /// What answers cost of the call's credit.
     pub(super) credit: UngrantedAnswers,
-    pub(super) watch: Option<Box<Watch>>,
     /// When it is to be watched over, if no initial request had been sent when it was looked at.
     pub(super) begin_at: Option<Duration>,
     /// Connections over which its servers were asked: they need not show the token when they answer.
@@ -141,6 +141,53 @@ pub struct ClientCall {
     pub(super) turned_away: bool,
     /// What is to be done besides what follows from all this.
     actions: Cold<VecDeque<ClientAction>>,
+}
+
+/// What is known of a call's tree, with who watches over it once it lasts.
+#[derive(Debug)]
+pub(super) enum Tree {
+    Alone(Initiator),
+    Watched(Box<Watch>),
+}
+
+impl Tree {
+    #[inline]
+    pub(super) fn watch(&self) -> Option<&Watch> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Watched(watch) => Some(watch),
+        }
+    }
+
+    #[inline]
+    pub(super) fn watch_mut(&mut self) -> Option<&mut Watch> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Watched(watch) => Some(watch),
+        }
+    }
+}
+
+impl Deref for Tree {
+    type Target = Initiator;
+
+    #[inline]
+    fn deref(&self) -> &Initiator {
+        match self {
+            Self::Alone(tree) => tree,
+            Self::Watched(watch) => watch.tree(),
+        }
+    }
+}
+
+impl DerefMut for Tree {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Initiator {
+        match self {
+            Self::Alone(tree) => tree,
+            Self::Watched(watch) => watch.tree_mut(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +251,7 @@ impl ClientCall {
         let time = time.min(LONGEST);
         let special = *options != CallOptions::default();
         Self {
-            initiator: Initiator::new(id, token, budgets),
+            initiator: Tree::Alone(Initiator::new(id, token, budgets)),
             time,
             deadline: raw.saturating_add(time),
             options: special.then(|| Box::new(options.clone())),
@@ -212,7 +259,6 @@ impl ClientCall {
             phase: Phase::Live,
             wants_sent: false,
             credit: UngrantedAnswers::default(),
-            watch: None,
             begin_at: None,
             pinged: BTreeSet::new(),
             allowance: options.budgets.map(|all| Box::new(Allowance::new(all))),
@@ -258,7 +304,7 @@ impl ClientCall {
 
     /// Whether its servers are asked about it.
     pub fn is_watched(&self) -> bool {
-        self.watch.is_some()
+        self.initiator.watch().is_some()
     }
 
     pub(super) fn key(&self) -> CallKey {
@@ -324,7 +370,7 @@ impl ClientCall {
     }
 
     fn poll_watch(&mut self, context: &impl CallContext) -> Option<ClientAction> {
-        match self.watch.as_mut()?.poll() {
+        match self.initiator.watch_mut()?.poll() {
             Some(Action::Ping { to, ping }) => {
                 return Some(ClientAction::Ping(Box::new((to, ping))));
             }
@@ -355,7 +401,7 @@ impl ClientCall {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, as far as it says: it is to be looked at once, when it has
     /// lasted a ping period.
     pub fn next_timeout(&self) -> Option<Duration> {
-        match &self.watch {
+        match self.initiator.watch() {
             Some(watch) => watch.next_timeout(),
             None => self.begin_at,
         }
@@ -493,7 +539,7 @@ impl ClientCall {
         if has_news {
             self.push(ClientAction::Sent);
         }
-        if self.watch.is_some() {
+        if self.initiator.watch().is_some() {
             self.watch_root(request, context.now());
             has_news = true;
         } else if let Some(begin_at) = &mut self.begin_at {
@@ -508,10 +554,10 @@ impl ClientCall {
     fn watch_root(&mut self, request: RequestId, now: Duration) {
         let at = self.server_of(request);
         // One that is sent again is known.
-        if let Some(watch) = &mut self.watch
-            && watch.server_of(&self.initiator, request).is_none()
+        if let Some(watch) = self.initiator.watch_mut()
+            && watch.server_of(request).is_none()
         {
-            watch.sent(&mut self.initiator, request, at, now);
+            watch.sent(request, at, now);
         }
     }
 

@@ -23,7 +23,10 @@ impl ClientCall {
 
     /// It may be complete because its watch has just given up what was missing.
     pub(super) fn note_losses(&mut self) {
-        let watch = self.watch.as_mut().filter(|_| self.tolerant.is_some());
+        let watch = self
+            .initiator
+            .watch_mut()
+            .filter(|_| self.tolerant.is_some());
         let losses = watch.map(|watch| watch.take_lost()).unwrap_or_default();
         for loss in losses {
             self.note_loss(*loss);
@@ -120,8 +123,8 @@ impl ClientCall {
                 node: root.node,
             };
         }
-        let watch = self.watch.as_ref();
-        if let Some(at) = watch.and_then(|watch| watch.server_of(&self.initiator, request)) {
+        let watch = self.initiator.watch();
+        if let Some(at) = watch.and_then(|watch| watch.server_of(request)) {
             return at.clone();
         }
         let by = self.initiator.handled_by(request);
@@ -141,17 +144,17 @@ impl ClientCall {
             Some(root) if root.lost => return MissingState::Disconnected,
             _ => {}
         }
-        let Some(watch) = &self.watch else {
+        let Some(watch) = self.initiator.watch() else {
             return MissingState::Unasked { period };
         };
-        if let Some(idle) = watch.idle(&self.initiator, request, now) {
+        if let Some(idle) = watch.idle(request, now) {
             return MissingState::Running { idle };
         }
         match self.initiator.heard(&request.path) {
             Some(heard) => MissingState::Silent {
                 silence: now.saturating_sub(heard),
             },
-            None if watch.was_asked(&self.initiator, request) => MissingState::Unheard,
+            None if watch.was_asked(request) => MissingState::Unheard,
             None => MissingState::Unasked { period },
         }
     }

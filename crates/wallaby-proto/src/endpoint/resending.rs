@@ -217,8 +217,8 @@ impl ClientCall {
             address: Some(server.clone()),
             node: None,
         };
-        if let Some(watch) = &mut self.watch {
-            watch.sent(&mut self.initiator, id, at, context.now());
+        if let Some(watch) = self.initiator.watch_mut() {
+            watch.sent(id, at, context.now());
         }
         self.push(ClientAction::SendAgain(Box::new(SentAgain {
             request,

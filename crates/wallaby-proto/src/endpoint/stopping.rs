@@ -73,7 +73,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn wait_for_stop(&mut self, key: CallKey, within: Option<Duration>) {
         let now = self.now;
         if let Some(call) = self.calls.get_mut(key.0)
-            && let Some(watch) = &mut call.client.watch
+            && let Some(watch) = call.client.initiator.watch_mut()
         {
             watch.wait_for_stop(within.map(|within| now.saturating_add(within)));
         }
@@ -85,7 +85,7 @@ impl<P: Probe> Endpoint<P> {
             return StillRunning::default();
         };
         let (call, is_over) = (&call.client, call.over);
-        let Some(watch) = &call.watch else {
+        let Some(watch) = call.initiator.watch() else {
             return StillRunning::default();
         };
         let most = if is_over { 0 } else { Missing::MOST };
@@ -93,7 +93,7 @@ impl<P: Probe> Endpoint<P> {
             named,
             more,
             unheard,
-        } = watch.still_running(&call.initiator, most);
+        } = watch.still_running(most);
         // Who is not asked any more may have stopped since.
         let (more, unheard) = if is_over { (0, more) } else { (more, unheard) };
         let named = named.into_iter().map(|(request, mut path)| {

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use crate::call::initiator::Initiator;
 use crate::call::records::{
     Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
 };
 use crate::call::watch::{self, Found, Location, Watch, WatchSettings};
 use crate::connection::{Mark, NamedBy};
-use crate::wire::{Message, Ping, Pong, ReplyTo};
+use crate::wire::{Budgets, Message, Ping, Pong, ReplyTo};
 use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
 use super::answers::source;
-use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
+use super::client::{CallContext, ClientAction, ClientCall, InitialRequest, Tree};
 use super::conn::{ConnId, Parcel, Towards};
 use super::draining::shutting_down;
 use super::probe::{Note, Probe};
@@ -38,7 +39,7 @@ impl ClientCall {
     /// Time has passed, and all input was read. Initial requests that its endpoint still keeps no server can know.
     pub fn handle_timeout(&mut self, context: &impl CallContext) {
         let now = context.now();
-        let Some(watch) = &mut self.watch else {
+        let Some(watch) = self.initiator.watch_mut() else {
             return self.begin_watch(context);
         };
         let winds_down = watch.is_winding_down();
@@ -48,10 +49,10 @@ impl ClientCall {
                 Some(conn) => !root.lost && context.is_writing(conn, root.mark),
             };
             if is_kept {
-                watch.writing(&self.initiator, root.request, now);
+                watch.writing(root.request, now);
             }
         }
-        watch.handle_timeout(&mut self.initiator, now);
+        watch.handle_timeout(now);
     }
 
     /// It is watched over from now on; later if its requests wait to be sent, as nobody could know it.
@@ -74,9 +75,14 @@ impl ClientCall {
             address: Some(root.server.clone()),
             node: root.node,
         });
-        let mut watch = Watch::new(&mut self.initiator, settings, servers, now);
+        let Tree::Alone(tree) = &mut self.initiator else {
+            return;
+        };
+        let (id, token) = (tree.call(), tree.token());
+        let nothing = Initiator::new(id, token, Budgets::DEFAULT);
+        let tree = std::mem::replace(tree, nothing);
+        let mut watch = Box::new(Watch::new(tree, settings, servers, now));
         if let Some(tolerant) = &self.tolerant {
-            let (id, token) = (self.initiator.call(), self.initiator.token());
             let next = |path: &Path| Some(path.child(0, id, token));
             let places = std::iter::successors(Some(Path::FIRST), next).skip(1);
             for (path, server) in places.zip(&tolerant.expected) {
@@ -84,10 +90,10 @@ impl ClientCall {
                     address: Some(server.clone()),
                     node: None,
                 };
-                watch.place(&mut self.initiator, path, at, now);
+                watch.place(path, at, now);
             }
         }
-        self.watch = Some(Box::new(watch));
+        self.initiator = Tree::Watched(watch);
         self.push(ClientAction::Watched);
     }
 
@@ -98,13 +104,13 @@ impl ClientCall {
 
     /// It has failed or was given up: what still runs is stopped.
     pub(super) fn wind_down(&mut self, context: &impl CallContext) {
-        if self.watch.is_none() {
+        if self.initiator.watch().is_none() {
             self.begin_watch(context);
         }
-        if let Some(watch) = &mut self.watch
+        if let Some(watch) = self.initiator.watch_mut()
             && !watch.is_winding_down()
         {
-            watch.abort(&mut self.initiator, context.now());
+            watch.abort(context.now());
         }
     }
 
@@ -116,16 +122,16 @@ impl ClientCall {
         pong: &Pong,
         context: &impl CallContext,
     ) {
-        if self.watch.is_none() {
+        if self.initiator.watch().is_none() {
             self.begin_watch(context);
         }
         let now = context.now();
         if pong.progress.is_some() || pong.writing {
             self.initiator.note_heard(&pong.request.path, now);
         }
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = self.initiator.watch_mut() {
             let source = source(from, context);
-            let stop = watch.handle_pong(&mut self.initiator, pong, &source, now);
+            let stop = watch.handle_pong(pong, &source, now);
             if let (Some(from), Some(ping)) = (from.0, stop) {
                 self.push(ClientAction::PingOver(from, Box::new(ping)));
             }
@@ -162,14 +168,14 @@ impl ClientCall {
             root.lost = true;
             concerned = true;
         }
-        if self.watch.is_none() && concerned {
+        if self.initiator.watch().is_none() && concerned {
             self.begin_watch(context);
         }
         let now = context.now();
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = self.initiator.watch_mut() {
             match was_last {
-                true => watch.handle_last_disconnect(&self.initiator, node, now),
-                false => watch.handle_disconnect(&self.initiator, node, now),
+                true => watch.handle_last_disconnect(node, now),
+                false => watch.handle_disconnect(node, now),
             }
             self.push(ClientAction::Noted(Note::Disconnected));
         }
@@ -202,20 +208,20 @@ impl ClientCall {
         within: Option<Duration>,
         context: &impl CallContext,
     ) {
-        let (tree, now) = (&self.initiator, context.now());
-        match (&mut self.watch, within) {
+        let now = context.now();
+        match (self.initiator.watch_mut(), within) {
             (None, _) => {}
-            (Some(watch), None) => watch.handle_gone(tree, node, found, now),
+            (Some(watch), None) => watch.handle_gone(node, found, now),
             (Some(watch), Some(within)) => {
-                watch.handle_gone_for_certain(tree, (node, found), within, now);
+                watch.handle_gone_for_certain((node, found), within, now);
             }
         }
     }
 
     /// A server that others have named is not where they say.
     pub fn handle_not_found(&mut self, (node, found): (NodeId, Found), context: &impl CallContext) {
-        if let Some(watch) = &mut self.watch {
-            watch.handle_not_found(&self.initiator, node, found, context.now());
+        if let Some(watch) = self.initiator.watch_mut() {
+            watch.handle_not_found(node, found, context.now());
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::Initiator;
 use crate::call::watch::branch::{State, Stopped, WatchedBranch};
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 use crate::id::RequestId;
@@ -10,9 +9,10 @@ use crate::wire::{MAX_MISSING, Ping};
 
 impl Watch {
     /// Whether something of the branch itself is still to come.
-    pub(super) fn is_open(&self, initiator: &Initiator, position: u32) -> bool {
+    pub(super) fn is_open(&self, position: u32) -> bool {
         match self.phase {
-            Phase::Watching => initiator
+            Phase::Watching => self
+                .tree
                 .branch_at(position)
                 .is_some_and(|branch| !branch.is_settled()),
             Phase::Winding { .. } => {
@@ -24,25 +24,25 @@ impl Watch {
     }
 
     /// A branch's time has come: it is judged, and asked about if that is due.
-    pub(super) fn take_turn(&mut self, initiator: &mut Initiator, position: u32, now: Duration) {
+    pub(super) fn take_turn(&mut self, position: u32, now: Duration) {
         self.steps += 1;
-        self.wind(initiator, position, now);
-        if !self.is_open(initiator, position) {
+        self.wind(position, now);
+        if !self.is_open(position) {
             return;
         }
-        if self.judge(initiator, position, now) {
+        if self.judge(position, now) {
             return;
         }
         let watched = &self.branches[position as usize];
         // No peer has named what the application has sent, and one ping to who is above is for all that are below.
-        let is_free = initiator.is_initial(position) || watched.highest_located().is_none();
+        let is_free = self.tree.is_initial(position) || watched.highest_located().is_none();
         if watched.next_ping <= now && (is_free || self.has_place(position, now)) {
             let watched = &mut self.branches[position as usize];
             (watched.placed, watched.next_ping) =
                 (false, now.saturating_add(self.settings.ping.period));
-            self.ask(initiator, position, now);
+            self.ask(position, now);
         }
-        self.arm(initiator, position);
+        self.arm(position);
     }
 
     /// Whether a branch that wants to be asked about has its place among the pings of this period; if these are too many, it
@@ -67,7 +67,7 @@ impl Watch {
     }
 
     /// A hint says that asking now may tell something; one in a ping period is believed.
-    pub(super) fn ask_out_of_turn(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    pub(super) fn ask_out_of_turn(&mut self, position: u32, now: Duration) {
         let period = self.settings.ping.period;
         let watched = &mut self.branches[position as usize];
         if watched
@@ -79,12 +79,12 @@ impl Watch {
         watched.hinted = Some(now);
         // What was asked before the hint tells nothing about it.
         watched.hops.iter_mut().for_each(|hop| hop.pinged = None);
-        self.ask(initiator, position, now);
+        self.ask(position, now);
     }
 
     /// Asks all that can tell something about a branch.
-    pub(super) fn ask(&mut self, initiator: &Initiator, position: u32, now: Duration) {
-        let Some(branch) = initiator.branch_at(position) else {
+    pub(super) fn ask(&mut self, position: u32, now: Duration) {
+        let Some(branch) = self.tree.branch_at(position) else {
             return;
         };
         let watched = &self.branches[position as usize];
@@ -108,33 +108,33 @@ impl Watch {
         // Who announces itself is alive, but must be asked as well, or it takes the initiator for dead.
         let found = watched.top().is_some_and(|hop| hop.at.is_known());
         for (others, index) in asked.into_iter().enumerate() {
-            let pinged = self.ping_unless_recent(initiator, position, index, now);
+            let pinged = self.ping_unless_recent(position, index, now);
             if pinged && others > 0 {
                 self.take_place(now);
             }
         }
         if (!seen || !found) && alone {
-            self.ask_above(initiator, position, now);
+            self.ask_above(position, now);
         }
     }
 
     /// Asks the nearest ancestor that can be asked: it knows where its children are (PROTOCOL-NOTES 17). Branches above that
     /// cannot be asked are passed by once in half a ping period, whoever below them asks.
-    pub(super) fn ask_above(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    pub(super) fn ask_above(&mut self, position: u32, now: Duration) {
         let mut place = position;
-        while let Some(above) = initiator.parent_of(place) {
+        while let Some(above) = self.tree.parent_of(place) {
             if self.steps >= MOST_LOOKED_AT {
                 return self.climbs.push_back(place);
             }
             self.steps += 1;
             self.ensure_line(above, now);
-            self.wind(initiator, above, now);
-            let child = initiator.branch_at(place).map_or(0, |branch| branch.index);
+            self.wind(above, now);
+            let child = self.tree.branch_at(place).map_or(0, |branch| branch.index);
             let recent = self.recent();
             let watched = &mut self.branches[above as usize];
             watched.wanted = Some(watched.wanted.map_or(child, |wanted| wanted.min(child)));
             if let Some(index) = watched.highest_located() {
-                if self.ping_unless_recent(initiator, above, index, now) {
+                if self.ping_unless_recent(above, index, now) {
                     self.take_place(now);
                 }
                 return;
@@ -163,32 +163,25 @@ impl Watch {
     /// Many children may want to ask the same parent. Returns whether it is asked.
     pub(super) fn ping_unless_recent(
         &mut self,
-        initiator: &Initiator,
         position: u32,
         index: usize,
         now: Duration,
     ) -> bool {
-        self.wind(initiator, position, now);
+        self.wind(position, now);
         let recent = self.recent();
         let pinged = self.branches[position as usize].hops[index].pinged;
         let asks = pinged.is_none_or(|pinged| pinged.saturating_add(recent) <= now);
         if asks {
-            self.ping(initiator, position, index, now);
+            self.ping(position, index, now);
         }
         asks
     }
 
-    pub(super) fn ping(
-        &mut self,
-        initiator: &Initiator,
-        position: u32,
-        index: usize,
-        now: Duration,
-    ) {
+    pub(super) fn ping(&mut self, position: u32, index: usize, now: Duration) {
         if self.phase == Phase::Quiet {
             return; // nothing follows
         }
-        let Some(branch) = initiator.branch_at(position) else {
+        let Some(branch) = self.tree.branch_at(position) else {
             return;
         };
         let abort = self.is_winding_down();
@@ -211,8 +204,8 @@ impl Watch {
         self.actions.push_back(Action::Ping {
             to: hop.at.clone(),
             ping: Ping {
-                call: initiator.call(),
-                token: initiator.token(),
+                call: self.tree.call(),
+                token: self.tree.token(),
                 request: RequestId {
                     path: branch.path,
                     hop: hop.hop,
@@ -228,11 +221,11 @@ impl Watch {
     }
 
     /// Enters the queue for the next time at which something is to be done for a branch.
-    pub(super) fn arm(&mut self, initiator: &Initiator, position: u32) {
-        let due = match self.is_open(initiator, position) {
+    pub(super) fn arm(&mut self, position: u32) {
+        let due = match self.is_open(position) {
             true => {
                 let watched = &self.branches[position as usize];
-                let verdict = self.verdict_due(initiator, position);
+                let verdict = self.verdict_due(position);
                 Some(verdict.map_or(watched.next_ping, |verdict| verdict.min(watched.next_ping)))
             }
             false => None,
@@ -258,6 +251,7 @@ impl Watch {
 mod tests {
     use super::*;
 
+    use crate::call::initiator::Initiator;
     use crate::call::watch::{Found, Location, Source, WatchSettings};
     use crate::id::{CallId, NodeId, Path, Token};
     use crate::manifest::Facts;
@@ -283,9 +277,9 @@ mod tests {
         }
 
         /// All turns until then.
-        fn run(&mut self, initiator: &mut Initiator, watch: &mut Watch, until: Duration) {
+        fn run(&mut self, watch: &mut Watch, until: Duration) {
             while let Some(due) = watch.next_timeout().filter(|due| *due <= until) {
-                watch.handle_timeout(initiator, due);
+                watch.handle_timeout(due);
                 self.add(watch);
             }
         }
@@ -357,16 +351,16 @@ mod tests {
         for length in LENGTHS {
             for server in [Location::default(), at(1)] {
                 let known = server.is_known();
-                let (mut initiator, _) = chain(length);
+                let (initiator, _) = chain(length);
                 let (now, mut cost) = (Duration::from_secs(1), Cost::default());
-                let mut watch = Watch::new(&mut initiator, settings(), [server], now);
+                let mut watch = Watch::new(initiator, settings(), [server], now);
                 cost.add(&mut watch);
                 let until = now + Duration::from_secs(9);
-                cost.run(&mut initiator, &mut watch, until);
+                cost.run(&mut watch, until);
                 cost.check(2 * length as usize, 10);
                 assert_eq!(cost.pings, if known { 10 } else { 0 }, "{length}");
                 // Silence is found out all the same, then all is stopped.
-                cost.run(&mut initiator, &mut watch, until + Duration::from_secs(30));
+                cost.run(&mut watch, until + Duration::from_secs(30));
                 cost.check(2 * length as usize, 20);
                 assert!(watch.next_timeout().is_none() && watch.is_winding_down());
             }
@@ -377,25 +371,25 @@ mod tests {
     #[test]
     fn the_end_of_a_long_chain_is_climbed_from_in_several_turns() {
         const LENGTH: u32 = 16_000;
-        let (mut initiator, paths) = chain(LENGTH);
+        let (initiator, paths) = chain(LENGTH);
         let (now, mut cost) = (Duration::from_secs(1), Cost::default());
-        let mut watch = Watch::new(&mut initiator, settings(), [Location::default()], now);
-        cost.run(&mut initiator, &mut watch, now);
-        let last = paths.last().and_then(|path| initiator.find(path));
+        let mut watch = Watch::new(initiator, settings(), [Location::default()], now);
+        cost.run(&mut watch, now);
+        let last = paths.last().and_then(|path| watch.tree.find(path));
         let later = now + settings().ping.period;
         watch.begin_turn(later);
-        watch.ask_above(&initiator, last.expect("it is known"), later);
+        watch.ask_above(last.expect("it is known"), later);
         cost.add(&mut watch);
         assert!(cost.most <= MOST_LOOKED_AT + 8, "{cost:?}");
         assert_eq!(watch.next_timeout(), Some(later), "the rest is due at once");
-        cost.run(&mut initiator, &mut watch, later);
+        cost.run(&mut watch, later);
         assert!(watch.climbs.is_empty());
         assert!(cost.most <= MOST_LOOKED_AT + 8, "{cost:?}");
     }
 
-    fn pong(initiator: &Initiator, path: Path, attempt: u32, children: u32) -> Pong {
+    fn pong(watch: &Watch, path: Path, attempt: u32, children: u32) -> Pong {
         Pong {
-            call: initiator.call(),
+            call: watch.tree.call(),
             distance: 0,
             token: None,
             request: RequestId { path, hop: 0 },
@@ -429,13 +423,13 @@ mod tests {
     #[test]
     fn a_further_attempt_of_a_long_chain_costs_each_branch_little() {
         for length in LENGTHS {
-            let (mut initiator, paths) = chain(length);
+            let (initiator, paths) = chain(length);
             let (mut now, mut cost) = (Duration::from_secs(1), Cost::default());
             let settings = WatchSettings {
                 retries: 1,
                 ..settings()
             };
-            let mut watch = Watch::new(&mut initiator, settings, [at(1)], now);
+            let mut watch = Watch::new(initiator, settings, [at(1)], now);
             cost.add(&mut watch);
             let source = Source {
                 location: at(1),
@@ -444,9 +438,9 @@ mod tests {
             // The initial request lives, and so excuses all that is not known again.
             for second in 1..=30 {
                 now = Duration::from_secs(1 + second);
-                cost.run(&mut initiator, &mut watch, now);
-                let answer = pong(&initiator, paths[0], watch.attempt_of(0), 0);
-                watch.handle_pong(&mut initiator, &answer, &source, now);
+                cost.run(&mut watch, now);
+                let answer = pong(&watch, paths[0], watch.attempt_of(0), 0);
+                watch.handle_pong(&answer, &source, now);
                 cost.add(&mut watch);
             }
             assert_eq!(
@@ -457,11 +451,11 @@ mod tests {
             // Below the deepest branch something says that it runs.
             let deepest = *paths.last().expect("there are some");
             for _ in 0..100 {
-                let answer = pong(&initiator, deepest, 1, 0);
-                watch.handle_pong(&mut initiator, &answer, &source, now);
+                let answer = pong(&watch, deepest, 1, 0);
+                watch.handle_pong(&answer, &source, now);
                 cost.add(&mut watch);
             }
-            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(60));
+            cost.run(&mut watch, now + Duration::from_secs(60));
             assert!(watch.is_winding_down() && watch.next_timeout().is_none());
             assert!(
                 cost.all <= 8 * 2 * 100 * length as usize,
@@ -473,38 +467,38 @@ mod tests {
     #[test]
     fn what_ends_at_a_node_of_many_branches_is_looked_into_by_and_by() {
         for length in [100, 16_000] {
-            let (mut initiator, paths) = chain(2);
+            let (initiator, paths) = chain(2);
             let (now, mut cost) = (Duration::from_secs(1), Cost::default());
-            let mut watch = Watch::new(&mut initiator, settings(), [at(1)], now);
+            let mut watch = Watch::new(initiator, settings(), [at(1)], now);
             let source = Source {
                 location: at(1),
                 alone: false,
             };
             for first in (0..length).step_by(200) {
                 let mut pong = pong(
-                    &initiator,
-                    paths[1].child(1, initiator.call(), initiator.token()),
+                    &watch,
+                    paths[1].child(1, watch.tree.call(), watch.tree.token()),
                     0,
                     200,
                 );
                 let progress = pong.progress.as_mut().expect("known");
                 progress.children_from = first;
-                watch.handle_pong(&mut initiator, &pong, &source, now);
+                watch.handle_pong(&pong, &source, now);
             }
             while watch.poll().is_some() {}
             let branches = length as usize + 5;
             for _ in 0..10 {
-                watch.handle_last_disconnect(&initiator, node(2), now);
+                watch.handle_last_disconnect(node(2), now);
                 cost.add(&mut watch);
-                cost.run(&mut initiator, &mut watch, now);
+                cost.run(&mut watch, now);
             }
             cost.check(branches, 30);
             assert!(cost.pings >= 10 * length as usize, "{length}: {cost:?}");
-            watch.handle_gone(&initiator, node(2), Found::Nobody, now);
+            watch.handle_gone(node(2), Found::Nobody, now);
             cost.add(&mut watch);
-            watch.abort(&mut initiator, now);
+            watch.abort(now);
             cost.add(&mut watch);
-            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(30));
+            cost.run(&mut watch, now + Duration::from_secs(30));
             cost.check(branches, 60);
             assert!(watch.next_timeout().is_none());
         }
@@ -515,16 +509,16 @@ mod tests {
     fn requests_that_a_message_adds_are_looked_at_by_and_by() {
         const CHILDREN: u32 = 60_000;
         for aborts in [false, true] {
-            let (mut initiator, paths) = chain(1);
+            let (initiator, paths) = chain(1);
             let (now, mut cost) = (Duration::from_secs(1), Cost::default());
-            let mut watch = Watch::new(&mut initiator, settings(), [at(1)], now);
+            let mut watch = Watch::new(initiator, settings(), [at(1)], now);
             cost.add(&mut watch);
             let end = End {
-                call: initiator.call(),
+                call: watch.tree.call(),
                 distance: 0,
                 token: None,
                 request: RequestId {
-                    path: paths[0].child(0, initiator.call(), initiator.token()),
+                    path: paths[0].child(0, watch.tree.call(), watch.tree.token()),
                     hop: 0,
                 },
                 facts: Facts {
@@ -534,9 +528,9 @@ mod tests {
                 manifest: None,
                 options: None,
             };
-            initiator.handle_end(&end).expect("within the budget");
+            watch.tree.handle_end(&end).expect("within the budget");
             let source = Source::default();
-            watch.handle_heard(&mut initiator, end.request, &source, now);
+            watch.handle_heard(end.request, &source, now);
             cost.add(&mut watch);
             let known = watch.branches.len();
             assert!(known <= MOST_LOOKED_AT + 8, "{known} lines in a turn");
@@ -545,18 +539,18 @@ mod tests {
             let last = end
                 .request
                 .path
-                .child(CHILDREN - 1, initiator.call(), initiator.token());
-            let pong = pong(&initiator, last, 0, 0);
-            watch.handle_pong(&mut initiator, &pong, &source, now);
+                .child(CHILDREN - 1, watch.tree.call(), watch.tree.token());
+            let pong = pong(&watch, last, 0, 0);
+            watch.handle_pong(&pong, &source, now);
             cost.add(&mut watch);
             if aborts {
-                watch.abort(&mut initiator, now);
+                watch.abort(now);
                 cost.add(&mut watch);
             }
-            cost.run(&mut initiator, &mut watch, now);
+            cost.run(&mut watch, now);
             assert_eq!(watch.branches.len(), CHILDREN as usize + 3);
             assert!(!watch.unseen && watch.is_winding_down() == aborts);
-            cost.run(&mut initiator, &mut watch, now + Duration::from_secs(60));
+            cost.run(&mut watch, now + Duration::from_secs(60));
             assert!(watch.is_winding_down() && watch.next_timeout().is_none());
             cost.check(CHILDREN as usize, 30);
         }
@@ -569,14 +563,14 @@ mod tests {
             .into_iter()
             .flat_map(|one| times.map(|two| (one, two)))
         {
-            let (mut initiator, _) = chain(2);
+            let (initiator, _) = chain(2);
             let now = Duration::from_secs(1);
             let settings = WatchSettings {
                 ping: PingSettings { period, timeout },
                 ..WatchSettings::default()
             };
-            let mut watch = Watch::new(&mut initiator, settings, [at(1)], now);
-            watch.handle_timeout(&mut initiator, now);
+            let mut watch = Watch::new(initiator, settings, [at(1)], now);
+            watch.handle_timeout(now);
             let next = watch.next_timeout().expect("it asks again");
             assert!(
                 next >= now + PingSettings::SHORTEST,

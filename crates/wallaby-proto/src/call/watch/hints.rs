@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::call::initiator::Initiator;
 use crate::call::watch::{MOST_LOOKED_AT, Watch};
 use crate::id::NodeId;
 
@@ -88,7 +87,7 @@ impl Hints {
 
 impl Watch {
     /// Looks at branches of nodes where something has ended, until the turn has taken so many steps.
-    pub(super) fn follow_hints(&mut self, initiator: &Initiator, most: usize, now: Duration) {
+    pub(super) fn follow_hints(&mut self, most: usize, now: Duration) {
         while self.steps < most
             && let Some((node, ended, from)) = self.hints.first()
         {
@@ -96,32 +95,19 @@ impl Watch {
             let position = self.line_at(node, from);
             self.hints.went_on(node, position);
             if let Some(position) = position {
-                self.look_into(initiator, position, node, ended, now);
+                self.look_into(position, node, ended, now);
             }
         }
     }
 
     /// Something has ended at this node: its branches are looked at, as far as this turn goes.
-    pub(super) fn note_hint(
-        &mut self,
-        initiator: &Initiator,
-        node: NodeId,
-        ended: NodeHint,
-        now: Duration,
-    ) {
+    pub(super) fn note_hint(&mut self, node: NodeId, ended: NodeHint, now: Duration) {
         self.begin_turn(now);
         self.hints.note(node, ended);
-        self.follow_hints(initiator, MOST_LOOKED_AT, now);
+        self.follow_hints(MOST_LOOKED_AT, now);
     }
 
-    fn look_into(
-        &mut self,
-        initiator: &Initiator,
-        position: u32,
-        node: NodeId,
-        ended: NodeHint,
-        now: Duration,
-    ) {
+    fn look_into(&mut self, position: u32, node: NodeId, ended: NodeHint, now: Duration) {
         let watched = &mut self.branches[position as usize];
         if ended.alone {
             watched.hinted = None;
@@ -131,11 +117,11 @@ impl Watch {
             let is_news = watched.gone.is_none();
             watched.gone.get_or_insert(now);
             if is_news || ended.certain {
-                self.arm(initiator, position);
+                self.arm(position);
             }
         }
-        if ended.asks && self.is_open(initiator, position) {
-            self.ask_out_of_turn(initiator, position, now);
+        if ended.asks && self.is_open(position) {
+            self.ask_out_of_turn(position, now);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::{Initiator, Violation};
+use crate::call::initiator::Violation;
 use crate::call::missing::Missing;
 use crate::call::watch::branch::{Stopped, WatchedBranch, WatchedHop};
 use crate::call::watch::failure::{Executed, FailureKind, Loss, Step};
@@ -22,10 +22,11 @@ const MOST_STEPS_OF_LOSSES: usize = 16_384;
 
 impl Watch {
     /// When a branch will have been silent for too long, if nothing happens until then.
-    pub(super) fn silent_at(&self, initiator: &Initiator, position: u32) -> Duration {
+    pub(super) fn silent_at(&self, position: u32) -> Duration {
         let timeout = self.settings.ping.timeout;
         let watched = &self.branches[position as usize];
-        let parent_writes = initiator
+        let parent_writes = self
+            .tree
             .parent_of(position)
             .and_then(|parent| self.branches.get(parent as usize)?.top()?.writing);
         let mut evidence = watched.last_evidence(parent_writes);
@@ -64,12 +65,12 @@ impl Watch {
 
     /// What an earlier attempt knew comes again only when the requests above it get so far: so long they excuse its silence.
     /// Looks for one that does, and notes for all on the way what was found: nothing takes life back that was shown.
-    fn excuse(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    fn excuse(&mut self, position: u32, now: Duration) {
         let enough = now.saturating_sub(self.settings.ping.timeout);
         let mut passed = Vec::new();
         let mut place = position;
         while self.branches[place as usize].is_awaited()
-            && let Some(above) = initiator.parent_of(place)
+            && let Some(above) = self.tree.parent_of(place)
             && let Some(watched) = self.branches.get(above as usize)
         {
             self.steps += 1;
@@ -116,13 +117,13 @@ impl Watch {
         shrunk.max(gone.saturating_add(period.saturating_mul(GONE - 1)))
     }
 
-    pub(super) fn verdict_due(&self, initiator: &Initiator, position: u32) -> Option<Duration> {
-        let branch = initiator.branch_at(position)?;
+    pub(super) fn verdict_due(&self, position: u32) -> Option<Duration> {
+        let branch = self.tree.branch_at(position)?;
         match self.phase {
             Phase::Watching => {
                 let watched = &self.branches[position as usize];
                 let silent = (branch.facts.is_none() || watched.is_rerun())
-                    .then(|| self.silent_at(initiator, position));
+                    .then(|| self.silent_at(position));
                 silent.into_iter().chain(self.lost_at(position)).min()
             }
             Phase::Winding { since, .. } => Some(self.given_up_at(position, since)),
@@ -140,12 +141,7 @@ impl Watch {
     }
 
     /// Decides whether a branch has been silent for too long; returns whether there is nothing more to do for it now.
-    pub(super) fn judge(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        now: Duration,
-    ) -> bool {
+    pub(super) fn judge(&mut self, position: u32, now: Duration) -> bool {
         if let Phase::Winding { since, .. } = self.phase {
             if self.given_up_at(position, since) > now {
                 return false;
@@ -153,27 +149,24 @@ impl Watch {
             self.stopped(position, Stopped::Quiet);
             return true;
         }
-        if self.branches[position as usize].is_awaited()
-            && self.silent_at(initiator, position) <= now
-        {
-            self.excuse(initiator, position, now);
+        if self.branches[position as usize].is_awaited() && self.silent_at(position) <= now {
+            self.excuse(position, now);
         }
-        let Some(branch) = initiator.branch_at(position) else {
+        let Some(branch) = self.tree.branch_at(position) else {
             return true;
         };
+        let watched = &self.branches[position as usize];
         let request = RequestId {
             path: branch.path,
-            hop: branch
-                .hop
-                .max(self.watched(position).top().map_or(0, |hop| hop.hop)),
+            hop: branch.hop.max(watched.top().map_or(0, |hop| hop.hop)),
         };
-        let runs = branch.facts.is_none() || self.watched(position).is_rerun();
-        if runs && self.silent_at(initiator, position) <= now {
+        let runs = branch.facts.is_none() || watched.is_rerun();
+        if runs && self.silent_at(position) <= now {
             let evidence = self.branches[position as usize].evidence;
             let silence = now.saturating_sub(evidence);
             let absence = self.absence(position);
             let kind = FailureKind::Silent { silence, absence };
-            self.fail_at(initiator, Some(position), request, kind, now);
+            self.fail_at(Some(position), request, kind, now);
             return true;
         }
         if self.lost_at(position).is_some_and(|lost| lost <= now) {
@@ -182,7 +175,7 @@ impl Watch {
             if let Some(index) = missing {
                 let kind = FailureKind::ResponseLost { index };
                 let request = self.sender_of(position, request, index);
-                self.fail_at(initiator, Some(position), request, kind, now);
+                self.fail_at(Some(position), request, kind, now);
                 return true;
             }
         }
@@ -203,14 +196,13 @@ impl Watch {
     /// What a pong says that ends the call at once.
     pub(super) fn judge_pong(
         &mut self,
-        initiator: &mut Initiator,
         position: u32,
         pong: &Pong,
         progress: &Progress,
         from: &Source,
         now: Duration,
     ) {
-        let Some(branch) = initiator.branch_at(position) else {
+        let Some(branch) = self.tree.branch_at(position) else {
             return;
         };
         let missing = |index: &&u32| {
@@ -237,25 +229,18 @@ impl Watch {
             (None, Some(idle)) => FailureKind::Stalled { idle },
             (None, None) => return,
         };
-        self.fail_at(initiator, Some(position), pong.request, kind, now);
+        self.fail_at(Some(position), pong.request, kind, now);
     }
 
-    pub(super) fn violated(
-        &mut self,
-        initiator: &mut Initiator,
-        request: RequestId,
-        violation: Violation,
-        now: Duration,
-    ) {
-        self.look_at_changes(initiator, now);
-        let position = initiator.find(&request.path);
+    pub(super) fn violated(&mut self, request: RequestId, violation: Violation, now: Duration) {
+        self.look_at_changes(now);
+        let position = self.tree.find(&request.path);
         let kind = FailureKind::Violation(violation);
-        self.fail_at(initiator, position, request, kind, now);
+        self.fail_at(position, request, kind, now);
     }
 
     pub(super) fn fail_at(
         &mut self,
-        initiator: &mut Initiator,
         position: Option<u32>,
         request: RequestId,
         kind: FailureKind,
@@ -264,7 +249,7 @@ impl Watch {
         if self.is_winding_down() {
             return;
         }
-        let failure = Box::new(self.describe(initiator, position, request, kind));
+        let failure = Box::new(self.describe(position, request, kind));
         let lost = matches!(
             failure.kind,
             FailureKind::Silent { .. }
@@ -272,29 +257,23 @@ impl Watch {
                 | FailureKind::Stalled { .. }
         );
         if let Some(position) = position.filter(|_| lost && self.settings.tolerant) {
-            return self.go_on_without(initiator, position, failure, now);
+            return self.go_on_without(position, failure, now);
         }
         // A status has told the application how a branch ended, for reasons that need not come again.
-        let (_, statuses) = initiator.responses();
+        let (_, statuses) = self.tree.responses();
         let retry = lost && statuses == 0 && self.retries < self.settings.retries;
         if let Some(position) = position.filter(|_| retry) {
-            return self.retry(initiator, position, failure, now);
+            return self.retry(position, failure, now);
         }
         self.actions.push_back(Action::Failed(failure));
-        self.wind_down(initiator, now);
+        self.wind_down(now);
     }
 
     /// The call goes on without what is missing of a branch.
-    fn go_on_without(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        mut failure: Box<Loss>,
-        now: Duration,
-    ) {
+    fn go_on_without(&mut self, position: u32, mut failure: Box<Loss>, now: Duration) {
         let request = failure.request;
         // Each loss is told once, however often a server says so.
-        if initiator.is_complete() || initiator.branch_at(position).is_some_and(|at| at.lost) {
+        if self.tree.is_complete() || self.tree.branch_at(position).is_some_and(|at| at.lost) {
             return;
         }
         // The application keeps them all: a server that names ever more requests must not make each of them a long story.
@@ -304,40 +283,34 @@ impl Watch {
         failure.path.shrink_to_fit();
         self.told_steps += failure.path.len();
         self.actions.push_back(Action::Lost(failure));
-        match initiator.give_up(position) {
-            Ok(()) => self.look_at_changes(initiator, now),
-            Err(violation) => self.violated(initiator, request, violation, now),
+        match self.tree.give_up(position) {
+            Ok(()) => self.look_at_changes(now),
+            Err(violation) => self.violated(request, violation, now),
         }
     }
 
     /// Lets the initial request above a branch be sent again: all below it, as far as it has not ended, begins anew.
-    pub(super) fn retry(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        failure: Box<Loss>,
-        now: Duration,
-    ) {
-        let root = self.roots.of(initiator, position);
-        let Some(branch) = initiator.branch_at(root) else {
+    pub(super) fn retry(&mut self, position: u32, failure: Box<Loss>, now: Duration) {
+        let root = self.roots.of(&self.tree, position);
+        let Some(branch) = self.tree.branch_at(root) else {
             return;
         };
-        if let Some(last) = initiator.branch_count().checked_sub(1) {
-            self.ensure_line(last, now); // so that each of them is in the new attempt
-        }
         let request = RequestId {
             path: branch.path,
             hop: 0,
         };
+        if let Some(last) = self.tree.branch_count().checked_sub(1) {
+            self.ensure_line(last, now); // so that each of them is in the new attempt
+        }
         self.retries += 1;
-        initiator.execute_again();
+        self.tree.execute_again();
         let attempt = self.watched(root).attempt + 1;
         for place in 0..self.branches.len() as u32 {
-            if self.roots.of(initiator, place) != root {
+            if self.roots.of(&self.tree, place) != root {
                 continue;
             }
-            initiator.forget_end(place);
-            self.begin_attempt(initiator, place, attempt, now);
+            self.tree.forget_end(place);
+            self.begin_attempt(place, attempt, now);
         }
         self.actions.push_back(Action::Retry {
             request,
@@ -347,17 +320,11 @@ impl Watch {
     }
 
     /// What was known of a branch's hops is over; what it has to tell begins anew.
-    pub(super) fn begin_attempt(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        attempt: u32,
-        now: Duration,
-    ) {
+    pub(super) fn begin_attempt(&mut self, position: u32, attempt: u32, now: Duration) {
         let next_ping = now.saturating_add(self.settings.ping.period);
         let watched = &mut self.branches[position as usize];
         self.hops -= watched.hops.len();
-        if initiator.is_initial(position) {
+        if self.tree.is_initial(position) {
             self.latest_attempt = self.latest_attempt.max(attempt);
         }
         *watched = WatchedBranch {
@@ -371,23 +338,18 @@ impl Watch {
             wound: watched.wound,
             ..WatchedBranch::default()
         };
-        self.look_at(initiator, position, now);
+        self.look_at(position, now);
     }
 
     /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own. Of a
     /// long way only the end, so that many losses along it take no more than a part of it each.
-    pub(super) fn path_to(
-        &self,
-        initiator: &Initiator,
-        position: Option<u32>,
-        request: RequestId,
-    ) -> Vec<Step> {
+    pub(super) fn path_to(&self, position: Option<u32>, request: RequestId) -> Vec<Step> {
         let mut path = Vec::new();
         let mut place = position;
         while let Some(position) = place
             && path.len() < MOST_STEPS
         {
-            let Some(branch) = initiator.branch_at(position) else {
+            let Some(branch) = self.tree.branch_at(position) else {
                 break;
             };
             let own = branch.path == request.path;
@@ -411,7 +373,7 @@ impl Watch {
                 server,
             }));
             path[first..].reverse(); // so that the latest comes first, like the branches
-            place = initiator.parent_of(position);
+            place = self.tree.parent_of(position);
         }
         path.truncate(MOST_STEPS);
         path.reverse();
@@ -419,8 +381,7 @@ impl Watch {
     }
 
     pub(super) fn describe(
-        &self,
-        initiator: &mut Initiator,
+        &mut self,
         position: Option<u32>,
         request: RequestId,
         kind: FailureKind,
@@ -430,9 +391,9 @@ impl Watch {
             let known = watched.hops.iter().rev().find(|known| known.hop == hop)?;
             Some(known.at.clone())
         };
-        let path = self.path_to(initiator, position, request);
-        let (known, counts) = (initiator.branch_count(), initiator.counts());
-        let (responses, statuses) = initiator.responses();
+        let path = self.path_to(position, request);
+        let (known, counts) = (self.tree.branch_count(), self.tree.counts());
+        let (responses, statuses) = self.tree.responses();
         // A status may be this endpoint's own, in the name of a request that it could not send: that one led to nothing.
         let told = responses > statuses || u64::from(counts.ended) > statuses || counts.went_on;
         let executed = match (&kind, self.taken || told) {
@@ -441,7 +402,7 @@ impl Watch {
             (_, false) => Executed::Unknown,
         };
         Loss {
-            call: initiator.call(),
+            call: self.tree.call(),
             kind,
             request,
             method: None,

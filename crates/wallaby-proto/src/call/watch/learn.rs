@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::Initiator;
 use crate::call::watch::branch::{MAX_HOPS, State, WatchedBranch, WatchedHop};
 use crate::call::watch::{Action, Location, MOST_LOOKED_AT, Phase, Source, Watch, dismiss};
 use crate::id::RequestId;
@@ -12,21 +11,15 @@ impl Watch {
     /// A server that was asked about a request does not know it. That is neither a verdict nor a sign of life
     /// (PROTOCOL-NOTES 18): the ping may have overtaken the request, or the request may be forgotten while its successor
     /// lives. Whoever sent it is asked at once.
-    pub(super) fn handle_unknown(
-        &mut self,
-        initiator: &mut Initiator,
-        pong: &Pong,
-        attempt: u32,
-        now: Duration,
-    ) {
-        let Some(position) = initiator.find(&pong.request.path) else {
+    pub(super) fn handle_unknown(&mut self, pong: &Pong, attempt: u32, now: Duration) {
+        let Some(position) = self.tree.find(&pong.request.path) else {
             return;
         };
         if pong.attempt < attempt || pong.attempt > self.retries {
             return;
         }
         self.evicted |= pong.evicted;
-        self.look_at_changes(initiator, now);
+        self.look_at_changes(now);
         self.ensure_line(position, now);
         let watched = self.watched(position);
         if let Ok(index) = watched
@@ -34,11 +27,11 @@ impl Watch {
             .binary_search_by_key(&pong.request.hop, |hop| hop.hop)
         {
             watched.hops[index].state = State::Unseen;
-            if self.is_open(initiator, position) {
-                self.ask(initiator, position, now);
+            if self.is_open(position) {
+                self.ask(position, now);
             }
         }
-        self.look_at(initiator, position, now);
+        self.look_at(position, now);
     }
 
     /// Who passes a response on says that it is still on its way: it shows life when it arrives. It is of no importance
@@ -57,7 +50,6 @@ impl Watch {
 
     pub(super) fn handle_known(
         &mut self,
-        initiator: &mut Initiator,
         position: u32,
         pong: &Pong,
         progress: &Progress,
@@ -72,10 +64,10 @@ impl Watch {
         }
         if pong.attempt > self.watched(position).attempt {
             // What earlier attempts knew of hops and children is over.
-            self.begin_attempt(initiator, position, pong.attempt, now);
+            self.begin_attempt(position, pong.attempt, now);
         }
-        self.locate(initiator, position, number, &from.location, now);
-        let Some(index) = self.hop(initiator, position, number, now) else {
+        self.locate(position, number, &from.location, now);
+        let Some(index) = self.hop(position, number, now) else {
             return;
         };
         let is_winding = self.is_winding_down();
@@ -101,16 +93,15 @@ impl Watch {
             watched.gone = None;
         }
         if let Some(continuation) = &progress.continuation {
-            self.handle_continuation(initiator, position, pong, progress.count, continuation, now);
+            self.handle_continuation(position, pong, progress.count, continuation, now);
         }
-        self.handle_children(initiator, position, pong.request, progress, now);
-        if let Some(branch) = initiator.branch_at(position) {
-            self.watched(position)
-                .gaps
-                .know(progress.count, &branch.received, now);
+        self.handle_children(position, pong.request, progress, now);
+        if let Some(branch) = self.tree.branch_at(position) {
+            let gaps = &mut self.branches[position as usize].gaps;
+            gaps.know(progress.count, &branch.received, now);
         }
         if !self.is_winding_down() {
-            self.judge_pong(initiator, position, pong, progress, from, now);
+            self.judge_pong(position, pong, progress, from, now);
         }
     }
 
@@ -131,7 +122,6 @@ impl Watch {
     /// The branch went on: only its next hop needs to live (PROTOCOL-NOTES 15).
     pub(super) fn handle_continuation(
         &mut self,
-        initiator: &mut Initiator,
         position: u32,
         pong: &Pong,
         base: u32,
@@ -141,15 +131,14 @@ impl Watch {
         let Some(next) = pong.request.hop.checked_add(1) else {
             return;
         };
-        self.locate_named(initiator, position, next, &to.location(), now);
-        if let Some(index) = self.hop(initiator, position, next, now) {
+        self.locate_named(position, next, &to.location(), now);
+        if let Some(index) = self.hop(position, next, now) {
             self.watched(position).hops[index].base = Some(base);
         }
     }
 
     pub(super) fn handle_children(
         &mut self,
-        initiator: &mut Initiator,
         position: u32,
         request: RequestId,
         progress: &Progress,
@@ -164,16 +153,16 @@ impl Watch {
         }
         let mut has_room = true;
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
-            match initiator.discover(position, child) {
+            match self.tree.discover(position, child) {
                 Ok(found) => {
-                    self.look_at_changes(initiator, now);
-                    self.locate_named(initiator, found, 0, &place.location(), now);
-                    self.look_at(initiator, found, now);
+                    self.look_at_changes(now);
+                    self.locate_named(found, 0, &place.location(), now);
+                    self.look_at(found, now);
                 }
                 Err(violation) => {
                     has_room = false;
-                    self.violated(initiator, request, violation, now);
-                    if !self.stop_child(initiator, request, child, place, now) {
+                    self.violated(request, violation, now);
+                    if !self.stop_child(request, child, place, now) {
                         break; // what is beyond is not even looked at
                     }
                 }
@@ -195,34 +184,29 @@ impl Watch {
         }
         // A whole list of requests that nothing had listed before: as many as the call has room for are asked for at once.
         let goes_on = listed >= MAX_CHILDREN && progress.children_from == before;
-        if goes_on && (has_room || self.may_stop_strays(initiator, now)) {
-            self.ping(initiator, position, index, now);
+        if goes_on && (has_room || self.may_stop_strays(now)) {
+            self.ping(position, index, now);
         }
     }
 
     /// A request of a call that has failed tells of itself, and the call has no room for it (PROTOCOL-NOTES 34). Who has not
     /// been told to stop is told over the connection that the pong came on; all that it led to is told in any case.
-    pub(super) fn handle_stray(
-        &mut self,
-        initiator: &Initiator,
-        pong: &Pong,
-        now: Duration,
-    ) -> Option<Ping> {
+    pub(super) fn handle_stray(&mut self, pong: &Pong, now: Duration) -> Option<Ping> {
         let (request, progress) = (pong.request, pong.progress.as_ref()?);
         for (place, child) in progress.children.iter().zip(progress.children_from..) {
-            if !self.stop_child(initiator, request, child, place, now) {
+            if !self.stop_child(request, child, place, now) {
                 break;
             }
         }
         if let (Some(place), Some(hop)) = (&progress.continuation, request.hop.checked_add(1)) {
-            self.stop_stray(initiator, RequestId { hop, ..request }, place, now);
+            self.stop_stray(RequestId { hop, ..request }, place, now);
         }
         let listed = progress.children.len();
         if progress.aborted && listed < MAX_CHILDREN {
             return None;
         }
         let announced = pong.announced && !progress.aborted;
-        let may = self.take_stray(initiator, now)
+        let may = self.take_stray(now)
             || (announced && self.announced_strays.take(self.settings.ping.period, now));
         let children_from = match progress.aborted {
             true => progress.children_from.saturating_add(listed as u32),
@@ -230,36 +214,29 @@ impl Watch {
         };
         may.then(|| Ping {
             children_from,
-            ..dismiss(pong, initiator.token())
+            ..dismiss(pong, self.tree.token())
         })
     }
 
     /// A child of this request, which the call has no room for. Returns whether further ones may be told.
-    fn stop_child(
-        &mut self,
-        initiator: &Initiator,
-        parent: RequestId,
-        index: u32,
-        at: &Child,
-        now: Duration,
-    ) -> bool {
-        if !self.may_stop_strays(initiator, now) {
+    fn stop_child(&mut self, parent: RequestId, index: u32, at: &Child, now: Duration) -> bool {
+        if !self.may_stop_strays(now) {
             return false;
         }
         let path = parent
             .path
-            .child(index, initiator.call(), initiator.token());
-        self.stop_stray(initiator, RequestId { path, hop: 0 }, at, now);
+            .child(index, self.tree.call(), self.tree.token());
+        self.stop_stray(RequestId { path, hop: 0 }, at, now);
         true
     }
 
-    fn stop_stray(&mut self, initiator: &Initiator, request: RequestId, at: &Child, now: Duration) {
-        if self.take_stray(initiator, now) {
+    fn stop_stray(&mut self, request: RequestId, at: &Child, now: Duration) {
+        if self.take_stray(now) {
             self.actions.push_back(Action::Ping {
                 to: at.location(),
                 ping: Ping {
-                    call: initiator.call(),
-                    token: initiator.token(),
+                    call: self.tree.call(),
+                    token: self.tree.token(),
                     request,
                     abort: true,
                     children_from: 0,
@@ -273,8 +250,8 @@ impl Watch {
     /// A peer that names ever more requests does not make the initiator write to all of them, nor as fast as it names them:
     /// so many are told in a period, and as many in all as the call may have requests, and at least one list of children. The
     /// others are told when they announce themselves.
-    fn take_stray(&mut self, initiator: &Initiator, now: Duration) -> bool {
-        let may = self.may_stop_strays(initiator, now);
+    fn take_stray(&mut self, now: Duration) -> bool {
+        let may = self.may_stop_strays(now);
         if may {
             self.strays += 1;
             self.named_strays.take(self.settings.ping.period, now);
@@ -282,52 +259,37 @@ impl Watch {
         may
     }
 
-    fn may_stop_strays(&self, initiator: &Initiator, now: Duration) -> bool {
-        let most = initiator.budgets().requests.max(MAX_CHILDREN as u32);
+    fn may_stop_strays(&self, now: Duration) -> bool {
+        let most = self.tree.budgets().requests.max(MAX_CHILDREN as u32);
         let has_place = self.named_strays.has_place(self.settings.ping.period, now);
         self.phase != Phase::Quiet && self.strays < most && has_place
     }
 
     /// Where a request is handled became known, perhaps again. New requests are asked about at once (PROTOCOL-NOTES 22).
-    pub(super) fn locate(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        number: u32,
-        at: &Location,
-        now: Duration,
-    ) {
-        if let Some(index) = self.note_location(initiator, position, number, at, now) {
-            self.ping(initiator, position, index, now);
+    pub(super) fn locate(&mut self, position: u32, number: u32, at: &Location, now: Duration) {
+        if let Some(index) = self.note_location(position, number, at, now) {
+            self.ping(position, index, now);
         }
     }
 
     /// The same, as another server says: when it is its turn among all that servers name.
-    fn locate_named(
-        &mut self,
-        initiator: &mut Initiator,
-        position: u32,
-        number: u32,
-        at: &Location,
-        now: Duration,
-    ) {
-        if let Some(index) = self.note_location(initiator, position, number, at, now)
+    fn locate_named(&mut self, position: u32, number: u32, at: &Location, now: Duration) {
+        if let Some(index) = self.note_location(position, number, at, now)
             && self.has_place(position, now)
         {
-            self.ping(initiator, position, index, now);
+            self.ping(position, index, now);
         }
     }
 
     /// Returns which hop of the branch is to be asked now.
     fn note_location(
         &mut self,
-        initiator: &mut Initiator,
         position: u32,
         number: u32,
         at: &Location,
         now: Duration,
     ) -> Option<usize> {
-        let index = self.hop(initiator, position, number, now)?;
+        let index = self.hop(position, number, now)?;
         let watched = &mut self.branches[position as usize];
         let is_top = index + 1 == watched.hops.len();
         let hop = &mut watched.hops[index];
@@ -349,7 +311,8 @@ impl Watch {
         let wanted = watched.wanted.is_some() && watched.highest_located() == Some(index);
         let (from, to) = watched.range(index);
         let to = to.min(watched.gaps.bound());
-        let misses = initiator
+        let misses = self
+            .tree
             .branch_at(position)
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
         // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
@@ -359,26 +322,20 @@ impl Watch {
             watched.evidence = now;
         }
         // Overtaken requests are asked if they have something to tell.
-        let asks = wanted || (self.is_open(initiator, position) && (leads || misses));
+        let asks = wanted || (self.is_open(position) && (leads || misses));
         asks.then_some(index)
     }
 
     /// The position among its branch of a hop, which may be heard of for the first time; `None` if there is no room, or if
     /// it has nothing to tell any more.
-    pub(super) fn hop(
-        &mut self,
-        initiator: &Initiator,
-        position: u32,
-        number: u32,
-        now: Duration,
-    ) -> Option<usize> {
+    pub(super) fn hop(&mut self, position: u32, number: u32, now: Duration) -> Option<usize> {
         self.ensure_line(position, now);
         let watched = &mut self.branches[position as usize];
         let index = match watched.hops.binary_search_by_key(&number, |hop| hop.hop) {
             Ok(index) => return Some(index),
             Err(index) => index,
         };
-        let branch = initiator.branch_at(position)?;
+        let branch = self.tree.branch_at(position)?;
         if watched.has_settled(number, &branch.received) {
             return None;
         }
@@ -394,7 +351,7 @@ impl Watch {
             watched.evidence = now;
             watched.gone = None;
         }
-        let most = initiator.budgets().requests as usize;
+        let most = self.tree.budgets().requests as usize;
         let full = self.hops > most || watched.hops.len() > MAX_HOPS;
         if full && watched.hops.len() > 1 {
             // A peer that invents hops gets no memory for them.
@@ -424,40 +381,40 @@ impl Watch {
 
     /// Looks at branches of which the initiator has learnt something, as far as this turn goes. A few bytes may add tens of
     /// thousands.
-    pub(super) fn look_at_changes(&mut self, initiator: &mut Initiator, now: Duration) {
+    pub(super) fn look_at_changes(&mut self, now: Duration) {
         self.unseen = true; // not all are counted yet that may be at their end
         while self.steps < MOST_LOOKED_AT
-            && let Some(position) = initiator.next_change()
+            && let Some(position) = self.tree.next_change()
         {
             self.steps += 1;
-            self.look_at(initiator, position, now);
+            self.look_at(position, now);
         }
-        self.unseen = initiator.has_changes();
+        self.unseen = self.tree.has_changes();
         self.check_milestones();
     }
 
     /// Something about a branch may have changed.
-    pub(super) fn look_at(&mut self, initiator: &mut Initiator, position: u32, now: Duration) {
-        let Some(branch) = initiator.branch_at(position) else {
+    pub(super) fn look_at(&mut self, position: u32, now: Duration) {
+        let Some(branch) = self.tree.branch_at(position) else {
             return;
         };
+        let (path, seen) = (branch.path, (branch.hop, branch.received.count));
         self.ensure_line(position, now);
-        self.wind(initiator, position, now);
+        self.wind(position, now);
         let watched = &mut self.branches[position as usize];
-        let seen = (branch.hop, branch.received.count);
         if seen.0 > watched.seen.0 || seen.1 > watched.seen.1 {
             watched.evidence = now;
         }
         watched.seen = seen;
         if watched.attempt == 0 && seen.0 > watched.top().map_or(0, |top| top.hop) {
-            self.hop(initiator, position, seen.0, now);
+            self.hop(position, seen.0, now);
         }
         if self.branches[position as usize].hops.is_empty()
-            && let Some(at) = self.placed.get(&branch.path).cloned()
+            && let Some(at) = self.placed.get(&path).cloned()
         {
-            self.locate(initiator, position, 0, &at, now);
+            self.locate(position, 0, &at, now);
         }
-        let Some(branch) = initiator.branch_at(position) else {
+        let Some(branch) = self.tree.branch_at(position) else {
             return;
         };
         let watched = &mut self.branches[position as usize];
@@ -474,11 +431,11 @@ impl Watch {
             let told = self.branches[position as usize].told_stop(branch);
             self.stopped(position, told);
         }
-        let is_new = self.is_open(initiator, position) && self.watched(position).due.is_none();
+        let is_new = self.is_open(position) && self.watched(position).due.is_none();
         if is_new && self.steps < MOST_LOOKED_AT {
-            self.take_turn(initiator, position, now);
+            self.take_turn(position, now);
         } else {
-            self.arm(initiator, position);
+            self.arm(position);
         }
     }
 }
@@ -487,6 +444,7 @@ impl Watch {
 mod tests {
     use super::*;
 
+    use crate::call::initiator::Initiator;
     use crate::call::watch::{Found, MAX_UNNAMED, WatchSettings};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::Budgets;
@@ -504,7 +462,7 @@ mod tests {
         }
     }
 
-    fn watched(budgets: Budgets) -> (Initiator, Watch) {
+    fn watched(budgets: Budgets) -> Watch {
         let call = CallId {
             initiator: node(1),
             sequence: 1,
@@ -513,14 +471,13 @@ mod tests {
         initiator.send().expect("within the budget");
         initiator.close();
         let settings = WatchSettings::default();
-        let watch = Watch::new(&mut initiator, settings, [at(1)], NOW);
-        (initiator, watch)
+        Watch::new(initiator, settings, [at(1)], NOW)
     }
 
     /// Somebody at this node says that he runs this request; each hop before has sent a response, which is missing.
-    fn hear(initiator: &mut Initiator, watch: &mut Watch, path: Path, hop: u32, from: u64) {
+    fn hear(watch: &mut Watch, path: Path, hop: u32, from: u64) {
         let pong = Pong {
-            call: initiator.call(),
+            call: watch.tree.call(),
             distance: 0,
             token: None,
             request: RequestId { path, hop },
@@ -547,7 +504,7 @@ mod tests {
             location: at(from),
             alone: true,
         };
-        watch.handle_pong(initiator, &pong, &source, NOW);
+        watch.handle_pong(&pong, &source, NOW);
     }
 
     fn hops(watch: &Watch) -> Vec<Vec<u32>> {
@@ -561,50 +518,50 @@ mod tests {
 
     #[test]
     fn a_line_remembers_its_latest_hops_and_no_more_than_it_may() {
-        let (mut initiator, mut watch) = watched(Budgets::default());
-        let path = initiator.initial(0).expect("sent").path;
+        let mut watch = watched(Budgets::default());
+        let path = watch.tree.initial(0).expect("sent").path;
         let most = MAX_HOPS as u32;
         for hop in 0..most {
-            hear(&mut initiator, &mut watch, path, hop, 7);
+            hear(&mut watch, path, hop, 7);
         }
         assert_eq!(hops(&watch), [Vec::from_iter(0..most)]);
         for hop in most..most + 5 {
-            hear(&mut initiator, &mut watch, path, hop, 7);
+            hear(&mut watch, path, hop, 7);
         }
         assert_eq!(hops(&watch), [Vec::from_iter(5..most + 5)]);
     }
 
     #[test]
     fn all_lines_together_remember_as_many_hops_as_there_may_be_requests() {
-        let (mut initiator, mut watch) = watched(Budgets {
+        let mut watch = watched(Budgets {
             requests: 4,
             ..Budgets::default()
         });
-        let root = initiator.initial(0).expect("sent").path;
+        let root = watch.tree.initial(0).expect("sent").path;
         for hop in 0..4 {
-            hear(&mut initiator, &mut watch, root, hop, 7);
+            hear(&mut watch, root, hop, 7);
         }
         assert_eq!(hops(&watch), [[0, 1, 2, 3]]);
-        hear(&mut initiator, &mut watch, root, 4, 7);
+        hear(&mut watch, root, 4, 7);
         assert_eq!(hops(&watch), [[1, 2, 3, 4]]);
         // Each branch keeps one, whatever others have.
-        let child = root.child(0, initiator.call(), initiator.token());
-        hear(&mut initiator, &mut watch, child, 0, 8);
+        let child = root.child(0, watch.tree.call(), watch.tree.token());
+        hear(&mut watch, child, 0, 8);
         assert_eq!(hops(&watch), [&[1, 2, 3, 4][..], &[0]]);
-        hear(&mut initiator, &mut watch, child, 1, 8);
+        hear(&mut watch, child, 1, 8);
         assert_eq!(hops(&watch), [&[1, 2, 3, 4][..], &[1]]);
-        hear(&mut initiator, &mut watch, root, 5, 7);
+        hear(&mut watch, root, 5, 7);
         assert_eq!(hops(&watch), [&[2, 3, 4, 5][..], &[1]]);
     }
 
     /// A server that says each time that it is another node.
     #[test]
     fn nodes_that_are_gone_are_remembered_while_they_are_few() {
-        let (mut initiator, mut watch) = watched(Budgets::default());
-        let path = initiator.initial(0).expect("sent").path;
+        let mut watch = watched(Budgets::default());
+        let path = watch.tree.initial(0).expect("sent").path;
         for number in 1..=3 * MAX_UNNAMED as u64 {
-            hear(&mut initiator, &mut watch, path, 0, 100 + number);
-            watch.handle_gone(&initiator, node(100 + number), Found::Nobody, NOW);
+            hear(&mut watch, path, 0, 100 + number);
+            watch.handle_gone(node(100 + number), Found::Nobody, NOW);
             let known = watch.gone.len();
             assert!(known <= MAX_UNNAMED + 2, "{known}"); // twice the hop
             if number <= MAX_UNNAMED as u64 {
@@ -615,20 +572,20 @@ mod tests {
 
     #[test]
     fn a_node_that_nothing_is_at_is_of_no_importance() {
-        let (initiator, mut watch) = watched(Budgets::default());
+        let mut watch = watched(Budgets::default());
         while watch.poll().is_some() {}
-        watch.handle_disconnect(&initiator, node(99), NOW);
-        watch.handle_last_disconnect(&initiator, node(99), NOW);
-        watch.handle_gone(&initiator, node(99), Found::Nobody, NOW);
+        watch.handle_disconnect(node(99), NOW);
+        watch.handle_last_disconnect(node(99), NOW);
+        watch.handle_gone(node(99), Found::Nobody, NOW);
         assert!(watch.poll().is_none() && watch.gone.is_empty());
-        watch.handle_disconnect(&initiator, node(1), NOW);
+        watch.handle_disconnect(node(1), NOW);
         assert!(watch.poll().is_some(), "the request is there");
     }
 
-    fn pong(initiator: &Initiator, number: u32, progress: Progress) -> Pong {
-        let path = initiator.initial(0).expect("sent").path;
+    fn pong(watch: &Watch, number: u32, progress: Progress) -> Pong {
+        let path = watch.tree.initial(0).expect("sent").path;
         Pong {
-            call: initiator.call(),
+            call: watch.tree.call(),
             distance: 0,
             token: None,
             request: RequestId { path, hop: number },
@@ -677,10 +634,10 @@ mod tests {
             ..listing(from, children)
         };
         let after_a_page = |then: &[Progress]| {
-            let (mut initiator, mut watch) = watched(Budgets::default());
+            let mut watch = watched(Budgets::default());
             for progress in [&[listing(0, MAX_CHILDREN)], then].concat() {
-                let pong = pong(&initiator, 0, progress);
-                watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+                let pong = pong(&watch, 0, progress);
+                watch.handle_pong(&pong, &at_first(), NOW);
             }
             let watched = &watch.branches[0];
             (watched.hops[0].more, watched.listed as usize - MAX_CHILDREN)
@@ -701,10 +658,10 @@ mod tests {
     #[test]
     fn a_child_that_is_looked_for_is_until_a_list_must_have_named_it() {
         let wanted_after = |progress: Progress| {
-            let (mut initiator, mut watch) = watched(Budgets::default());
+            let mut watch = watched(Budgets::default());
             watch.branches[0].wanted = Some(3);
-            let pong = pong(&initiator, 0, progress);
-            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            let pong = pong(&watch, 0, progress);
+            watch.handle_pong(&pong, &at_first(), NOW);
             watch.branches[0].wanted
         };
         assert_eq!(wanted_after(listing(0, 0)), Some(3), "it names nobody yet");
@@ -719,7 +676,7 @@ mod tests {
 
     #[test]
     fn a_branch_that_went_on_elsewhere_did_whatever_comes_late() {
-        let (mut initiator, mut watch) = watched(Budgets::default());
+        let mut watch = watched(Budgets::default());
         let child = listing(0, 1).children.pop();
         let went_on = Progress {
             finished: true,
@@ -730,8 +687,8 @@ mod tests {
             ..listing(0, 0)
         };
         for progress in [went_on, listing(0, 0)] {
-            let pong = pong(&initiator, 0, progress);
-            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            let pong = pong(&watch, 0, progress);
+            watch.handle_pong(&pong, &at_first(), NOW);
             let hop = &watch.branches[0].hops[0];
             assert!(hop.continued && hop.aborted && hop.state == State::Ended);
         }
@@ -739,48 +696,48 @@ mod tests {
 
     #[test]
     fn a_request_runs_as_long_as_its_server_says_so() {
-        let (mut initiator, mut watch) = watched(Budgets::default());
-        let request = initiator.initial(0).expect("sent");
-        assert_eq!(watch.idle(&initiator, request, NOW), None, "nobody said so");
+        let mut watch = watched(Budgets::default());
+        let request = watch.tree.initial(0).expect("sent");
+        assert_eq!(watch.idle(request, NOW), None, "nobody said so");
         let idle = Duration::from_millis(300);
         let running = Progress {
             idle: Some(idle),
             ..listing(0, 0)
         };
-        let running = pong(&initiator, 0, running);
-        watch.handle_pong(&mut initiator, &running, &at_first(), NOW);
-        assert_eq!(watch.idle(&initiator, request, NOW), Some(idle));
+        let running = pong(&watch, 0, running);
+        watch.handle_pong(&running, &at_first(), NOW);
+        assert_eq!(watch.idle(request, NOW), Some(idle));
         let period = watch.settings.ping.period;
         let later = NOW + period;
-        let since = watch.idle(&initiator, request, later);
+        let since = watch.idle(request, later);
         assert_eq!(since, Some(idle + period));
-        let silent = watch.idle(&initiator, request, later + period);
+        let silent = watch.idle(request, later + period);
         assert_eq!(silent, None, "two periods ago");
         let ended = Progress {
             finished: true,
             idle: None,
             ..listing(0, 0)
         };
-        let ended = pong(&initiator, 0, ended);
-        watch.handle_pong(&mut initiator, &ended, &at_first(), later);
-        assert_eq!(watch.idle(&initiator, request, later), None);
+        let ended = pong(&watch, 0, ended);
+        watch.handle_pong(&ended, &at_first(), later);
+        assert_eq!(watch.idle(request, later), None);
     }
 
     #[test]
     fn hops_that_have_nothing_to_tell_any_more_do_not_count() {
-        let (mut initiator, mut watch) = watched(Budgets::default());
+        let mut watch = watched(Budgets::default());
         for number in [0, 1, 5] {
-            let pong = pong(&initiator, number, listing(0, 0));
-            watch.handle_pong(&mut initiator, &pong, &at_first(), NOW);
+            let pong = pong(&watch, number, listing(0, 0));
+            watch.handle_pong(&pong, &at_first(), NOW);
             assert_eq!(hops(&watch), [[number]]);
         }
         // Two more, each of which has sent a response that is missing.
-        let path = initiator.initial(0).expect("sent").path;
+        let path = watch.tree.initial(0).expect("sent").path;
         for hop in [6, 7] {
-            hear(&mut initiator, &mut watch, path, hop, 7);
+            hear(&mut watch, path, hop, 7);
         }
         assert_eq!(hops(&watch), [[5, 6, 7]]);
-        watch.begin_attempt(&mut initiator, 0, 1, NOW);
+        watch.begin_attempt(0, 1, NOW);
         assert_eq!(hops(&watch), [[]; 1], "nothing is known of another attempt");
     }
 
@@ -788,14 +745,14 @@ mod tests {
     #[test]
     fn what_others_pass_on_of_a_node_that_was_met_does_not_bring_it_back() {
         for (was_met, is_gone) in [(false, false), (true, true)] {
-            let (mut initiator, mut watch) = watched(Budgets::default());
-            watch.handle_not_found(&initiator, node(1), Found::Nobody, NOW);
+            let mut watch = watched(Budgets::default());
+            watch.handle_not_found(node(1), Found::Nobody, NOW);
             if was_met {
-                watch.handle_gone(&initiator, node(1), Found::Nobody, NOW);
+                watch.handle_gone(node(1), Found::Nobody, NOW);
             }
             assert!(watch.gone.contains_key(&node(1)));
-            let passed_on = pong(&initiator, 0, listing(0, 0));
-            watch.handle_pong(&mut initiator, &passed_on, &Source::default(), NOW);
+            let passed_on = pong(&watch, 0, listing(0, 0));
+            watch.handle_pong(&passed_on, &Source::default(), NOW);
             assert_eq!(watch.gone.contains_key(&node(1)), is_gone);
             assert_eq!(watch.beyond.contains(&node(1)), !is_gone);
         }

@@ -1,9 +1,9 @@
 //! The client half of failure detection, abort and winding down (thesis 4.4, 4.5).
 //!
 //! A [`Watch`] watches over one call. It is made when the call has lasted a ping period, or is aborted: a call that is
-//! quicker pays nothing for it. It asks the servers of all requests that have not ended (*pings*), learns from their
-//! answers (*pongs*) where the call went on, and decides when silence, a lost response or a handler without progress is
-//! a failure. After a failure or an abort it stops what still runs.
+//! quicker pays nothing for it. From then on it has what is known of the call's tree. It asks the servers of all requests that
+//! have not ended (*pings*), learns from their answers (*pongs*) where the call went on, and decides when silence, a lost response
+//! or a handler without progress is a failure. After a failure or an abort it stops what still runs.
 //!
 //! A [`ClientCall`](crate::endpoint::client::ClientCall) begins and drives it: it tells the watch what it has shown the initiator,
 //! which connections have ended and which nodes are gone, and says what is still being written before
@@ -105,6 +105,8 @@ pub enum Action {
 /// Watches over one call.
 #[derive(Debug)]
 pub struct Watch {
+    /// What is known of its tree.
+    tree: Initiator,
     settings: WatchSettings,
     phase: Phase,
     /// By the position of the branch in the initiator's table.
@@ -226,12 +228,13 @@ impl Watch {
     /// Begins to watch over a call whose initial requests, in order, went to these servers; all of what is known to run
     /// is asked about at once.
     pub fn new(
-        initiator: &mut Initiator,
+        tree: Initiator,
         settings: WatchSettings,
         servers: impl IntoIterator<Item = Location>,
         now: Duration,
     ) -> Self {
         let mut watch = Self {
+            tree,
             settings: WatchSettings {
                 ping: settings.ping.bounded(),
                 ..settings
@@ -266,15 +269,25 @@ impl Watch {
             unquiet: 0,
             actions: VecDeque::new(),
         };
-        initiator.note_changes();
+        watch.tree.note_changes();
         for (position, server) in (0..).zip(servers) {
-            let Some(request) = initiator.initial(position) else {
+            let Some(request) = watch.tree.initial(position) else {
                 break;
             };
-            watch.sent(initiator, request, server, now);
+            watch.sent(request, server, now);
         }
-        watch.look_at_changes(initiator, now);
+        watch.look_at_changes(now);
         watch
+    }
+
+    /// What is known of the call's tree.
+    pub fn tree(&self) -> &Initiator {
+        &self.tree
+    }
+
+    /// The same, to tell it of what has come.
+    pub fn tree_mut(&mut self) -> &mut Initiator {
+        &mut self.tree
     }
 
     /// What to do next; `None` when all is done. What was to be asked just before the end stops, and nobody is asked the same twice in
@@ -334,33 +347,21 @@ impl Watch {
     }
 
     /// An initial request was sent to this server: a further one of the call, or one again.
-    pub fn sent(
-        &mut self,
-        initiator: &mut Initiator,
-        request: RequestId,
-        server: Location,
-        now: Duration,
-    ) {
+    pub fn sent(&mut self, request: RequestId, server: Location, now: Duration) {
         self.begin_turn(now);
-        if let Some(position) = initiator.find(&request.path) {
-            self.locate(initiator, position, request.hop, &server, now);
-            self.look_at_changes(initiator, now);
+        if let Some(position) = self.tree.find(&request.path) {
+            self.locate(position, request.hop, &server, now);
+            self.look_at_changes(now);
         }
     }
 
     /// The application has itself said where the request with this place goes, though another server sends it: as soon as
     /// something is heard of it, it is asked there, even if who sent it can no longer say where it is.
-    pub fn place(
-        &mut self,
-        initiator: &mut Initiator,
-        path: Path,
-        server: Location,
-        now: Duration,
-    ) {
+    pub fn place(&mut self, path: Path, server: Location, now: Duration) {
         self.begin_turn(now);
         self.placed.insert(path, server);
-        if let Some(position) = initiator.find(&path) {
-            self.look_at(initiator, position, now);
+        if let Some(position) = self.tree.find(&path) {
+            self.look_at(position, now);
         }
     }
 
@@ -376,21 +377,16 @@ impl Watch {
     }
 
     /// The server of a request, as far as that is known.
-    pub fn server_of(&self, initiator: &Initiator, request: RequestId) -> Option<&Location> {
-        let position = initiator.find(&request.path)?;
+    pub fn server_of(&self, request: RequestId) -> Option<&Location> {
+        let position = self.tree.find(&request.path)?;
         let watched = self.branches.get(position as usize)?;
         let hop = watched.hops.iter().find(|hop| hop.hop == request.hop)?;
         hop.at.is_known().then_some(&hop.at)
     }
 
     /// How long a request has made no progress, if its server has said less than two ping periods ago that it runs.
-    pub fn idle(
-        &self,
-        initiator: &Initiator,
-        request: RequestId,
-        now: Duration,
-    ) -> Option<Duration> {
-        let position = initiator.find(&request.path)?;
+    pub fn idle(&self, request: RequestId, now: Duration) -> Option<Duration> {
+        let position = self.tree.find(&request.path)?;
         let watched = self.branches.get(position as usize)?;
         let hop = watched.hops.iter().find(|hop| hop.hop == request.hop)?;
         let (progressed, said) = hop.progressed?;
@@ -399,8 +395,8 @@ impl Watch {
     }
 
     /// Whether anything that is known of a request's branch was asked about.
-    pub fn was_asked(&self, initiator: &Initiator, request: RequestId) -> bool {
-        let position = initiator.find(&request.path);
+    pub fn was_asked(&self, request: RequestId) -> bool {
+        let position = self.tree.find(&request.path);
         let watched = position.and_then(|position| self.branches.get(position as usize));
         watched.is_some_and(WatchedBranch::was_asked)
     }
@@ -408,8 +404,8 @@ impl Watch {
     /// This endpoint's own output still holds an initial request: its parts are on their way, or it waits for credit or
     /// for its connection. No server can show life before it has been written out. The driver says so as long as it is
     /// so, before each [`Self::handle_timeout`].
-    pub fn writing(&mut self, initiator: &Initiator, request: RequestId, now: Duration) {
-        if let Some(position) = initiator.find(&request.path) {
+    pub fn writing(&mut self, request: RequestId, now: Duration) {
+        if let Some(position) = self.tree.find(&request.path) {
             self.ensure_line(position, now);
             let watched = self.watched(position);
             watched.evidence = watched.evidence.max(now);
@@ -418,28 +414,22 @@ impl Watch {
     }
 
     /// A response or an end of this request arrived, and the initiator has been shown it.
-    pub fn handle_heard(
-        &mut self,
-        initiator: &mut Initiator,
-        request: RequestId,
-        from: &Source,
-        now: Duration,
-    ) {
+    pub fn handle_heard(&mut self, request: RequestId, from: &Source, now: Duration) {
         self.begin_turn(now);
-        let position = initiator.find(&request.path);
+        let position = self.tree.find(&request.path);
         // A status may be this endpoint's own, in the name of a request that it could not send.
         let is_own = position.is_some_and(|position| {
-            let branch = initiator.branch_at(position);
-            initiator.is_initial(position) && branch.is_some_and(|branch| branch.undelivered)
+            let branch = self.tree.branch_at(position);
+            self.tree.is_initial(position) && branch.is_some_and(|branch| branch.undelivered)
         });
         self.taken |= !is_own;
         // Of further attempts only pongs tell: this may be a late word of an earlier one.
         if let Some(position) = position
             && self.attempt_of(position) == 0
         {
-            self.locate(initiator, position, request.hop, &from.location, now);
+            self.locate(position, request.hop, &from.location, now);
         }
-        self.look_at_changes(initiator, now);
+        self.look_at_changes(now);
     }
 
     fn attempt_of(&self, position: u32) -> u32 {
@@ -448,18 +438,19 @@ impl Watch {
     }
 
     /// The attempt that a branch is in: its root's, as far as that is known, else the latest of all.
-    fn attempt_now(&mut self, initiator: &Initiator, path: &Path) -> u32 {
+    fn attempt_now(&mut self, path: &Path) -> u32 {
         if self.retries == 0 {
             return 0;
         }
         let stated = path.initial_index().map(Path::initial);
         let root = match stated {
-            Some(root) => initiator.find(&root),
-            None => initiator
+            Some(root) => self.tree.find(&root),
+            None => self
+                .tree
                 .find(path)
-                .map(|position| self.roots.of(initiator, position)),
+                .map(|position| self.roots.of(&self.tree, position)),
         };
-        let root = root.filter(|root| initiator.is_initial(*root));
+        let root = root.filter(|root| self.tree.is_initial(*root));
         root.map_or(self.latest_attempt, |root| self.attempt_of(root))
     }
 
@@ -469,72 +460,66 @@ impl Watch {
     /// The ping that is returned goes back over that connection, or where that is not known over none. A server that tells of
     /// itself but of which nobody has said yet where it is must be asked, or it takes the initiator for dead. And if the call has
     /// failed with more requests than it may have, one that it has no room for must stop all the same.
-    pub fn handle_pong(
-        &mut self,
-        initiator: &mut Initiator,
-        pong: &Pong,
-        from: &Source,
-        now: Duration,
-    ) -> Option<Ping> {
+    pub fn handle_pong(&mut self, pong: &Pong, from: &Source, now: Duration) -> Option<Ping> {
         self.begin_turn(now);
-        let attempt = self.attempt_now(initiator, &pong.request.path);
+        let attempt = self.attempt_now(&pong.request.path);
         if pong.progress.is_none() && !pong.announced {
-            self.handle_unknown(initiator, pong, attempt, now);
+            self.handle_unknown(pong, attempt, now);
             return None;
         }
         // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
         let is_past = pong.attempt < attempt && self.phase == Phase::Watching;
         let told = pong.progress.as_ref().filter(|_| !is_past);
-        if let Err(violation) = initiator.handle_progress(pong.request, told) {
-            self.violated(initiator, pong.request, violation, now);
+        if let Err(violation) = self.tree.handle_progress(pong.request, told) {
+            self.violated(pong.request, violation, now);
         }
-        let Some(position) = initiator.find(&pong.request.path) else {
-            return self.handle_stray(initiator, pong, now);
+        let Some(position) = self.tree.find(&pong.request.path) else {
+            return self.handle_stray(pong, now);
         };
-        self.look_at_changes(initiator, now);
+        self.look_at_changes(now);
         self.ensure_line(position, now);
         match &pong.progress {
             None => self.handle_relayed(position, pong, now),
             // Only this watch begins attempts, and no request has had more of them.
             _ if pong.attempt > self.retries => {}
             _ if pong.attempt < attempt => {}
-            Some(progress) => self.handle_known(initiator, position, pong, progress, from, now),
+            Some(progress) => self.handle_known(position, pong, progress, from, now),
         }
         if pong.announced && (self.is_winding_down() || self.watched(position).placed) {
             // Undiscovered branches are reached like this (PROTOCOL-NOTES 34), and those that wait for their turn.
             let top = self.watched(position).highest_located();
             if let Some(index) = top {
-                self.ping_unless_recent(initiator, position, index, now);
+                self.ping_unless_recent(position, index, now);
             }
         }
-        self.look_at(initiator, position, now);
+        self.look_at(position, now);
         let top = self.watched(position).top();
         let is_lost = top.is_some_and(|top| top.hop == pong.request.hop && !top.at.is_known());
         (pong.announced && is_lost && self.phase != Phase::Quiet).then(|| Ping {
             abort: self.is_winding_down(),
-            ..about(pong, initiator.token())
+            ..about(pong, self.tree.token())
         })
     }
 
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
     /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
-    pub fn handle_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+    pub fn handle_disconnect(&mut self, node: NodeId, now: Duration) {
         let ended = NodeHint {
             asks: true,
             ..NodeHint::default()
         };
-        self.note_hint(initiator, node, ended, now);
+        self.note_hint(node, ended, now);
     }
 
     /// As [`Self::handle_disconnect`], and no other connection with this node is open: what was asked when an earlier one
     /// ended may have gone out on one that was dead, too. So this hint is believed whatever came before it.
-    pub fn handle_last_disconnect(&mut self, initiator: &Initiator, node: NodeId, now: Duration) {
+    pub fn handle_last_disconnect(&mut self, node: NodeId, now: Duration) {
         let ended = NodeHint {
             asks: true,
             alone: true,
             ..NodeHint::default()
         };
-        self.note_hint(initiator, node, ended, now);
+        self.note_hint(node, ended, now);
     }
 
     /// The first branch from this position on that has a hop at this node.
@@ -548,14 +533,8 @@ impl Watch {
 
     /// This node is gone: its connection ended, and redialling it is refused or answered by another node. What was seen
     /// there last has three ping periods to show life elsewhere.
-    pub fn handle_gone(
-        &mut self,
-        initiator: &Initiator,
-        node: NodeId,
-        found: Found,
-        now: Duration,
-    ) {
-        self.note_gone(initiator, node, (found, true), None, now);
+    pub fn handle_gone(&mut self, node: NodeId, found: Found, now: Duration) {
+        self.note_gone(node, (found, true), None, now);
     }
 
     /// As [`Self::handle_gone`], and no connection is left by which something may come from there. Whoever has a request from
@@ -563,32 +542,24 @@ impl Watch {
     /// no longer than that.
     pub fn handle_gone_for_certain(
         &mut self,
-        initiator: &Initiator,
         (node, found): (NodeId, Found),
         within: Duration,
         now: Duration,
     ) {
-        self.note_gone(initiator, node, (found, true), Some(within), now);
+        self.note_gone(node, (found, true), Some(within), now);
     }
 
     /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,
     /// or another node does, and this endpoint has never reached it there. It is taken for gone like one that was, until
     /// others pass on a pong from there: then it is they alone who can reach it, and this says nothing any more.
-    pub fn handle_not_found(
-        &mut self,
-        initiator: &Initiator,
-        node: NodeId,
-        found: Found,
-        now: Duration,
-    ) {
+    pub fn handle_not_found(&mut self, node: NodeId, found: Found, now: Duration) {
         if !self.beyond.contains(&node) {
-            self.note_gone(initiator, node, (found, false), None, now);
+            self.note_gone(node, (found, false), None, now);
         }
     }
 
     fn note_gone(
         &mut self,
-        initiator: &Initiator,
         node: NodeId,
         (found, was_met): (Found, bool),
         within: Option<Duration>,
@@ -619,7 +590,7 @@ impl Watch {
             certain: is_sure,
             ..NodeHint::default()
         };
-        self.note_hint(initiator, node, ended, now);
+        self.note_hint(node, ended, now);
     }
 
     /// Nodes that are not where anything is any more are forgotten, so that a server that names ever new ones gets no memory
@@ -635,51 +606,45 @@ impl Watch {
     }
 
     /// The application gives the call up, its deadline has passed, or it was dropped: all that runs is stopped.
-    pub fn abort(&mut self, initiator: &mut Initiator, now: Duration) {
+    pub fn abort(&mut self, now: Duration) {
         self.begin_turn(now);
-        self.look_at_changes(initiator, now);
-        self.wind_down(initiator, now);
+        self.look_at_changes(now);
+        self.wind_down(now);
     }
 
     /// The call fails for a reason that was found elsewhere: a request that certainly was not delivered, or a violation
     /// that the initiator reported.
-    pub fn fail(
-        &mut self,
-        initiator: &mut Initiator,
-        request: RequestId,
-        kind: FailureKind,
-        now: Duration,
-    ) {
+    pub fn fail(&mut self, request: RequestId, kind: FailureKind, now: Duration) {
         self.begin_turn(now);
-        self.look_at_changes(initiator, now);
-        let position = initiator.find(&request.path);
-        self.fail_at(initiator, position, request, kind, now);
+        self.look_at_changes(now);
+        let position = self.tree.find(&request.path);
+        self.fail_at(position, request, kind, now);
     }
 
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
-    pub fn handle_timeout(&mut self, initiator: &mut Initiator, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Duration) {
         self.begin_turn(now);
-        self.look_at_changes(initiator, now);
-        self.catch_up(initiator, now);
+        self.look_at_changes(now);
+        self.catch_up(now);
         while let Some((due, position)) = self.queue.first() {
             if due > now || self.steps >= MOST_LOOKED_AT {
                 return;
             }
             self.queue.remove((due, position));
             self.branches[position as usize].due = None;
-            self.take_turn(initiator, position, now);
+            self.take_turn(position, now);
         }
     }
 
     /// Does some of what earlier turns have left, so that there is time for what is due, too.
-    fn catch_up(&mut self, initiator: &mut Initiator, now: Duration) {
+    fn catch_up(&mut self, now: Duration) {
         const HALF: usize = MOST_LOOKED_AT / 2;
-        self.wind_on(initiator, HALF, now);
-        self.follow_hints(initiator, HALF, now);
+        self.wind_on(HALF, now);
+        self.follow_hints(HALF, now);
         while self.steps < HALF
             && let Some(position) = self.climbs.pop_front()
         {
-            self.ask_above(initiator, position, now);
+            self.ask_above(position, now);
         }
     }
 }

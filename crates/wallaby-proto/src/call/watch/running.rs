@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::Initiator;
 use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Step, Watch};
 use crate::id::RequestId;
@@ -52,10 +51,10 @@ impl Watch {
     }
 
     /// What is known of handlers that go on; of so many of them where they run.
-    pub fn still_running(&self, initiator: &Initiator, most: usize) -> StillFrozen {
+    pub fn still_running(&self, most: usize) -> StillFrozen {
         let mut still = StillFrozen::default();
         for (position, watched) in (0..).zip(&self.branches) {
-            let Some(branch) = initiator.branch_at(position) else {
+            let Some(branch) = self.tree.branch_at(position) else {
                 continue;
             };
             match watched.told_stop(branch) {
@@ -67,7 +66,7 @@ impl Watch {
                         path: branch.path,
                         hop,
                     };
-                    let path = self.path_to(initiator, Some(position), request);
+                    let path = self.path_to(Some(position), request);
                     still.named.push((request, path));
                 }
                 Stopped::Frozen => still.more += 1,

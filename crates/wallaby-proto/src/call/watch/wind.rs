@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::call::initiator::Initiator;
 use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 
 impl Watch {
     /// The outcome is settled: all that still runs is told so, round by round (PROTOCOL-NOTES 33 to 35).
-    pub(super) fn wind_down(&mut self, initiator: &mut Initiator, now: Duration) {
+    pub(super) fn wind_down(&mut self, now: Duration) {
         if self.is_winding_down() {
             return;
         }
@@ -18,21 +17,21 @@ impl Watch {
         };
         (self.unfrozen, self.unquiet) = (self.branches.len(), self.branches.len());
         self.unwound = 0..self.branches.len() as u32;
-        self.wind_on(initiator, MOST_LOOKED_AT, now);
+        self.wind_on(MOST_LOOKED_AT, now);
         self.check_milestones();
     }
 
     /// Tells further branches to stop, until the turn has taken so many steps.
-    pub(super) fn wind_on(&mut self, initiator: &mut Initiator, most: usize, now: Duration) {
+    pub(super) fn wind_on(&mut self, most: usize, now: Duration) {
         while self.steps < most
             && let Some(position) = self.unwound.next()
         {
-            self.take_turn(initiator, position, now);
+            self.take_turn(position, now);
         }
     }
 
     /// What is told of a branch counts from now on only if its server knows that it is to stop.
-    pub(super) fn wind(&mut self, initiator: &Initiator, position: u32, now: Duration) {
+    pub(super) fn wind(&mut self, position: u32, now: Duration) {
         let watched = &mut self.branches[position as usize];
         if self.phase == Phase::Watching || std::mem::replace(&mut watched.wound, true) {
             return;
@@ -49,7 +48,7 @@ impl Watch {
         watched.climbed = None;
         // That it waits for its turn keeps the call alive no longer.
         watched.evidence = watched.evidence.min(now);
-        let told = match initiator.branch_at(position) {
+        let told = match self.tree.branch_at(position) {
             Some(branch) => watched.told_stop(branch),
             None => Stopped::Quiet,
         };

@@ -22,7 +22,7 @@ fn asks_once_a_period_while_a_request_runs() {
 fn facts_in_a_pong_count_as_the_manifest() {
     let mut desk = Desk::new();
     assert!(desk.pong(1, "0", ended(0, 0)).is_empty());
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
@@ -50,7 +50,7 @@ fn a_carried_manifest_is_learnt_from_a_pong() {
             ..running()
         },
     );
-    let missing: Vec<_> = desk.initiator.missing().collect();
+    let missing: Vec<_> = desk.watch.tree_mut().missing().collect();
     assert_eq!(missing, [at("0.0")]);
 }
 
@@ -141,7 +141,7 @@ fn the_parent_is_asked_where_a_child_is() {
     };
     assert_eq!(desk.pong(1, "0", finished), ["ping 0.0 at m2"]);
     desk.pong(2, "0.0", ended(0, 0));
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Note 17: the parent is not located either; its own parent leads there.
@@ -335,7 +335,10 @@ fn children_are_listed_page_by_page() {
         let ping = format!("200: ping 0.{child} at m2");
         assert!(asked.contains(&ping), "{asked:?}");
     }
-    assert_eq!(desk.initiator.branches().count(), 1 + MAX_CHILDREN + 3);
+    assert_eq!(
+        desk.watch.tree_mut().branches().count(),
+        1 + MAX_CHILDREN + 3
+    );
 }
 
 /// Roo: a branch was invented by a ping that raced with the last send. A pong names a child; the branch's own end says
@@ -353,7 +356,7 @@ fn a_pong_and_a_manifest_name_the_same_child() {
     );
     desk.end(1, "0", facts(1, 0));
     desk.response(2, "0.0", 0, true, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Notes 23, 26: finished is not settled; the hop that sent the missing responses is asked for them, though others
@@ -378,7 +381,7 @@ fn missing_responses_are_asked_for_where_they_were_sent() {
         ["200: ping 0 at m1 missing [0]", "200: ping 0+1 at m2"]
     );
     desk.response(1, "0", 0, false, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
@@ -389,18 +392,17 @@ fn the_end_of_a_session_causes_a_round() {
     desk.pong(1, "0", ended(0, 2));
     desk.now = 110;
     let now = desk.time();
-    desk.watch.handle_disconnect(&desk.initiator, node(10), now);
+    desk.watch.handle_disconnect(node(10), now);
     assert_eq!(desk.actions(), ["ping 0 at m1 missing [0, 1]"]);
-    desk.watch.handle_disconnect(&desk.initiator, node(10), now);
+    desk.watch.handle_disconnect(node(10), now);
     assert!(
         desk.actions().is_empty(),
         "one hint in a period is believed"
     );
-    desk.watch.handle_disconnect(&desk.initiator, node(20), now);
+    desk.watch.handle_disconnect(node(20), now);
     assert!(desk.actions().is_empty(), "nothing of the call is there");
     // What was asked first may have gone out on another connection that was dead, too.
-    desk.watch
-        .handle_last_disconnect(&desk.initiator, node(10), now);
+    desk.watch.handle_last_disconnect(node(10), now);
     assert_eq!(desk.actions(), ["ping 0 at m1 missing [0, 1]"]);
 }
 
@@ -448,7 +450,7 @@ fn a_hint_is_believed_once_a_period() {
     let mut hint = |time: u64| {
         desk.now = time;
         let now = desk.time();
-        desk.watch.handle_disconnect(&desk.initiator, node(10), now);
+        desk.watch.handle_disconnect(node(10), now);
         desk.actions().len()
     };
     assert_eq!(hint(110), 1);
@@ -460,13 +462,13 @@ fn a_hint_is_believed_once_a_period() {
 #[test]
 fn a_parent_that_is_known_does_not_become_known_again() {
     let mut desk = Desk::new();
-    desk.initiator.note_adopted(true);
+    desk.watch.tree_mut().note_adopted(true);
     let listed = Progress {
         children: vec![child(2)],
         ..running()
     };
     desk.pong(1, "0", listed);
-    assert_eq!(desk.initiator.take_adopted(), [at("0.0").path]);
+    assert_eq!(desk.watch.tree_mut().take_adopted(), [at("0.0").path]);
     desk.end(1, "0", facts(2, 0));
-    assert_eq!(desk.initiator.take_adopted(), [at("0.1").path]);
+    assert_eq!(desk.watch.tree_mut().take_adopted(), [at("0.1").path]);
 }

@@ -12,7 +12,6 @@ pub(crate) const PERIOD: u64 = 100;
 pub(crate) const TIMEOUT: u64 = 500;
 
 pub(crate) struct Desk {
-    pub(crate) initiator: Initiator,
     pub(crate) watch: Watch,
     pub(crate) now: u64,
     pub(crate) failure: Option<Box<Loss>>,
@@ -223,8 +222,7 @@ impl Desk {
         arrived(&mut initiator);
         let now = Duration::from_millis(PERIOD);
         let mut desk = Self {
-            watch: Watch::new(&mut initiator, settings, [location(1)], now),
-            initiator,
+            watch: Watch::new(initiator, settings, [location(1)], now),
             now: PERIOD,
             failure: None,
         };
@@ -275,7 +273,7 @@ impl Desk {
             );
             self.now = due.max(self.now);
             let now = self.time();
-            self.watch.handle_timeout(&mut self.initiator, now);
+            self.watch.handle_timeout(now);
             let now = self.now;
             actions.extend(
                 self.actions()
@@ -309,9 +307,7 @@ impl Desk {
 
     pub(crate) fn hear(&mut self, server: u64, pong: Pong) -> Vec<String> {
         let now = self.time();
-        let back = self
-            .watch
-            .handle_pong(&mut self.initiator, &pong, &source(server), now);
+        let back = self.watch.handle_pong(&pong, &source(server), now);
         let back = back.map(|ping| format!("back: {}", words(&ping)));
         self.actions().into_iter().chain(back).collect()
     }
@@ -325,7 +321,8 @@ impl Desk {
         last: bool,
         manifest: Option<(&str, Facts)>,
     ) -> Vec<String> {
-        self.initiator
+        self.watch
+            .tree_mut()
             .handle_response(&response(request, index, last, manifest))
             .expect("as the protocol says");
         self.heard(server, request)
@@ -341,7 +338,8 @@ impl Desk {
             manifest: None,
             options: None,
         };
-        self.initiator
+        self.watch
+            .tree_mut()
             .handle_end(&end)
             .expect("as the protocol says");
         self.heard(server, request)
@@ -349,14 +347,13 @@ impl Desk {
 
     pub(crate) fn heard(&mut self, server: u64, request: &str) -> Vec<String> {
         let now = self.time();
-        self.watch
-            .handle_heard(&mut self.initiator, at(request), &source(server), now);
+        self.watch.handle_heard(at(request), &source(server), now);
         self.actions()
     }
 
     pub(crate) fn abort(&mut self) -> Vec<String> {
         let now = self.time();
-        self.watch.abort(&mut self.initiator, now);
+        self.watch.abort(now);
         self.actions()
     }
 }

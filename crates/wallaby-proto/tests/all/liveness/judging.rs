@@ -78,7 +78,7 @@ fn an_undelivered_request_fails_at_once() {
     let mut desk = Desk::new();
     let now = desk.time();
     let kind = FailureKind::Undelivered;
-    desk.watch.fail(&mut desk.initiator, at("0"), kind, now);
+    desk.watch.fail(at("0"), kind, now);
     assert_eq!(desk.actions()[0], "failed: 0 was not delivered");
     assert_eq!(
         desk.failure.expect("just failed").executed,
@@ -141,8 +141,8 @@ fn an_initial_request_that_is_still_being_written_is_not_silent() {
     for time in (200..2000).step_by(100) {
         desk.now = time;
         let now = desk.time();
-        desk.watch.writing(&desk.initiator, at("0"), now);
-        desk.watch.handle_timeout(&mut desk.initiator, now);
+        desk.watch.writing(at("0"), now);
+        desk.watch.handle_timeout(now);
         assert_eq!(failed(&desk.actions()), None);
     }
     // It was said to be there last at 1900.
@@ -190,7 +190,7 @@ fn a_response_that_is_still_being_written_is_not_lost() {
         assert_eq!(failed(&desk.until(100 + 100 * time)), None);
     }
     desk.response(1, "0", 0, true, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Its server has written a large response out and is gone; who passes it on says that it is on its way.
@@ -286,16 +286,14 @@ fn what_is_lost_for_certain_fails_at_once() {
     };
     let now = desk.time();
     let told_pong = pong(at("0"), Some(lost.clone()));
-    desk.watch
-        .handle_pong(&mut desk.initiator, &told_pong, &told, now);
+    desk.watch.handle_pong(&told_pong, &told, now);
     assert_eq!(
         failed(&desk.actions()),
         None,
         "another session may still bring it"
     );
     told.alone = true;
-    desk.watch
-        .handle_pong(&mut desk.initiator, &told_pong, &told, now);
+    desk.watch.handle_pong(&told_pong, &told, now);
     assert_eq!(
         desk.actions()[0],
         "failed: 0 sent response 1, which was lost"
@@ -314,8 +312,7 @@ fn a_gone_node_is_given_up_within_three_periods() {
     desk.pong(1, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_gone(node(10), Found::Nobody, now);
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
     assert_eq!(failed(&desk.until(399)), None);
     assert!(failed(&desk.until(400)).is_some());
@@ -332,7 +329,7 @@ fn a_node_that_is_gone_for_certain_is_given_up_soon() {
         desk.until(150);
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), within, now);
+        watch.handle_gone_for_certain((node(10), Found::Nobody), within, now);
         assert_eq!(desk.actions(), ["ping 0 at m1"]);
         assert_eq!(failed(&desk.until(due - 1)), None);
         assert!(
@@ -349,12 +346,11 @@ fn a_gone_node_may_turn_out_to_be_so_for_sure() {
     desk.pong(1, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_gone(node(10), Found::Nobody, now);
     desk.until(200);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
+    watch.handle_gone_for_certain((node(10), Found::Nobody), SOON, now);
     assert_eq!(failed(&desk.until(229)), None);
     assert!(failed(&desk.until(230)).is_some());
 }
@@ -371,7 +367,7 @@ fn what_is_passed_on_of_a_node_that_is_gone_for_certain_is_waited_for() {
         desk.hear(7, told.clone());
         let now = desk.time();
         let watch = &mut desk.watch;
-        watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
+        watch.handle_gone_for_certain((node(10), Found::Nobody), SOON, now);
         assert!(desk.failure.is_none(), "after {time} periods");
     }
 }
@@ -384,7 +380,7 @@ fn the_successor_of_a_node_that_is_gone_for_certain_saves_the_call() {
     desk.until(150);
     let now = desk.time();
     let watch = &mut desk.watch;
-    watch.handle_gone_for_certain(&desk.initiator, (node(10), Found::Nobody), SOON, now);
+    watch.handle_gone_for_certain((node(10), Found::Nobody), SOON, now);
     desk.until(179);
     let mut announced = pong(at("0+1"), Some(running()));
     announced.announced = true;
@@ -400,7 +396,10 @@ fn a_branch_without_known_servers_has_the_whole_timeout() {
     let mut desk = Desk::new();
     let mut brought = response("0.0.0", 0, true, Some(("0.0", facts(1, 1))));
     brought.token = Some(token());
-    desk.initiator.handle_response(&brought).expect("as told");
+    desk.watch
+        .tree_mut()
+        .handle_response(&brought)
+        .expect("as told");
     desk.heard(NOWHERE, "0.0.0");
     for time in 2..6 {
         desk.pong(1, "0", running());
@@ -421,8 +420,7 @@ fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
     desk.pong(1, "0", ended(0, 1));
     desk.until(390);
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_gone(node(10), Found::Nobody, now);
     assert_eq!(failed(&desk.until(589)), None);
     assert!(failed(&desk.until(590)).is_some());
 }
@@ -433,8 +431,7 @@ fn the_successor_of_a_gone_node_saves_the_call() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_gone(node(10), Found::Nobody, now);
     desk.until(390);
     desk.announce(2, "0+1", running());
     assert_eq!(failed(&desk.until(889)), None);
@@ -449,8 +446,7 @@ fn a_node_that_is_not_found_is_given_up_within_three_periods() {
     desk.until(150);
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch
-        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
+    desk.watch.handle_not_found(node(20), Found::Nobody, now);
     assert_eq!(failed(&desk.until(449)), None);
     let actions = desk.until(450);
     assert_eq!(
@@ -465,8 +461,7 @@ fn the_successor_of_a_node_that_is_not_found_saves_the_call() {
     let mut desk = Desk::new();
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch
-        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
+    desk.watch.handle_not_found(node(20), Found::Nobody, now);
     desk.until(390);
     desk.announce(3, "0+2", running());
     assert_eq!(failed(&desk.until(889)), None);
@@ -480,15 +475,13 @@ fn a_node_that_only_others_reach_has_the_whole_timeout() {
     desk.pong(1, "0", continued(0, 2));
     for time in 1..8 {
         let now = desk.time();
-        desk.watch
-            .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
+        desk.watch.handle_not_found(node(20), Found::Nobody, now);
         desk.until(100 + 90 * time);
         desk.pong(NOWHERE, "0+1", running());
     }
     // It was heard of last at 730.
     let now = desk.time();
-    desk.watch
-        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
+    desk.watch.handle_not_found(node(20), Found::Nobody, now);
     assert_eq!(failed(&desk.until(1229)), None);
     assert!(failed(&desk.until(1230)).is_some());
 }
@@ -499,13 +492,11 @@ fn a_late_word_of_a_node_that_is_gone_does_not_bring_it_back() {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_gone(node(10), Found::Nobody, now);
     desk.pong(NOWHERE, "0", running());
     desk.until(150);
     let now = desk.time();
-    desk.watch
-        .handle_not_found(&desk.initiator, node(10), Found::Nobody, now);
+    desk.watch.handle_not_found(node(10), Found::Nobody, now);
     assert_eq!(failed(&desk.until(399)), None);
     assert!(failed(&desk.until(400)).is_some());
 }
@@ -516,8 +507,7 @@ fn a_request_that_moved_to_another_life_is_not_gone() {
     let mut desk = Desk::new();
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();
-    desk.watch
-        .handle_not_found(&desk.initiator, node(20), Found::Nobody, now);
+    desk.watch.handle_not_found(node(20), Found::Nobody, now);
     desk.until(200);
     desk.pong(1, "0", continued(0, 3));
     assert_eq!(failed(&desk.until(599)), None);
@@ -585,8 +575,7 @@ fn a_hop_at_a_node_that_is_gone_already() {
     );
     desk.pong(2, "0.0", running());
     let now = desk.time();
-    desk.watch
-        .handle_gone(&desk.initiator, node(20), Found::Nobody, now);
+    desk.watch.handle_gone(node(20), Found::Nobody, now);
     desk.pong(1, "0", continued(0, 2));
     desk.pong(
         1,
@@ -636,7 +625,7 @@ fn silence_counts_only_while_the_client_listens() {
     desk.pong(1, "0", running());
     clock.arm(desk.watch.next_timeout());
     let now = clock.turn(Duration::from_millis(5000));
-    desk.watch.handle_timeout(&mut desk.initiator, now);
+    desk.watch.handle_timeout(now);
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
     clock.arm(desk.watch.next_timeout());
     let later = clock.turn(Duration::from_millis(5010));
@@ -664,7 +653,7 @@ fn a_verdict_is_given_once() {
     desk.pong(1, "0", ended(0, 1));
     let now = desk.time();
     let kind = FailureKind::Undelivered;
-    desk.watch.fail(&mut desk.initiator, at("0"), kind, now);
+    desk.watch.fail(at("0"), kind, now);
     assert_eq!(failed(&desk.actions()), None);
     assert_eq!(failed(&desk.until(5000)), None);
 }
@@ -692,8 +681,7 @@ fn a_deterministic_request_is_sent_again() {
         Some("600: retry 0 attempt 1")
     );
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     assert_eq!(desk.actions(), ["ping 0 at m5"]);
     // The first attempt lives on somewhere; that says nothing of the second.
     desk.until(1000);
@@ -709,8 +697,8 @@ fn a_deterministic_request_is_sent_again() {
     assert!(desk.hear(5, second).contains(&"ping 0.0 at m6".to_owned()));
     desk.response(6, "0.0", 0, false, None);
     desk.response(6, "0.0", 1, true, None);
-    assert!(desk.initiator.is_complete());
-    assert_eq!(desk.initiator.responses().0, 2);
+    assert!(desk.watch.tree_mut().is_complete());
+    assert_eq!(desk.watch.tree_mut().responses().0, 2);
 }
 
 /// Note 18: who does not know a request has not seen it live, and does not tell that there is one.
@@ -802,8 +790,7 @@ fn retrying() -> Desk {
 fn rerun(desk: &mut Desk, progress: &Progress, time: u64) -> Vec<String> {
     let mut wanted = Vec::new();
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     desk.actions();
     while desk.now < time {
         let mut told = pong(at("0"), Some(progress.clone()));
@@ -885,7 +872,8 @@ fn nothing_is_sent_again_after_a_status() {
         options: None,
         payload: status.to_payload(),
     };
-    desk.initiator
+    desk.watch
+        .tree_mut()
         .handle_response(&response)
         .expect("as the protocol says");
     assert!(failed(&desk.until(600)).is_some_and(|text| text.contains("failed: 0 gave")));
@@ -899,19 +887,18 @@ fn how_a_lost_execution_ended_does_not_count() {
     desk.pong(1, "0", ended(0, 1));
     desk.until(600);
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     desk.actions();
     desk.pong(1, "0", ended(0, 1));
     desk.announce(1, "0", ended(0, 1));
     desk.announce(2, "0.3", ended(0, 1));
     desk.response(5, "0", 0, false, None);
-    assert!(!desk.initiator.is_complete());
+    assert!(!desk.watch.tree_mut().is_complete());
     let mut again = pong(at("0"), Some(ended(0, 2)));
     again.attempt = 1;
     desk.hear(5, again);
     desk.response(5, "0", 1, true, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// The second execution was refused what the first one did: the status that says so comes in place of an answer that has
@@ -934,8 +921,8 @@ fn executions_that_differ_are_a_violation() {
         path: at("0.0").path,
         index: 0,
     };
-    assert_eq!(desk.initiator.handle_response(&status), Err(differs));
-    assert!(!desk.initiator.is_complete());
+    assert_eq!(desk.watch.tree_mut().handle_response(&status), Err(differs));
+    assert!(!desk.watch.tree_mut().is_complete());
 }
 
 /// The same, and the status was lost: all that is left of it is a pong, which tells no facts.
@@ -948,8 +935,7 @@ fn a_status_that_is_lost_does_not_complete_what_an_earlier_execution_began() {
             .contains(&"600: retry 0 attempt 1".to_owned())
     );
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     desk.actions();
     let mut refused = pong(
         at("0"),
@@ -964,7 +950,7 @@ fn a_status_that_is_lost_does_not_complete_what_an_earlier_execution_began() {
         failed(&wanted).is_some_and(|text| text.contains("as an answer and as a status")),
         "{wanted:?}"
     );
-    assert!(!desk.initiator.is_complete());
+    assert!(!desk.watch.tree_mut().is_complete());
 }
 
 /// Children that the first execution told of are expected once, whoever tells of them again.
@@ -979,14 +965,13 @@ fn a_second_execution_has_the_same_children() {
     desk.response(2, "0.0", 0, true, None);
     desk.until(600);
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     let mut again = pong(at("0"), Some(listing));
     again.attempt = 1;
     desk.hear(5, again);
-    assert!(!desk.initiator.is_complete());
+    assert!(!desk.watch.tree_mut().is_complete());
     desk.response(5, "0", 0, false, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Nothing else says so: no manifest, no pong, no end.
@@ -1026,8 +1011,8 @@ fn what_was_sent_besides_may_have_been_executed() {
     initiator.close();
     let now = Duration::from_millis(PERIOD);
     let servers = [location(1), location(2)];
-    let mut watch = Watch::new(&mut initiator, settings(), servers, now);
-    watch.fail(&mut initiator, at("1"), FailureKind::Undelivered, now);
+    let mut watch = Watch::new(initiator, settings(), servers, now);
+    watch.fail(at("1"), FailureKind::Undelivered, now);
     let failure = std::iter::from_fn(|| watch.poll()).find_map(|action| match action {
         Action::Failed(failure) => Some(failure),
         _ => None,
@@ -1042,8 +1027,7 @@ fn a_status_where_nothing_was_answered_before_is_no_violation() {
     desk.response(1, "0", 0, false, None);
     desk.until(700);
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(5), now);
+    desk.watch.sent(at("0"), location(5), now);
     desk.actions();
     let mut refused = pong(
         at("0"),

@@ -332,8 +332,7 @@ fn nodes_that_are_not_found_get_no_memory() {
     for number in 0..1000 {
         desk.pong(1, "0", continued(0, 100 + number));
         let (node, now) = (node(10 * (100 + number)), desk.time());
-        desk.watch
-            .handle_not_found(&desk.initiator, node, Found::Nobody, now);
+        desk.watch.handle_not_found(node, Found::Nobody, now);
     }
     let text = format!("{:?}", desk.watch);
     assert!(text.matches("Gone {").count() <= 100, "{text}");

@@ -30,7 +30,7 @@ fn until(desk: &mut Desk, time: u64) -> Vec<String> {
     {
         desk.now = desk.now.max(due.as_millis() as u64);
         let now = desk.time();
-        desk.watch.handle_timeout(&mut desk.initiator, now);
+        desk.watch.handle_timeout(now);
         told.extend(desk.actions());
     }
     desk.now = time;
@@ -125,7 +125,10 @@ fn each_of_many_children_is_asked_in_its_turn_and_not_silent_before() {
         answer(&mut desk, &told);
     }
     assert_eq!(asked, CHILDREN);
-    assert!(desk.initiator.is_complete(), "all have told how they ended");
+    assert!(
+        desk.watch.tree_mut().is_complete(),
+        "all have told how they ended"
+    );
 }
 
 /// Who announces itself is asked in any case: else it would take the initiator for dead.

@@ -21,20 +21,18 @@ use crate::liveness::shelf::{HOME, Shelf, origin, ping, request, with_options};
 /// Roo's timer was armed only by messages: a call that idled before its first send was never looked at.
 #[test]
 fn a_call_that_idles_before_its_first_send_keeps_its_timer() {
-    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    let initiator = Initiator::new(call(), token(), Budgets::default());
     let start = Duration::from_millis(PERIOD);
-    let watch = Watch::new(&mut initiator, settings(), [], start);
+    let watch = Watch::new(initiator, settings(), [], start);
     let mut desk = Desk {
-        initiator,
         watch,
         now: PERIOD,
         failure: None,
     };
     assert!(desk.until(60_000).is_empty(), "nothing runs");
-    let first = desk.initiator.send().expect("within the budget");
+    let first = desk.watch.tree_mut().send().expect("within the budget");
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, first, location(1), now);
+    desk.watch.sent(first, location(1), now);
     assert_eq!(desk.actions(), ["ping 0 at m1"]);
     let told = desk.until(60_000 + TIMEOUT);
     let verdict = told.iter().find(|text| text.contains("failed"));
@@ -84,9 +82,9 @@ fn a_ping_that_races_with_the_last_send_invents_no_branch() {
     for told in [before.clone(), after.clone(), before, after] {
         desk.hear(1, told);
     }
-    assert_eq!(desk.initiator.branches().count(), 1);
+    assert_eq!(desk.watch.tree_mut().branches().count(), 1);
     desk.end(2, "0+1", facts(0, 0));
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// What a call may still ask about is there, however long its own timeout is.
@@ -131,7 +129,7 @@ fn a_lost_packet_is_recovered() {
     // The pong tells the facts that the response carried, and so what is missing.
     let (told, _) = shelf.ask_over(ping(7, "0"), origin(2, node(1)));
     desk.hear(1, told);
-    assert!(!desk.initiator.is_complete());
+    assert!(!desk.watch.tree_mut().is_complete());
     let mut asks = ping(7, "0");
     asks.missing = vec![0];
     let (_, more) = shelf.ask_over(asks, origin(2, node(1)));
@@ -151,7 +149,7 @@ fn a_lost_packet_is_recovered() {
         .records
         .placed(*ticket, sent, OutputMark { session, mark });
     desk.response(1, "0", response.index, response.last, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Every beginning of every message is refused with an error, as is any length in it that is too large.
@@ -211,7 +209,7 @@ fn names_do_not_collide_under_fan_out() {
 #[test]
 fn a_tick_looks_at_what_is_due_and_at_nothing_else() {
     const BRANCHES: u64 = 5_000;
-    let mut initiator = Initiator::new(call(), token(), Budgets::default());
+    let initiator = Initiator::new(call(), token(), Budgets::default());
     let settings = WatchSettings {
         ping: PingSettings {
             period: Duration::from_millis(BRANCHES),
@@ -219,18 +217,18 @@ fn a_tick_looks_at_what_is_due_and_at_nothing_else() {
         },
         ..WatchSettings::default()
     };
-    let mut watch = Watch::new(&mut initiator, settings, [], Duration::ZERO);
+    let mut watch = Watch::new(initiator, settings, [], Duration::ZERO);
     for branch in 0..BRANCHES {
         let now = Duration::from_millis(branch);
-        let request = initiator.send().expect("within the budget");
-        watch.sent(&mut initiator, request, location(branch + 1), now);
+        let request = watch.tree_mut().send().expect("within the budget");
+        watch.sent(request, location(branch + 1), now);
         assert!(watch.poll().is_some(), "it is asked about at once");
         assert_eq!(watch.poll(), None, "nothing else is due");
     }
     for branch in 0..BRANCHES {
         let due = Duration::from_millis(BRANCHES + branch);
         assert_eq!(watch.next_timeout(), Some(due));
-        watch.handle_timeout(&mut initiator, due);
+        watch.handle_timeout(due);
         let Some(watch::Action::Ping { ping, .. }) = watch.poll() else {
             panic!("branch {branch} is not asked about");
         };

@@ -61,12 +61,12 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     }
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
-    let still = desk.watch.still_running(&desk.initiator, 8);
+    let still = desk.watch.still_running(8);
     assert_eq!((still.named.len(), still.more, still.unheard), (1, 0, 0));
-    let still = desk.watch.still_running(&desk.initiator, 0);
+    let still = desk.watch.still_running(0);
     assert_eq!((still.named.len(), still.more, still.unheard), (0, 1, 0));
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
-    let still = desk.watch.still_running(&desk.initiator, 8);
+    let still = desk.watch.still_running(8);
     assert!(still.named.is_empty());
 }
 
@@ -82,7 +82,7 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     }
     let quiet = milestones.iter().filter(|text| text.contains("quiet"));
     assert_eq!(quiet.count(), 1, "{milestones:?}");
-    let still = desk.watch.still_running(&desk.initiator, 8);
+    let still = desk.watch.still_running(8);
     assert_eq!(still.named.len(), 1);
 }
 
@@ -151,8 +151,7 @@ fn what_an_earlier_attempt_led_to_is_not_waited_for() {
     let retry = told.iter().find(|text| text.contains("retry"));
     assert_eq!(retry.map(String::as_str), Some("600: retry 0 attempt 1"));
     let now = desk.time();
-    desk.watch
-        .sent(&mut desk.initiator, at("0"), location(1), now);
+    desk.watch.sent(at("0"), location(1), now);
     desk.abort();
     // It ended with a status, which is lost.
     let failed = Progress {

@@ -79,12 +79,12 @@ fn a_silent_branch_is_not_waited_for_and_the_others_are() {
         lost(&actions),
         ["600: lost: 0.0 gave no sign of life for 500ms"]
     );
-    assert!(!desk.initiator.is_complete(), "request 0 runs");
+    assert!(!desk.watch.tree_mut().is_complete(), "request 0 runs");
     desk.response(1, "0", 0, false, Some(("0", facts(2, 1))));
-    assert!(desk.initiator.is_complete());
-    let missing: Vec<_> = desk.initiator.missing().collect();
+    assert!(desk.watch.tree_mut().is_complete());
+    let missing: Vec<_> = desk.watch.tree_mut().missing().collect();
     assert_eq!(missing, []);
-    let views: Vec<_> = desk.initiator.branches().collect();
+    let views: Vec<_> = desk.watch.tree_mut().branches().collect();
     let lost = views.iter().filter(|view| view.lost);
     assert_eq!(
         lost.map(|view| view.path).collect::<Vec<_>>(),
@@ -111,12 +111,12 @@ fn what_lives_below_a_lost_branch_is_waited_for() {
     }
     let actions = desk.until(700);
     assert_eq!(lost(&actions).len(), 1, "{actions:?}");
-    assert!(!desk.initiator.is_complete(), "0.0.0 runs");
+    assert!(!desk.watch.tree_mut().is_complete(), "0.0.0 runs");
     desk.response(3, "0.0.0", 0, true, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
     // It was alive after all, but what is complete stays so.
     desk.response(2, "0.0", 0, false, Some(("0.0", facts(2, 2))));
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// As long as something else is missing, a lost branch that lives after all may still tell what it led to.
@@ -136,10 +136,10 @@ fn what_a_lost_branch_reports_in_time_is_waited_for() {
     assert_eq!(lost(&desk.until(650)).len(), 1);
     desk.response(2, "0.0", 0, false, Some(("0.0", facts(1, 1))));
     desk.response(1, "0", 0, false, Some(("0", facts(1, 1))));
-    let missing: Vec<_> = desk.initiator.missing().collect();
+    let missing: Vec<_> = desk.watch.tree_mut().missing().collect();
     assert_eq!(missing, [at("0.0.0")]);
     desk.response(3, "0.0.0", 0, true, None);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// A response that does not come is a loss as well, and one that comes late is welcome.
@@ -153,10 +153,10 @@ fn a_lost_response_is_not_waited_for() {
         lost(&actions),
         ["600: lost: 0 sent response 0, which was lost"]
     );
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
     desk.response(1, "0", 0, false, None);
-    assert!(desk.initiator.is_complete());
-    assert_eq!(desk.initiator.responses(), (2, 0));
+    assert!(desk.watch.tree_mut().is_complete());
+    assert_eq!(desk.watch.tree_mut().responses(), (2, 0));
     assert_eq!(lost(&desk.until(5000)), Vec::<&str>::new());
 }
 
@@ -166,9 +166,9 @@ fn what_was_lost_is_told_to_stop() {
     let mut desk = desk();
     desk.pong(1, "0", running());
     assert_eq!(lost(&desk.until(600)).len(), 1);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
     let now = desk.time();
-    desk.watch.abort(&mut desk.initiator, now);
+    desk.watch.abort(now);
     assert_eq!(desk.actions(), ["ping 0 at m1 abort"]);
 }
 
@@ -179,7 +179,7 @@ fn who_was_placed_by_the_application_is_asked_there() {
     let now = desk.time();
     for (place, server) in [("0.0", 2), ("0.0.0", 3)] {
         let (path, at) = (at(place).path, location(server));
-        desk.watch.place(&mut desk.initiator, path, at, now);
+        desk.watch.place(path, at, now);
     }
     assert_eq!(
         desk.actions(),
@@ -200,12 +200,12 @@ fn many_losses_are_told_one_by_one() {
     // Each turn looks at some of them.
     let now = desk.time();
     while desk.watch.next_timeout().is_some_and(|due| due <= now) {
-        desk.watch.handle_timeout(&mut desk.initiator, now);
+        desk.watch.handle_timeout(now);
     }
     desk.now += TIMEOUT;
     let now = desk.time();
     while desk.watch.next_timeout().is_some_and(|due| due <= now) {
-        desk.watch.handle_timeout(&mut desk.initiator, now);
+        desk.watch.handle_timeout(now);
         while let Some(action) = desk.watch.poll() {
             if let Action::Lost(failure) = action {
                 assert_eq!(failure.known, u64::from(LOST) + 1);
@@ -214,7 +214,7 @@ fn many_losses_are_told_one_by_one() {
         }
     }
     assert!(finished.into_iter().eq(1..=u64::from(LOST)));
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Of a way of two hundred requests the last ones are named, so that all losses along it take little room together.
@@ -236,7 +236,7 @@ fn of_a_long_way_a_loss_names_the_end() {
     }
     desk.now += TIMEOUT;
     let now = desk.time();
-    desk.watch.handle_timeout(&mut desk.initiator, now);
+    desk.watch.handle_timeout(now);
     let mut longest = 0;
     while let Some(action) = desk.watch.poll() {
         if let Action::Lost(failure) = action {
@@ -244,7 +244,7 @@ fn of_a_long_way_a_loss_names_the_end() {
         }
     }
     assert_eq!(longest, 64);
-    assert!(desk.initiator.is_complete());
+    assert!(desk.watch.tree_mut().is_complete());
 }
 
 /// Of many losses at the end of a long way each names the request that it came of; the whole way only as long as they are few.
@@ -259,7 +259,7 @@ fn losses_take_limited_room_however_many_there_are() {
     desk.response(1, &place, 0, false, Some((&place, facts(5_000, 1))));
     let (mut losses, mut steps) = (0, 0);
     while let Some(due) = desk.watch.next_timeout() {
-        desk.watch.handle_timeout(&mut desk.initiator, due);
+        desk.watch.handle_timeout(due);
         while let Some(action) = desk.watch.poll() {
             let Action::Lost(failure) = action else {
                 continue;

@@ -144,6 +144,10 @@ pub struct ClientCall {
 }
 
 /// What is known of a call's tree, with who watches over it once it lasts.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most calls are over before they are watched: a box would be an allocation for each"
+)]
 #[derive(Debug)]
 pub(super) enum Tree {
     Alone(Initiator),

@@ -107,7 +107,7 @@ fn worst(which: &str) -> (String, Effort) {
         "brief calls" => (nested(), Effort::Brief),
         "pointers" => (
             format!(
-                "{header}fn run(state, n) {{ if true {{ for i in 0..1 {{ if true {{ [n].map(again); }} }} }} }} fn again(n) {{ run(n, n) }}"
+                "{header}fn run(state, n) {{ if true {{ for i in 0..1 {{ if true {{ again(n); }} }} }} }} fn again(n) {{ run(n, n) }}"
             ),
             Effort::Full,
         ),

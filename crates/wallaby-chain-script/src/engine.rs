@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rhai::packages::{
-    ArithmeticPackage, BasicArrayPackage, BasicIteratorPackage, BasicMapPackage, BasicMathPackage,
-    BasicStringPackage, LogicPackage, MoreStringPackage, Package,
+    ArithmeticPackage, BasicIteratorPackage, BasicMathPackage, BasicStringPackage, LogicPackage,
+    Package,
 };
 use rhai::{
     AST, ASTNode, CallFnOptions, Dynamic, Engine, EvalAltResult, Expr, Map, Module,
@@ -20,6 +20,7 @@ use wallaby_chain_guest::{Error, Written};
 use wallaby_values::ValueError;
 
 use crate::limits::Limits;
+use crate::plain;
 use crate::said::{self, Step};
 use crate::values;
 
@@ -53,14 +54,12 @@ const FORBIDDEN: [&str; 7] = [
 def_package! {
     Packages(module):
         ArithmeticPackage,
-        BasicArrayPackage,
         BasicIteratorPackage,
-        BasicMapPackage,
         BasicMathPackage,
         BasicStringPackage,
-        LogicPackage,
-        MoreStringPackage
+        LogicPackage
     {
+        plain::register(module);
         said::register(module);
     }
 }
@@ -87,6 +86,8 @@ pub(crate) struct Library {
 /// What a function that runs has said, and what it may.
 pub(crate) struct Run {
     pub(crate) limits: Arc<Limits>,
+    /// Of which type the chain's end is.
+    pub(crate) end: Option<Type>,
     spoken: Mutex<Spoken>,
     /// Bytes that it may still write.
     output: AtomicUsize,
@@ -213,7 +214,7 @@ impl Library {
     }
 
     /// An engine for one run.
-    fn running(&self, run: &Arc<Run>, effort: Effort) -> Engine {
+    fn running(&self, run: &Arc<Run>, effort: Effort, begun: Instant) -> Engine {
         let limits = &self.limits;
         let mut engine = self.engine();
         let (operations, time) = match effort {
@@ -228,16 +229,20 @@ impl Library {
             Effort::Full => (limits.operations, limits.time),
         };
         engine.set_max_operations(operations);
-        let begun = Instant::now();
         engine.on_progress(move |steps| {
             let is_over = steps % TICK == 0 && begun.elapsed() > time;
             is_over.then_some(Dynamic::UNIT)
         });
-        // An assignment to a part of a value is not checked, so the whole is, before it is used again.
+        // An assignment to a part of a value is not checked, so the whole is, before it is used again; and names in maps are not.
+        let most = limits.text;
         #[expect(deprecated, reason = "it is not, its words say: it may change")]
-        engine.on_var(|name, _, cx| {
+        engine.on_var(move |name, _, cx| {
             if let Some(value) = cx.scope().get(name) {
                 cx.engine().ensure_data_size_within_limits(value)?;
+                if plain::names_of(value, 0).is_none_or(|names| names > most) {
+                    let what = "Names in map".to_owned();
+                    return Err(EvalAltResult::ErrorDataTooLarge(what, Position::NONE).into());
+                }
             }
             Ok(None)
         });
@@ -262,7 +267,8 @@ impl Library {
         let wrong = |error: ValueError| {
             Status::invalid_argument(format!("function {function:?} of the script: {error}"))
         };
-        let shared = values::state(&state).map_err(wrong)?;
+        let begun = Instant::now();
+        let shared = values::state(&state, &self.limits).map_err(wrong)?;
         let given = match given {
             Given::Answer(answer) => {
                 let of: Option<Type> = values::told(&state, Type::ANSWER);
@@ -291,11 +297,12 @@ impl Library {
         };
         let run = Arc::new(Run {
             limits: Arc::clone(&self.limits),
+            end: values::told(&state, Type::END),
             spoken: Mutex::default(),
             output: AtomicUsize::new(self.limits.output),
             is_over: AtomicBool::new(false),
         });
-        let engine = self.running(&run, effort);
+        let engine = self.running(&run, effort, begun);
         let (scope, arguments) = (&mut Scope::new(), [Dynamic::from_map(shared), given]);
         let called: Result<Dynamic, _> = engine.call_fn_with_options(
             CallFnOptions::new(),
@@ -304,12 +311,11 @@ impl Library {
             function,
             arguments.to_vec(),
         );
-        let end: Option<Type> = values::told(&state, Type::END);
         let output: Output = match called {
             Ok(said) => {
                 let spoken = std::mem::take(&mut *run.spoken());
                 let step = match said.try_cast::<Step>() {
-                    Some(step) => step.written(end.as_ref(), &run),
+                    Some(step) => step.written(&run),
                     None => Err(Error::new(
                         Error::INVALID_ARGUMENT,
                         format!(

@@ -60,6 +60,7 @@
 
 mod engine;
 mod limits;
+mod plain;
 mod said;
 mod values;
 

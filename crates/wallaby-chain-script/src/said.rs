@@ -79,22 +79,23 @@ pub(crate) struct Hop(Arc<Leg>);
 struct Leg {
     link: Link,
     arguments: Bytes,
-    then: Option<(Function, Map)>,
+    then: Option<(Function, State)>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Merge(Arc<(String, Function, Map)>);
+pub(crate) struct Merge(Arc<(String, Function, State)>);
 
-/// How a chain goes on.
+/// How a chain goes on. It is written when it is made: with values in it it could grow, and hold others like it, where nothing
+/// counts that.
 #[derive(Clone)]
 pub(crate) enum Step {
     Next(Hop),
     Split(Vec<Hop>, Merge),
-    End(Dynamic),
+    End(Arc<[u8]>),
 }
 
 impl Hop {
-    fn written(&self, end: Option<&Type>, run: &Run) -> Result<guest::Hop, Error> {
+    fn written(&self, end: Option<&Type>) -> guest::Hop {
         let Leg {
             link,
             arguments,
@@ -102,12 +103,20 @@ impl Hop {
         } = &*self.0;
         let mut hop = guest::Hop::to_raw(link.link(), arguments.to_vec());
         if let Some((function, state)) = then {
-            let mut state = written(state, run)?;
+            let mut state = state.clone();
             put(&mut state, Type::ANSWER, &link.answer());
             put(&mut state, Type::END, &end);
             hop = hop.then(function.clone(), state);
         }
-        Ok(hop)
+        hop
+    }
+
+    /// About how many bytes it is.
+    fn size(&self) -> usize {
+        let state = self.0.then.as_ref().map(|(_, state)| state);
+        let values = state.into_iter().flat_map(State::values);
+        let values = values.map(|(name, value)| name.len() + value.bytes.len());
+        self.0.arguments.len() + values.sum::<usize>() + 256
     }
 
     /// Of which type it is what it comes to as a branch, and that of its functions' end.
@@ -121,32 +130,26 @@ impl Hop {
 }
 
 impl Step {
-    /// As servers read it; what the chain is to come to is of this type.
-    pub(crate) fn written(&self, end: Option<&Type>, run: &Run) -> Result<guest::Step, Error> {
+    /// As servers read it.
+    pub(crate) fn written(&self, run: &Run) -> Result<guest::Step, Error> {
         match self {
-            Self::Next(hop) => Ok(hop.written(end, run)?.into()),
+            Self::Next(hop) => Ok(hop.written(run.end.as_ref()).into()),
             Self::Split(branches, Merge(merge)) => {
                 let (at, function, state) = &**merge;
                 let (mut hops, mut results) = (Vec::new(), Vec::new());
                 for branch in branches {
                     let (result, end) = branch.result();
-                    hops.push(branch.written(end.as_ref(), run)?);
+                    run.take(branch.size(), "a branch").map_err(wrong)?; // each may be the same one
+                    hops.push(branch.written(end.as_ref()));
                     results.push(result);
                 }
-                let mut state = written(state, run)?;
+                let mut state = state.clone();
                 put(&mut state, Type::RESULTS, &results);
-                put(&mut state, Type::END, &end);
+                put(&mut state, Type::END, &run.end);
                 let merge = guest::Merge::at(at, function.clone(), state);
                 Ok(guest::Step::split(hops, merge))
             }
-            Self::End(value) => {
-                let Some(end) = end else {
-                    let why = "the end: nobody has said of which type it is to be".to_owned();
-                    return Err(Error::new(Error::FAILED_PRECONDITION, why));
-                };
-                let end = values::to_payload(value, end, "the end", run);
-                end.map(guest::Step::End).map_err(wrong)
-            }
+            Self::End(end) => Ok(guest::Step::End(end.to_vec())),
         }
     }
 }
@@ -181,6 +184,9 @@ fn written(state: &Map, run: &Run) -> Result<State, Error> {
         let (shape, bytes) = if let Some(link) = value.read_lock::<Link>() {
             put(&mut written, &LinkTypes::name_of(name), &link.0.1);
             let bytes = postcard::to_allocvec(link.link()).map_err(wrong)?;
+            let types = written.value(&LinkTypes::name_of(name));
+            let types = types.map_or(0, |types| types.bytes.len());
+            run.take(bytes.len() + types, name).map_err(wrong)?;
             (<Postcard as Codec<Wire>>::fingerprint(), bytes)
         } else if let Some(handle) = value.read_lock::<Handle>() {
             run.take(handle.bytes.len(), name).map_err(wrong)?;
@@ -217,6 +223,7 @@ pub(crate) fn register(module: &mut Module) {
         "next",
         |cx: NativeCallContext, link: Link, arguments: Dynamic, then: Dynamic, state: Map| {
             let then = function(&cx, &then)?;
+            let state = kept(&cx, &state)?;
             next(&cx, link, &arguments, Some((then, state)))
         },
     );
@@ -249,13 +256,22 @@ pub(crate) fn register(module: &mut Module) {
                     }
                 },
             };
-            let merge = (server, function(&cx, &then)?, state);
+            let merge = (server, function(&cx, &then)?, kept(&cx, &state)?);
             Ok(Merge(Arc::new(merge)))
         },
     );
-    module.set_native_fn("end", |value: Dynamic| -> Said<Step> {
-        Ok(Step::End(value))
-    });
+    module.set_native_fn(
+        "end",
+        |cx: NativeCallContext, value: Dynamic| -> Said<Step> {
+            let run = run(&cx)?;
+            let Some(end) = &run.end else {
+                let why = "the end: nobody has said of which type it is to be";
+                return Err(failed(&cx, Error::FAILED_PRECONDITION, &why));
+            };
+            let end = values::to_payload(&value, end, "the end", &run);
+            Ok(Step::End(end.map_err(|error| fail(&cx, &error))?.into()))
+        },
+    );
     module.set_native_fn("native", |name: ImmutableString| -> Said<Native> {
         Ok(Native(name))
     });
@@ -297,13 +313,12 @@ pub(crate) fn register(module: &mut Module) {
     );
     module.set_native_fn("text", |cx: NativeCallContext, bytes: &mut Handle| {
         let most = run(&cx)?.limits.text;
+        let all = bytes.bytes.len();
+        if all > most {
+            let why = format_args!("{all} bytes are too many for text: at most {most} are allowed");
+            return Err(fail(&cx, &why));
+        }
         match str::from_utf8(&bytes.bytes) {
-            _ if bytes.bytes.len() > most => {
-                let all = bytes.bytes.len();
-                let why =
-                    format_args!("{all} bytes are too many for text: at most {most} are allowed");
-                Err(fail(&cx, &why))
-            }
             Ok(text) => Ok(ImmutableString::from(text)),
             Err(error) => Err(fail(&cx, &format_args!("the bytes are no text: {error}"))),
         }
@@ -317,7 +332,7 @@ fn next(
     cx: &NativeCallContext<'_>,
     link: Link,
     arguments: &Dynamic,
-    then: Option<(Function, Map)>,
+    then: Option<(Function, State)>,
 ) -> Said<Step> {
     let arguments = link.payload(arguments, &*run(cx)?);
     let arguments = arguments.map_err(|error| fail(cx, &error))?;
@@ -350,11 +365,20 @@ fn run(cx: &NativeCallContext<'_>) -> Said<Arc<Run>> {
     }
 }
 
+/// A state as it is now.
+fn kept(cx: &NativeCallContext<'_>, state: &Map) -> Said<State> {
+    written(state, &*run(cx)?).map_err(|error| failed(cx, error.code, &error.message))
+}
+
 /// An error at this place, which a script may catch.
 fn fail(cx: &NativeCallContext<'_>, why: &dyn Display) -> Box<EvalAltResult> {
+    failed(cx, Error::INVALID_ARGUMENT, why)
+}
+
+fn failed(cx: &NativeCallContext<'_>, code: u8, why: &dyn Display) -> Box<EvalAltResult> {
     let place = cx.call_position();
     let error = Map::from([
-        ("code".into(), i64::from(Error::INVALID_ARGUMENT).into()),
+        ("code".into(), i64::from(code).into()),
         ("message".into(), format!("{why} ({place})").into()),
     ]);
     Box::new(EvalAltResult::ErrorRuntime(error.into(), Position::NONE))

@@ -47,7 +47,7 @@ pub(crate) fn from_payload(
             };
             Ok(dynamic(read(format, &of.schema, &payload, room, name)?))
         }
-        Some(of) if of.codec == "json" => from_json(&payload, name),
+        Some(of) if of.codec == "json" => from_json(&payload, name, limits),
         _ => Ok(Dynamic::from(Handle::new(payload))),
     }
 }
@@ -85,20 +85,26 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn from_json(json: &[u8], name: &str) -> Result<Dynamic, ValueError> {
+/// What JSON holds is many times as large, so it may not be longer than a text.
+fn from_json(json: &[u8], name: &str, limits: &Limits) -> Result<Dynamic, ValueError> {
+    if json.len() > limits.text {
+        let (found, most) = (json.len(), limits.text);
+        let why = format!("{found} bytes of JSON: at most {most} are read");
+        return Err(ValueError::new(name, &why));
+    }
     let value = serde_json::from_slice::<serde_json::Value>(json);
     let value = value.map_err(|error| ValueError::new(name, &error))?;
     Ok(dynamic(value.into()))
 }
 
 /// What functions are given of the state.
-pub(crate) fn state(state: &State) -> Result<Map, ValueError> {
+pub(crate) fn state(state: &State, limits: &Limits) -> Result<Map, ValueError> {
     let mut map = Map::new();
     let values = state.values().filter(|(name, _)| !name.starts_with(' '));
     for (name, value) in values {
         let shape = value.shape;
         let given = if shape == Type::JSON {
-            from_json(&value.bytes, name)?
+            from_json(&value.bytes, name, limits)?
         } else if shape == fingerprint::<Wire>() {
             let link = postcard::from_bytes(&value.bytes);
             let link = link.map_err(|error| ValueError::new(name, &error))?;

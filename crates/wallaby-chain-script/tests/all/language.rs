@@ -171,3 +171,29 @@ async fn errors_say_where_they_are() {
         assert_eq!(status.code(), expected, "{body}: {status}");
     }
 }
+
+/// Each branch may be the same one, and travels all the same.
+#[tokio::test]
+async fn branches_are_limited_by_what_they_are_together() {
+    let limits = Limits {
+        output: 1 << 20,
+        ..Limits::default()
+    };
+    let ((server, _), client) = (serve(limits).await, client().await);
+    let code = script(
+        r#"
+        fn run(state, text) {
+            let s = "x";
+            s.pad(60000, 'y');
+            let branches = [];
+            branches.pad(60, next(state.press, [s]));
+            split(branches, merge(state.press, "join", #{}))
+        }
+        fn join(state, results) { end("never") }
+        "#,
+    );
+    let said = ask(&client, &server, &code, links(&server)).await;
+    let status = said.expect_err("it is too much").status().cloned();
+    let status = status.expect("a status");
+    assert!(status.message().contains("says more than"), "{status}");
+}

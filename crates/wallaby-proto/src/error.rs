@@ -67,8 +67,8 @@ pub enum ConnectError {
         /// What the system said.
         reason: String,
     },
-    /// This process or its machine has no room for another socket: it is out of descriptors, ports or memory.
-    #[error("cannot connect to {server}: there is no room for a socket here: {reason}")]
+    /// There is no socket to dial it from: this process or its machine has no more of them, or the one that there was has failed.
+    #[error("cannot connect to {server}: no socket for that here: {reason}")]
     Local {
         /// Where.
         server: Address,

@@ -190,7 +190,15 @@ fn has_refused(error: &CallError) -> bool {
 /// Whether an attempt that ends so, beside another one that may still deliver, is not the call's end: it was lost, or its server is
 /// closing.
 pub(crate) fn is_no_answer(error: &CallError) -> bool {
-    is_loss(error) || is_unexecuted(error) || was_closed(error)
+    is_loss(error) || is_unexecuted(error) || is_unfinished(error)
+}
+
+/// Whether the server that was called was closed before it was done. One below it says nothing of the others there.
+fn is_unfinished(error: &CallError) -> bool {
+    let unfinished = |status: &Status| {
+        status.request() == Some(RequestId::FIRST) && status.code() == Code::Unfinished
+    };
+    matches!(error, CallError::Status(status) if unfinished(status))
 }
 
 /// Whether some server was closed: of what it had begun it is unknown how much was done.

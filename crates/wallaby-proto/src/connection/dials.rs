@@ -181,7 +181,9 @@ impl<A: Clone + Ord> Dials<A> {
 
     /// Somebody who has connected says that it is reached there: that nobody was may be no longer so.
     pub fn claimed(&mut self, to: &A) {
-        if self.attempts.get(to).is_some_and(|attempt| attempt.refused) {
+        // While it may not be dialled all the same, what is known of it is worth more.
+        let may_begin = self.begun.get(to).is_none_or(|begun| *begun < MOST_BEGUN);
+        if may_begin && self.attempts.get(to).is_some_and(|attempt| attempt.refused) {
             self.found(to);
         }
     }
@@ -291,6 +293,18 @@ mod tests {
         );
         dials.claimed(&7);
         assert_eq!(begin(&mut dials, 1.3, 7, node(1)), None);
+        // Whoever says that again and again does not hide that nobody is.
+        for _ in 0..9 {
+            dials.refused(seconds(1.4), &7);
+            dials.claimed(&7);
+            let _held = begin(&mut dials, 1.5, 7, node(1));
+        }
+        dials.refused(seconds(1.6), &7);
+        dials.claimed(&7);
+        assert_eq!(
+            begin(&mut dials, 1.7, 7, node(1)),
+            Some(DialBackoff::Refused)
+        );
     }
 
     #[test]

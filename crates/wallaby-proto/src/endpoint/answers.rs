@@ -163,8 +163,7 @@ impl ClientCall {
         answer.root = root.map(|root| Arc::clone(&root.method));
         let options = response.options.as_ref();
         answer.not_executed = options.is_some_and(|options| options.undelivered);
-        let is_closing = answer.not_executed || code == Code::Unfinished;
-        self.turned_away |= is_closing && answer.request == RequestId::FIRST;
+        self.turned_away |= answer.not_executed && answer.request == RequestId::FIRST;
     }
 
     /// How it has ended, for who waits for no more than that.

@@ -284,7 +284,7 @@ impl<P: Probe> Endpoint<P> {
         let server = Address::Udp(to);
         let Some(gate) = self.sockets.gate_mut(socket) else {
             let reason = "there is no socket to dial it from".to_owned();
-            return Err(ConnectError::Unreachable { server, reason });
+            return Err(ConnectError::Local { server, reason });
         };
         match gate.dial_named(raw, to, expected, named_by) {
             Ok(session) => Ok(Link::Session(socket, session)),

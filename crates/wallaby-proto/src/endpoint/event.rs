@@ -113,7 +113,7 @@ pub struct ReportedEnd {
     pub outcome: Outcome,
     /// The code of the first status that was among its answers.
     pub status: Option<Code>,
-    /// The server that was called takes no more requests: it has not executed this one, or was closed before it was done.
+    /// The server that was called takes no more requests, and has not executed this one.
     pub turned_away: bool,
 }
 

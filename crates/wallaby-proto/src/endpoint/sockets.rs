@@ -291,7 +291,7 @@ impl<P: Probe> Endpoint<P> {
                 note_progress(&mut self.records, id, progress);
             }
             let (server, reason) = (self.server(id), why.clone());
-            self.remove_conn(id, ConnectError::Unreachable { server, reason });
+            self.remove_conn(id, ConnectError::Local { server, reason });
         }
         self.settle();
     }

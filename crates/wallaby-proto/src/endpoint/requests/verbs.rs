@@ -131,6 +131,9 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn finds_room(&mut self, key: RequestKey, how: Offer, message: Outline<'_>) -> bool {
+        if self.handlers.get(key).is_none() {
+            return true; // that it has ended is told when it is sent
+        }
         match how {
             Offer::Now => self.leaves_now(key, message),
             Offer::Wait => self.has_room_for(key, message),

@@ -357,7 +357,7 @@ fn a_dial_whose_socket_cannot_be_opened_fails_and_says_why() {
         };
         let server = Address::Udp(at("[::1]:2"));
         let reason = "there is no such network".to_owned();
-        assert_eq!(error, ConnectError::Unreachable { server, reason });
+        assert_eq!(error, ConnectError::Local { server, reason });
     }
     assert_eq!(world.hosts[0].endpoint.sizes().connections, 0);
     assert!(!world.hosts[0].endpoint.has_sessions());

@@ -468,7 +468,7 @@ fn a_server_that_the_only_socket_does_not_reach_is_a_failure_at_once() {
     let Err(CallError::Failed(Failure::NotSent { error, .. })) = failed else {
         panic!("{failed:?}");
     };
-    let ConnectError::Unreachable { server, reason } = error else {
+    let ConnectError::Local { server, reason } = error else {
         panic!("{error:?}");
     };
     assert_eq!(server, at);

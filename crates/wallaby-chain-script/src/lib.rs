@@ -1,5 +1,8 @@
 //! Runs chaining functions that clients bring as source text, which servers compile: by [Rhai](https://rhai.rs), within limits.
 //!
+//! Scripts run in the server's own process, so a flaw in the interpreter ends it: take them from clients that somebody answers for.
+//! From strangers take WebAssembly only.
+//!
 //! ```
 //! use wallaby::{Endpoint, transport::Proven};
 //! use wallaby_chain::{Chains, Code, Hop, State, start};

@@ -569,10 +569,11 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Whether there is something to be done.
+    /// Whether there may be something to be done.
     #[inline]
     pub fn has_output(&self) -> bool {
-        !self.outputs.is_empty() || self.is_unsettled() || self.sockets.have_news()
+        let has_news = self.is_unsettled() || self.sockets.have_news();
+        has_news || self.draining || !self.outputs.is_empty()
     }
 
     // Time.

@@ -5,7 +5,7 @@
 //! Bytes are written at the end, a connection at a time: so what handlers send leaves together.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -68,6 +68,10 @@ enum Writable {
 
 thread_local! {
     static EFFECTS: RefCell<Effects> = const { RefCell::new(Effects::new()) };
+    /// How many this thread is inside of, one within the other: the outermost does all of it.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Whether there may be something to be done: mostly there is nothing.
+    static IS_DUE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// For threads that end: what they keep of an endpoint may be dropped when their own effects are gone.
@@ -75,9 +79,7 @@ static LAST: Mutex<Effects> = Mutex::new(Effects::new());
 
 /// Effects of a thread.
 struct Effects {
-    /// Who is inside, one within the other: the outermost does all of it.
-    depth: u32,
-    /// Handlers that have run since it entered.
+    /// Handlers that have run since the outermost has entered.
     ran: u32,
     list: VecDeque<Effect>,
     /// Handlers whose turn has come.
@@ -88,7 +90,6 @@ struct Effects {
 impl Effects {
     const fn new() -> Self {
         Self {
-            depth: 0,
             ran: 0,
             list: VecDeque::new(),
             runs: VecDeque::new(),
@@ -108,31 +109,37 @@ fn with<R>(act: impl FnOnce(&mut Effects) -> R) -> R {
     .expect("it is done in one of two places")
 }
 
+/// Adds to what is to be done.
+fn add(add: impl FnOnce(&mut Effects)) {
+    with(add);
+    IS_DUE.set(true);
+}
+
 /// To be done as soon as this thread has left the endpoints that it is in.
 pub(crate) fn push(effect: Effect) {
-    with(|effects| effects.list.push_back(effect));
+    add(|effects| effects.list.push_back(effect));
 }
 
 /// The same, before all that this thread has still to do.
 pub(crate) fn push_first(effect: Effect) {
-    with(|effects| effects.list.push_front(effect));
+    add(|effects| effects.list.push_front(effect));
 }
 
 /// A handler's turn has come.
 pub(crate) fn run(job: Job) {
-    with(|effects| effects.runs.push_back(job));
+    add(|effects| effects.runs.push_back(job));
 }
 
 /// Something is to be written to a stream.
 pub(super) fn write(endpoint: &Arc<Inner>, stream: &Arc<Stream>) {
     let output = Writable::Stream(Arc::clone(endpoint), Arc::clone(stream));
-    with(|effects| effects.outputs.push_back(output));
+    add(|effects| effects.outputs.push_back(output));
 }
 
 /// Datagrams are to be sent from a socket.
 pub(super) fn send(endpoint: &Arc<Inner>, port: &Arc<Port>) {
     let output = Writable::Port(Arc::clone(endpoint), Arc::clone(port));
-    with(|effects| effects.outputs.push_back(output));
+    add(|effects| effects.outputs.push_back(output));
 }
 
 /// Somebody enters: what there is to do is done when the outermost has left.
@@ -140,24 +147,27 @@ pub(crate) struct Inside;
 
 impl Inside {
     pub(crate) fn enter() -> Self {
-        with(|effects| effects.depth += 1);
+        DEPTH.set(DEPTH.get() + 1);
         Self
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let outermost = with(|effects| {
-            let outermost = effects.depth == 1;
-            // It stays inside until all is done: what comes meanwhile is done in turn.
-            effects.depth -= u32::from(!outermost);
-            outermost
-        });
-        if outermost {
-            let _leave = Leave;
-            while do_next() {}
+        let depth = DEPTH.get();
+        if depth > 1 || !IS_DUE.get() {
+            return DEPTH.set(depth - 1);
         }
+        do_all();
     }
+}
+
+/// The outermost stays inside until all is done: what comes meanwhile is done in turn.
+#[inline(never)]
+fn do_all() {
+    let _leave = Leave;
+    while do_next() {}
+    IS_DUE.set(false);
 }
 
 /// Also if something panics.
@@ -165,7 +175,8 @@ struct Leave;
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        with(|effects| (effects.depth, effects.ran) = (effects.depth - 1, 0));
+        DEPTH.set(DEPTH.get() - 1);
+        with(|effects| effects.ran = 0);
     }
 }
 
@@ -194,6 +205,7 @@ fn do_next() -> bool {
         effects.outputs.pop_front().map(NextEffect::Output)
     });
     match next {
+        Some(NextEffect::Effect(Effect::Wake(task))) => task.wake(),
         Some(NextEffect::Effect(effect)) => effect.perform(),
         Some(NextEffect::Run(job)) => job.start(),
         Some(NextEffect::Later(job)) => job.start_later(),
@@ -205,6 +217,8 @@ fn do_next() -> bool {
 }
 
 impl Effect {
+    /// Apart, as it takes much of the stack for what is rare.
+    #[inline(never)]
     fn perform(self) {
         match self {
             Self::Wake(task) => task.wake(),

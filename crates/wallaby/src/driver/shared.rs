@@ -80,6 +80,12 @@ pub(crate) struct Core {
     watcher: Watcher,
 }
 
+/// Somebody has the endpoint. When the lock is free again, what is to be done is done.
+struct Entered<'a> {
+    core: MutexGuard<'a, Core>,
+    _inside: Inside,
+}
+
 /// How far a stream is.
 pub(super) enum Streaming {
     /// It is being opened; by this task, once that has begun.
@@ -148,19 +154,36 @@ impl Inner {
     ///
     /// What is done inside must not call the endpoint again.
     pub(crate) fn enter<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core) -> R) -> R {
-        let _inside = Inside::enter();
+        let mut entered = self.get_in();
+        let result = act(&mut entered.core);
+        self.get_out(entered);
+        result
+    }
+
+    // Not inlined: a call enters ten times, and each time these would be other lines of code.
+
+    #[inline(never)]
+    fn get_in(&self) -> Entered<'_> {
+        let inside = Inside::enter();
         let now = self.epoch.elapsed();
         let mut core = self.lock();
         core.endpoint.set_time(now);
         core.endpoint.begin_turn();
-        let result = act(&mut core);
-        core.drain(self);
-        let due = core.endpoint.poll_timeout();
-        drop(core);
-        if let Some(due) = due {
+        Entered {
+            core,
+            _inside: inside,
+        }
+    }
+
+    #[inline(never)]
+    fn get_out(self: &Arc<Self>, mut entered: Entered<'_>) {
+        let core = &mut entered.core;
+        if core.endpoint.has_output() || log::warns() {
+            core.drain(self);
+        }
+        if let Some(due) = core.endpoint.poll_timeout() {
             self.look_by(due);
         }
-        result
     }
 
     /// Only asks the endpoint something.
@@ -260,11 +283,8 @@ impl Core {
                 Output::Run(key) => self.run(shell, key),
                 Output::Call(key) => {
                     self.wake(Wait::Answer(key));
-                    if log::debugs()
-                        && let Some(ended) = self.endpoint.outcome(key)
-                    {
-                        let id = self.endpoint.call_id(key);
-                        effects::push(Effect::Ended(id, Outcome::from(ended)));
+                    if log::debugs() {
+                        self.log_end(key);
                     }
                 }
                 Output::Write(conn) => {
@@ -348,6 +368,15 @@ impl Core {
                 Some(Streaming::Opening(None)) | None => {}
             },
             Output::Run(_) | Output::Call(_) | Output::Write(_) | Output::Datagrams(_) => {}
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn log_end(&self, key: CallKey) {
+        if let Some(ended) = self.endpoint.outcome(key) {
+            let id = self.endpoint.call_id(key);
+            effects::push(Effect::Ended(id, Outcome::from(ended)));
         }
     }
 

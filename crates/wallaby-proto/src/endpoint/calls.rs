@@ -1,6 +1,5 @@
 //! The initiator's side: calls, their answers, and how they end.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,8 @@ use super::bodies::OutBody;
 use super::client::{CallContext, ClientAction, ClientCall};
 use super::config::Config;
 use super::conn::{ConnId, Conns, Parcel, Towards};
+use super::directory::Directory;
+use super::draining::Phase;
 use super::event::{CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::probe::{Note, Probe};
 use super::resending::Resend;
@@ -103,7 +104,7 @@ pub(super) struct Surroundings<'a> {
     own: (NodeId, Option<&'a Address>),
     conns: &'a Conns,
     sockets: &'a Sockets,
-    by_node: &'a BTreeMap<NodeId, Vec<ConnId>>,
+    directory: &'a Directory,
 }
 
 impl CallContext for Surroundings<'_> {
@@ -135,13 +136,13 @@ impl CallContext for Surroundings<'_> {
             return Source::default();
         };
         let node = peer.node();
-        let connections = node.and_then(|node| self.by_node.get(&node));
+        let connections = node.map_or(0, |node| self.directory.with(node).len());
         Source {
             location: Location {
                 address: peer.hello().and_then(|hello| hello.address.clone()),
                 node,
             },
-            alone: node.is_some() && connections.map_or(0, Vec::len) <= 1,
+            alone: node.is_some() && connections <= 1,
         }
     }
 
@@ -171,7 +172,7 @@ impl<P: Probe> Endpoint<P> {
     /// If there are as many calls as may be.
     pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
         let limit = self.config.limits.calls;
-        if self.closed {
+        if self.is_closed() {
             return Err(Failure::Closed);
         }
         if self.calls.len().max(self.calls.over) >= limit {
@@ -595,7 +596,7 @@ impl<P: Probe> Endpoint<P> {
             own: (self.node, self.address.as_ref()),
             conns: &self.conns,
             sockets: &self.sockets,
-            by_node: &self.by_node,
+            directory: &self.directory,
         };
         Some((call, surroundings))
     }
@@ -735,7 +736,7 @@ impl<P: Probe> Endpoint<P> {
                 rested.extend(root.session.filter(|_| rests));
             }
         }
-        let is_over = self.closed || call.client.is_over();
+        let is_over = self.phase == Phase::Closed || call.client.is_over();
         rested.into_iter().for_each(|id| self.may_rest(id));
         if !self.bodies.is_empty() {
             self.break_bodies_of_call(sequence);
@@ -828,7 +829,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// An initial request certainly reaches nobody.
     pub(super) fn not_sent(&mut self, sequence: u64, request: RequestId, error: ConnectError) {
-        if self.ending {
+        if self.is_ending() {
             return self.end_call(sequence, Err(Failure::Closed));
         }
         if let Some((call, context)) = self.call(sequence) {

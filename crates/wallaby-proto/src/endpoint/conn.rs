@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::answer_queues::AnswerQueues;
 use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
+use super::methods::{Meant, RefusedMethod};
 use super::relaying::Relayed;
 use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::shares::Share;
@@ -17,7 +18,7 @@ use crate::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use crate::datagram::{IdHasher, SessionId};
 use crate::numbers::MESSAGE_COST;
 use crate::wire::Message;
-use crate::{Address, CallId, NodeId, Status, Token};
+use crate::{Address, CallId, NodeId, Token};
 
 use super::sockets::{SocketId, Sockets};
 use super::streams::Stream;
@@ -216,19 +217,6 @@ pub(super) struct Conn {
     /// Bodies that are read or written over it.
     pub(super) followed: Option<Box<Followed>>,
 }
-
-/// A method that is served.
-#[derive(Debug, Clone)]
-pub(super) struct Meant {
-    /// Which of those served.
-    pub(super) served: usize,
-    /// As the peer has named it, where it is served only as one of the rest.
-    pub(super) named: Option<Arc<MethodDefinition>>,
-}
-
-/// A method that is not served so, and the status that says why.
-#[derive(Debug)]
-pub(super) struct RefusedMethod(pub(super) Box<(MethodDefinition, Status)>);
 
 /// Messages that wait for the handshake, for credit, or for room.
 #[derive(Debug, Default)]

@@ -25,16 +25,6 @@ use crate::numbers::MAX_CLAIMING;
 /// Why a connection is closed that nobody needs.
 const ROOM_NEEDED: &str = "room is needed for another connection";
 
-/// Round trips within which others are heard of whom a server that is gone has asked something: they learn of its end, perhaps
-/// dial the initiator, and tell it.
-const TRIPS: u32 = 8;
-
-/// Addresses of which something is remembered, for each connection that there may be.
-const REMEMBERED: usize = 4;
-
-/// Fewest addresses whose incarnations are remembered, in fourths.
-const MIN_FOUND: usize = 64;
-
 impl<P: Probe> Endpoint<P> {
     /// The address, if the shell dials such ones.
     pub(super) fn reachable<'a>(&self, address: &'a Address) -> Result<&'a Address, ConnectError> {
@@ -49,14 +39,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The connection with a server, open or being opened.
     pub(super) fn conn_at(&mut self, to: &Address) -> Option<ConnId> {
-        if let Some((at, id)) = &self.last_address
-            && at == to
-        {
-            return Some(*id);
-        }
-        let id = *self.by_address.get(to)?;
-        self.last_address = Some((to.clone(), id));
-        Some(id)
+        self.directory.at(to)
     }
 
     /// The open connection with what is reached at an address, if it says that it is this incarnation.
@@ -68,7 +51,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Open connections whose other end says that it is this incarnation, a few of them: perhaps none of them is.
     pub(super) fn claiming(&self, node: NodeId) -> Vec<ConnId> {
-        let peers = self.by_node.get(&node).into_iter().flatten();
+        let peers = self.directory.with(node).iter();
         // Those that came last: a stranger that claims it first must not be the only one.
         peers.rev().take(MAX_CLAIMING).copied().collect()
     }
@@ -83,7 +66,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether no connection with an incarnation is left by which calls of this endpoint may hear of it.
     pub(super) fn was_last(&self, node: NodeId) -> bool {
-        let mut peers = self.by_node.get(&node).into_iter().flatten();
+        let mut peers = self.directory.with(node).iter();
         !peers.any(|id| self.conns.get(*id).is_some_and(|peer| peer.carried_calls))
     }
 
@@ -99,7 +82,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// How many open connections there are with an incarnation.
     pub(super) fn connections_with(&self, node: NodeId) -> usize {
-        self.by_node.get(&node).map_or(0, Vec::len)
+        self.directory.with(node).len()
     }
 
     /// What carries a peer's messages, to send by it.
@@ -135,7 +118,7 @@ impl<P: Probe> Endpoint<P> {
             Some(id) => id,
             None => self.dial(to, None, NamedBy::Application)?,
         };
-        self.connecting.insert(id);
+        self.dialling.wait_for(id);
         Ok(Some(id))
     }
 
@@ -150,12 +133,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether connections are being opened.
     pub fn is_opening(&self) -> bool {
-        !self.opening.is_empty()
+        self.dialling.is_opening()
     }
 
     /// Whoever waits for a connection learns what became of it.
     fn tell_connected(&mut self, id: ConnId, result: Result<(), &ConnectError>) {
-        if self.connecting.remove(&id) {
+        if self.dialling.end_wait(id) {
             let result = result.map_err(|error| Box::new(error.clone()));
             self.outputs.push_back(Output::Connected(id, result));
         }
@@ -189,7 +172,7 @@ impl<P: Probe> Endpoint<P> {
         expected: Option<NodeId>,
         named_by: NamedBy,
     ) -> Result<ConnId, ConnectError> {
-        if self.ending {
+        if self.is_ending() {
             return Err(ended(to));
         }
         self.make_room().map_err(|limit| ConnectError::TooMany {
@@ -220,13 +203,7 @@ impl<P: Probe> Endpoint<P> {
                 .push_back(Output::Dial(id, Box::new(to.clone())));
             self.begin_stream(id);
         }
-        match expected {
-            Some(_) => drop(self.dialled_back.insert(to.clone(), id)),
-            None => {
-                self.by_address.insert(to.clone(), id);
-                self.last_address = None;
-            }
-        }
+        self.directory.dialled(to, id, expected.is_some());
         Ok(id)
     }
 
@@ -297,8 +274,7 @@ impl<P: Probe> Endpoint<P> {
         let until = self.now.saturating_add(patience);
         if let Some(peer) = self.conns.get_mut(id) {
             let before = peer.until.replace(until);
-            self.not_opening(id, before);
-            self.opening.insert((until, id));
+            self.dialling.open_until(id, before, until);
             self.note_due(until);
         }
     }
@@ -318,19 +294,13 @@ impl<P: Probe> Endpoint<P> {
         };
         let begun = until.saturating_sub(self.patience(is_back));
         let taken = self.now.saturating_sub(begun);
-        self.trip = taken.max(self.trip - self.trip / 8);
+        self.dialling.note_trip(taken);
     }
 
     /// How soon others are heard who have work of a server that is gone for certain.
     pub(super) fn heard_within(&self) -> Duration {
-        let trips = self.trip.saturating_mul(TRIPS);
+        let trips = self.dialling.trips();
         self.config.gone_after.saturating_add(trips)
-    }
-
-    fn not_opening(&mut self, id: ConnId, until: Option<Duration>) {
-        if let Some(until) = until {
-            self.opening.remove(&(until, id));
-        }
     }
 
     /// Makes room for another connection that is no stranger's, if need be: of those that nobody needs, one that was never of
@@ -377,7 +347,7 @@ impl<P: Probe> Endpoint<P> {
         let carrier = peer.link.peek(&self.sockets);
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
         peer.busy == 0
-            && !self.connecting.contains(&id)
+            && !self.dialling.is_awaited(id)
             && peer.until.is_none()
             && peer.queues.is_none()
             && rests
@@ -517,31 +487,22 @@ impl<P: Probe> Endpoint<P> {
         let until = peer.until.take();
         let dialled = peer.dialled.as_ref().map(Option::is_some);
         let (at, is_dialled) = (peer.at.clone(), peer.dialled.is_some());
-        if let Some(at) = &at
-            && self.dialled_back.get(at) == Some(&id)
-        {
-            self.dialled_back.remove(at);
-        }
         self.note_trip(dialled, until);
-        self.not_opening(id, until);
-        self.by_node.entry(hello.node).or_default().push(id);
+        self.dialling.end(id, until);
+        self.directory.opened(at.as_ref(), hello.node, id);
         self.records.session_opened(id.session(), hello.node);
         if let Some(claimed) = hello.address.as_ref().filter(|_| !is_dialled) {
-            self.dials.claimed(claimed);
+            self.dialling.dials.claimed(claimed);
         }
-        if let Some(at) = at {
-            // Who is there has shown that it receives what is sent to this address.
-            self.by_address.entry(at.clone()).or_insert(id);
-            if is_dialled {
-                self.found_at(&at, hello.node);
-            }
+        if let Some(at) = at.filter(|_| is_dialled) {
+            self.dialling.found(&at, hello.node);
         }
-        if self.draining {
+        if self.is_draining() {
             self.say_that_it_drains(id);
         }
         self.pump(id);
         self.invite_claiming(id, hello.node);
-        let is_awaited = self.connecting.contains(&id);
+        let is_awaited = self.dialling.is_awaited(id);
         if is_dialled && !is_stream && !is_awaited {
             self.end_unused(id);
         }
@@ -564,18 +525,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
     pub(super) fn going_away(&mut self, id: ConnId) {
-        self.leave_address(id);
+        let at = self.conns.get(id).and_then(|peer| peer.at.as_ref());
+        self.directory.leave_address(at, id);
         self.take_requests_back(id);
-    }
-
-    /// What is dialled at its address from now on is another connection.
-    fn leave_address(&mut self, id: ConnId) {
-        if let Some(at) = self.conns.get(id).and_then(|peer| peer.at.as_ref())
-            && self.by_address.get(at) == Some(&id)
-        {
-            self.by_address.remove(at);
-        }
-        self.last_address = None;
     }
 
     /// Requests that wait for a connection go another way.
@@ -619,7 +571,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         if let Cause::Restarted { now, .. } = &ended.cause {
-            self.found_at(&server, *now);
+            self.dialling.found(&server, *now);
         }
         let reason = ended.to_string();
         let error = match &ended.cause {
@@ -634,18 +586,9 @@ impl<P: Probe> Endpoint<P> {
         self.remove_conn(id, error);
     }
 
-    /// When the next connection must be open.
-    pub(super) fn opening_until(&self) -> Option<Duration> {
-        self.opening.first().map(|(until, _)| *until)
-    }
-
     /// Gives up connections that take too long to open, or to tell their last words.
     pub(super) fn end_dials(&mut self) {
-        while let Some(&(until, id)) = self.opening.first() {
-            if until > self.now {
-                return;
-            }
-            self.opening.pop_first();
+        while let Some(id) = self.dialling.overdue(self.now) {
             self.probe.notes(Note::TimedOut(id));
             let is_open = self.conns.get(id).is_some_and(|peer| peer.node.is_some());
             let reason = match is_open {
@@ -680,24 +623,14 @@ impl<P: Probe> Endpoint<P> {
             let dialled = peer.dialled.as_ref().map(Option::is_some);
             self.note_trip(dialled, peer.until);
         }
-        self.not_opening(id, peer.until);
+        self.dialling.end(id, peer.until);
+        self.directory.remove(peer.at.as_ref(), peer.node, id);
         self.places.leave(id);
         if let Some(carrier) = peer.link.peek(&self.sockets) {
             self.metrics.add_carried(carrier.counters());
         }
         self.metrics.connections_ended += u64::from(peer.node.is_some());
         self.tell_connected(id, Err(&error));
-        if let Some(at) = &peer.at
-            && self.dialled_back.get(at) == Some(&id)
-        {
-            self.dialled_back.remove(at);
-        }
-        self.last_address = None;
-        if let Some(at) = &peer.at
-            && self.by_address.get(at) == Some(&id)
-        {
-            self.by_address.remove(at);
-        }
         let queues = peer.queues.take().into_iter();
         let queued = self.take_back(id, queues.flat_map(|queues| queues.all()));
         if let Some(followed) = peer.followed.take() {
@@ -708,12 +641,6 @@ impl<P: Probe> Endpoint<P> {
             self.stream_removed(id, stream, &error);
         }
         if let Some(node) = peer.node {
-            if let Some(known) = self.by_node.get_mut(&node) {
-                known.retain(|known| *known != id);
-                if known.is_empty() {
-                    self.by_node.remove(&node);
-                }
-            }
             self.note_written(); // what is announced says whether its output has left
             self.records.session_ended(id.session(), self.now);
             if peer.carried_calls {
@@ -722,7 +649,7 @@ impl<P: Probe> Endpoint<P> {
             return self.post_again(queued);
         }
         if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
-            error.note_in_vain(&mut self.dials, self.now, at);
+            error.note_in_vain(&mut self.dialling.dials, self.now, at);
         }
         for parcel in queued {
             match (&parcel.towards, &parcel.message) {
@@ -739,23 +666,12 @@ impl<P: Probe> Endpoint<P> {
         wanted: Option<NodeId>,
         named_by: NamedBy,
     ) -> Result<(), ConnectError> {
-        let begun = self.dials.begin(self.now, at, wanted, named_by);
+        let begun = self.dialling.dials.begin(self.now, at, wanted, named_by);
         begun.map_err(|source| {
             self.probe.notes(Note::DialHeld);
             self.metrics.dials_held += 1;
             ConnectError::held(at, source)
         })
-    }
-
-    /// An incarnation was found at an address. Of who was there before it says something only to calls that look for it there: anybody
-    /// can be found at its own address as anybody else.
-    pub(super) fn found_at(&mut self, at: &Address, node: NodeId) {
-        let most = self.config.limits.connections.max(MIN_FOUND);
-        if self.found.len() >= most.saturating_mul(REMEMBERED) {
-            self.found.clear(); // what is found later is news again
-        }
-        self.dials.found(at); // what was so may be no more
-        self.found.insert(at.clone(), node);
     }
 }
 

@@ -7,12 +7,31 @@ use super::probe::Probe;
 use super::server::Stage;
 use crate::{Code, Status};
 
+/// How an endpoint ends, step by step, though it may leave some out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Open,
+    /// It finishes what it has begun, and begins nothing.
+    Draining,
+    /// All its requests have ended, as it is about to be closed: nothing is dialled any more.
+    Ending,
+    /// It was closed.
+    Closed,
+}
+
 impl<P: Probe> Endpoint<P> {
+    /// Whether this phase begins now: else it has begun before.
+    pub(super) fn enter_phase(&mut self, phase: Phase) -> bool {
+        let begins = self.phase < phase;
+        self.phase = self.phase.max(phase);
+        begins
+    }
+
     /// Finishes what runs, and begins nothing: what came before is still handled, new requests get the status `Unavailable`,
     /// handlers cannot delegate any more ([`SendError::Draining`](crate::error::SendError::Draining)), and peers are told to send
     /// their next requests elsewhere. [`Output::Drained`] says when that is done.
     pub fn drain(&mut self) {
-        if std::mem::replace(&mut self.draining, true) {
+        if !self.enter_phase(Phase::Draining) {
             return;
         }
         for id in self.conns.ids() {
@@ -31,7 +50,17 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether it finishes what it has begun, and begins nothing.
     pub fn is_draining(&self) -> bool {
-        self.draining
+        self.phase >= Phase::Draining
+    }
+
+    /// Whether nothing is dialled any more, and requests that come are refused.
+    pub(super) fn is_ending(&self) -> bool {
+        self.phase >= Phase::Ending
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
     }
 
     /// What is to be done next while it comes to rest, if nothing else is.
@@ -57,10 +86,9 @@ impl<P: Probe> Endpoint<P> {
     /// undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be. New
     /// requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
     pub fn stop_all(&mut self) {
-        if std::mem::replace(&mut self.ending, true) {
+        if !self.enter_phase(Phase::Ending) {
             return;
         }
-        self.draining = true;
         self.records.announce_handed_on(self.now);
         self.settle();
         // First what waits for a place: each that becomes free would be given to it.

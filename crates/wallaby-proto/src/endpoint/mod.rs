@@ -14,10 +14,12 @@
 //! | `requests`, `refused` | all requests: what is handled, which way that leaves, what is refused |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
+//! | `methods` | which methods are served, and which of them a caller means |
 //! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
 //! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
 //! | `relaying` | what is relayed for others |
-//! | `conns`, `conn`, `streams` | connections: who is there, who makes room, how streams come and go |
+//! | `conns`, `conn`, `streams` | connections: who makes room, how they begin and end, how streams come and go |
+//! | `directory`, `dialling` | which connection leads where, and which are being opened |
 //! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
 //!
 //! # What a shell owes
@@ -136,9 +138,12 @@ pub mod client;
 mod config;
 mod conn;
 mod conns;
+mod dialling;
+mod directory;
 mod draining;
 mod event;
 mod handler_table;
+mod methods;
 mod metrics;
 mod missing;
 mod order;
@@ -167,6 +172,7 @@ pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey,
 };
+pub use self::methods::Serving;
 pub use self::metrics::Metrics;
 pub use self::permits::Permit;
 pub use self::probe::{Leaving, Note, Probe, Released};
@@ -179,9 +185,13 @@ pub use crate::executor::Load;
 
 use self::bodies::Bodies;
 use self::call_table::CallTable;
-use self::conn::{Conn, Conns, Meant, Parcel, RefusedMethod};
+use self::conn::{Conn, Conns, Parcel};
 use self::conns::note_progress;
+use self::dialling::Dialling;
+use self::directory::Directory;
+use self::draining::Phase;
 use self::handler_table::Handlers;
+use self::methods::Methods;
 use self::sending::RefusedForRoom;
 use self::sockets::Sockets;
 use self::streams::StreamTimes;
@@ -191,15 +201,12 @@ use crate::call::records::{RecordLimits, Records, Remembered, Ticket, written_ne
 use crate::call::room::BranchRoom;
 use crate::call::shares::Shares;
 use crate::call::waiting::WaitingAnswers;
-use crate::connection::{
-    Bounds, ConnectionSlots, Dials, Event as News, Hello, MethodDefinition, Partials, is_reserved,
-};
+use crate::connection::{Bounds, ConnectionSlots, Event as News, Hello, Partials};
 use crate::datagram::SessionEvent;
-use crate::error::ServeError;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::{Message, PingSettings};
-use crate::{Address, CallId, Code, NodeId, RequestId, Status, Token};
+use crate::{Address, CallId, NodeId, RequestId, Status, Token};
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = PingSettings::LONGEST;
@@ -238,36 +245,6 @@ enum Alarm {
     Body(OutBody),
 }
 
-/// A method that is served.
-#[derive(Debug)]
-struct Served {
-    definition: Arc<MethodDefinition>,
-    how: Serving,
-}
-
-/// How the requests of a method are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Serving {
-    /// Its initiators expect exactly one answer.
-    pub one: bool,
-    /// They are handed out at once, whatever runs, for somebody to decide what becomes of them:
-    /// [`run_as`](Endpoint::run_as) says when they are to have a place. What they take of their connection's credit is not free before.
-    pub ahead: bool,
-    /// They are taken also while the endpoint is drained: servers behind it wait for what their handlers hand on.
-    pub while_draining: bool,
-    /// What they take of their connection's credit is free at once even so: whoever decides bounds what they hold in another way.
-    pub credit_free: bool,
-    /// With a cluster's key they must be sealed, even where [others need not](Config::require_seals).
-    pub sealed: bool,
-    /// It stands for all methods that are not served by their names, but for those whose names begin with `wallaby.`: which one a
-    /// request calls tells [`method_of`](Endpoint::method_of). Whoever serves them checks what callers say of their types.
-    pub rest: bool,
-    /// Its name may be one of Wallaby's own.
-    pub reserved: bool,
-    /// Callers that mean other types are told which these are.
-    pub tells_types: bool,
-}
-
 /// One participant, client and server at once, without IO.
 #[derive(Debug)]
 pub struct Endpoint<P = ()> {
@@ -300,18 +277,8 @@ pub struct Endpoint<P = ()> {
     stream_times: StreamTimes,
     /// Which of them are strangers, and in which order the others make room.
     places: ConnectionSlots<ConnId>,
-    by_address: BTreeMap<Address, ConnId>,
-    /// What was looked up there last.
-    last_address: Option<(Address, ConnId)>,
-    /// By what their peers say that they are: that proves nothing of those who dialled this endpoint.
-    by_node: BTreeMap<NodeId, Vec<ConnId>>,
-    /// Connections that are being opened, or that end soon.
-    opening: BTreeSet<(Duration, ConnId)>,
-    /// The incarnation that was last found at each address.
-    found: BTreeMap<Address, NodeId>,
-    /// Dials of addresses that peers have named, and those of them that are for one incarnation and under way.
-    dials: Dials<Address>,
-    dialled_back: BTreeMap<Address, ConnId>,
+    directory: Directory,
+    dialling: Dialling,
     /// Bytes of requests that wait for a connection or for credit.
     waiting: usize,
     /// Who has how much of the room for answers that do.
@@ -328,11 +295,7 @@ pub struct Endpoint<P = ()> {
     records: Records,
     /// When the records learn next what has been acknowledged.
     written_next: Duration,
-    /// Methods that are served, by name.
-    names: BTreeMap<Arc<str>, usize>,
-    served: Vec<Served>,
-    /// Which of them is for all others.
-    rest: Option<usize>,
+    methods: Methods,
     handlers: Handlers,
     /// How many of them go on although their call was aborted.
     stopping: usize,
@@ -353,8 +316,6 @@ pub struct Endpoint<P = ()> {
     alarms: BTreeSet<(Duration, Alarm)>,
     /// The state machines are looked at by then, or sooner: those that it was for may have gone.
     due: Duration,
-    /// How long it took to open connections, or to be refused: the longest, which later ones diminish.
-    trip: Duration,
     /// Connections that have ended, as long as not all calls were told.
     farewells: VecDeque<Farewell>,
     /// Answers of this endpoint to its own calls.
@@ -367,16 +328,9 @@ pub struct Endpoint<P = ()> {
     kept: u64,
     /// What was refused for want of room.
     full: RefusedForRoom,
-    /// Connections that the shell waits for.
-    connecting: BTreeSet<ConnId>,
-    /// It begins nothing any more.
-    closed: bool,
-    /// It finishes what it has begun, and begins nothing.
-    draining: bool,
-    /// That was done when it was looked last, and was told.
+    phase: Phase,
+    /// Nothing was left to be done when it was looked last while it was drained, and that was told.
     drained: bool,
-    /// All its requests have ended, as it is about to be closed: nothing is dialled any more.
-    ending: bool,
 }
 
 impl Endpoint {
@@ -407,7 +361,7 @@ impl<P: Probe> Endpoint<P> {
             ..RecordLimits::default()
         };
         let places = ConnectionSlots::new(config.strangers);
-        let dials = Dials::new(config.dial_policy.limits());
+        let dialling = Dialling::new(config.dial_policy.limits(), config.limits.connections);
         let bounds = Bounds {
             output: config.limits.output,
             partials: Partials::new(config.limits.partials),
@@ -442,13 +396,8 @@ impl<P: Probe> Endpoint<P> {
             conns: Conns::default(),
             stream_times: StreamTimes::default(),
             places,
-            by_address: BTreeMap::new(),
-            by_node: BTreeMap::new(),
-            last_address: None,
-            opening: BTreeSet::new(),
-            found: BTreeMap::new(),
-            dials,
-            dialled_back: BTreeMap::new(),
+            directory: Directory::default(),
+            dialling,
             waiting: 0,
             answers_waiting: Shares::new(answers),
             relayed: Shares::new(relayed),
@@ -457,9 +406,7 @@ impl<P: Probe> Endpoint<P> {
             used: 0,
             records: Records::new(limits),
             written_next: Duration::ZERO,
-            names: BTreeMap::new(),
-            served: Vec::new(),
-            rest: None,
+            methods: Methods::default(),
             handlers: Handlers::default(),
             stopping: 0,
             executor,
@@ -472,18 +419,14 @@ impl<P: Probe> Endpoint<P> {
             fresh_for,
             alarms: BTreeSet::new(),
             due: NEVER,
-            trip: Duration::ZERO,
             farewells: VecDeque::new(),
             local: VecDeque::new(),
             unsent: Vec::new(),
             untaken: 0,
             kept: 0,
             full: RefusedForRoom::default(),
-            connecting: BTreeSet::new(),
-            closed: false,
-            draining: false,
+            phase: Phase::Open,
             drained: false,
-            ending: false,
         }
     }
 
@@ -563,7 +506,7 @@ impl<P: Probe> Endpoint<P> {
             self.settle();
         }
         match self.outputs.pop_front() {
-            None if self.draining => self.poll_draining(),
+            None if self.is_draining() => self.poll_draining(),
             None => self.sockets.tell().map(Output::Datagrams),
             output => output,
         }
@@ -573,7 +516,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     pub fn has_output(&self) -> bool {
         let has_news = self.is_unsettled() || self.sockets.have_news();
-        has_news || self.draining || !self.outputs.is_empty()
+        has_news || self.is_draining() || !self.outputs.is_empty()
     }
 
     // Time.
@@ -606,8 +549,8 @@ impl<P: Probe> Endpoint<P> {
         if fresh.is_some() || watched.is_some() {
             due = earliest(due, earliest(fresh, watched));
         }
-        if !self.opening.is_empty() {
-            due = earliest(due, self.opening_until());
+        if self.dialling.is_opening() {
+            due = earliest(due, self.dialling.next_timeout());
         }
         due
     }
@@ -615,7 +558,7 @@ impl<P: Probe> Endpoint<P> {
     /// When the endpoint has to be looked at next, by the shell's clock; `None` is never. Nothing is to be done at once if
     /// [`poll_output`](Self::poll_output) has said so since the last entry. It may be too soon, if what was to be done has gone.
     pub fn poll_timeout(&mut self) -> Option<Duration> {
-        if self.closed {
+        if self.is_closed() {
             return None;
         }
         if let Some(sooner) = self.records.take_sooner() {
@@ -769,134 +712,6 @@ impl<P: Probe> Endpoint<P> {
         }
         if let Some(echo) = self.probe.echoes() {
             self.handle_news(id, &mut News::Message(echo));
-        }
-    }
-
-    /// The peer names a method.
-    fn learn_method(&mut self, id: ConnId, definition: &MethodDefinition) {
-        let served = self.find_method(definition);
-        if let Some(peer) = self.conns.get_mut(id) {
-            peer.methods.push(served);
-        }
-    }
-
-    // Methods.
-
-    /// Serves a method from now on; returns its place among those served.
-    ///
-    /// # Errors
-    ///
-    /// As [`serve_all`](Self::serve_all).
-    pub fn serve(
-        &mut self,
-        definition: Arc<MethodDefinition>,
-        how: Serving,
-    ) -> Result<usize, ServeError> {
-        self.serve_all(&[(definition, how)])
-    }
-
-    /// Serves these methods from now on; returns the place of the first among those served, which the others follow.
-    ///
-    /// # Errors
-    ///
-    /// If one of them is served already or is among them twice, or its name is reserved, or the endpoint was closed: then none is
-    /// served.
-    pub fn serve_all(
-        &mut self,
-        methods: &[(Arc<MethodDefinition>, Serving)],
-    ) -> Result<usize, ServeError> {
-        if self.closed {
-            return Err(ServeError::Closed);
-        }
-        let mut new = BTreeSet::new();
-        for (definition, how) in methods {
-            let name = &**definition.name();
-            if is_reserved(name) && !how.reserved {
-                let name = name.to_owned();
-                return Err(ServeError::Reserved { name });
-            }
-            let is_taken = match how.rest {
-                true => self.rest.is_some(),
-                false => self.names.contains_key(name),
-            };
-            if is_taken || !new.insert(name) {
-                let name = name.to_owned();
-                return Err(ServeError::Taken { name });
-            }
-        }
-        let first = self.served.len();
-        for ((definition, how), place) in methods.iter().zip(first..) {
-            match how.rest {
-                true => self.rest = Some(place),
-                false => drop(self.names.insert(Arc::clone(definition.name()), place)),
-            }
-            let definition = match how.tells_types {
-                true => Arc::clone(definition),
-                false => Arc::new((**definition).clone().with_types(None)),
-            };
-            let how = *how;
-            self.served.push(Served { definition, how });
-        }
-        self.look_up_again();
-        Ok(first)
-    }
-
-    /// Which of the methods served a caller means.
-    ///
-    /// # Errors
-    ///
-    /// The status that refuses its requests.
-    pub fn method(&self, caller: &MethodDefinition) -> Result<usize, Status> {
-        let meant = self.find_method(caller).map_err(|refused| refused.0.1)?;
-        Ok(meant.served)
-    }
-
-    /// The method that a caller means.
-    fn find_method(&self, caller: &MethodDefinition) -> Result<Meant, RefusedMethod> {
-        let name = caller.name();
-        let position = self.names.get(name).copied();
-        let served = position.and_then(|position| Some((position, self.served.get(position)?)));
-        let Some((position, served)) = served else {
-            if let Some(rest) = self.rest.filter(|_| !is_reserved(name)) {
-                return Ok(Meant {
-                    served: rest,
-                    named: Some(Arc::new(caller.clone())),
-                });
-            }
-            let message = format!("no method {name} here");
-            return Err(RefusedMethod(Box::new((
-                caller.clone(),
-                Status::new(Code::Unimplemented, message),
-            ))));
-        };
-        match served.definition.check(caller) {
-            Ok(()) => Ok(Meant {
-                served: position,
-                named: None,
-            }),
-            Err(status) => Err(RefusedMethod(Box::new((caller.clone(), status)))),
-        }
-    }
-
-    /// Methods that are registered later may be meant by names that peers have told before.
-    fn look_up_again(&mut self) {
-        for id in self.conns.ids() {
-            let Some(peer) = self.conns.get_mut(id) else {
-                continue;
-            };
-            let known = std::mem::take(&mut peer.methods)
-                .into_iter()
-                .map(|method| match method {
-                    Ok(Meant {
-                        named: Some(named), ..
-                    }) => self.find_method(&named),
-                    Ok(meant) => Ok(meant),
-                    Err(RefusedMethod(refused)) => self.find_method(&refused.0),
-                });
-            let known = known.collect();
-            if let Some(peer) = self.conns.get_mut(id) {
-                peer.methods = known;
-            }
         }
     }
 

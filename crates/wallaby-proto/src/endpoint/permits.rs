@@ -134,7 +134,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn place_as(&mut self, key: RequestKey, served: usize) -> Result<(), Status> {
-        let one = self.serving(served).one;
+        let one = self.methods.serving(served).one;
         let over = || Status::new(Code::Aborted, "the request has ended");
         let handler = self.handlers.get_mut(key).ok_or_else(over)?;
         if handler.has_ended() {

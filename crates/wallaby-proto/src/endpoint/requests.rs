@@ -3,7 +3,6 @@
 mod delegation;
 mod verbs;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::delegation::TimedOptions;
@@ -11,14 +10,14 @@ pub use self::delegation::{DelegateOptions, How, NewDelegation};
 pub use self::verbs::{Offer, Offered};
 
 use super::bodies::InBody;
-use super::conn::{ConnId, Meant, RefusedMethod};
+use super::conn::ConnId;
 use super::draining::shutting_down;
 use super::event::{IncomingRequest, Lane, Output, RequestKey};
+use super::methods::{Meant, RefusedMethod, Serving};
 use super::probe::Probe;
 use super::server::{Author, HandledRequest, RequestContext, Returned, Stage};
-use super::{Alarm, Endpoint, Serving};
+use super::{Alarm, Endpoint};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
-use crate::connection::MethodDefinition;
 use crate::seal::verify;
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
 use crate::{Code, DurableId, NodeId, Status};
@@ -49,7 +48,7 @@ impl<P: Probe> Endpoint<P> {
                 ahead,
                 credit_free,
                 ..
-            } = self.serving(served);
+            } = self.methods.serving(served);
             (handler.served, handler.owes_answer) = (served, one);
             handler.named.clone_from(&meant.named);
             handler.placed = !ahead && self.executor.try_run(handler.owner());
@@ -87,7 +86,7 @@ impl<P: Probe> Endpoint<P> {
         let methods = &self.conns.get(from)?.methods;
         let served = methods.get(number as usize);
         let served = served.and_then(|served| served.as_ref().ok());
-        let how = served.map_or_else(Serving::default, |meant| self.serving(meant.served));
+        let how = served.map_or_else(Serving::default, |meant| self.methods.serving(meant.served));
         let sealed = how.sealed && !self.config.cluster_keys.is_empty();
         let sealed = sealed || self.config.require_seals;
         if sealed && !self.takes(from, request) {
@@ -110,17 +109,14 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if self.ending || self.draining && !how.while_draining => Err(shutting_down()),
+            _ if self.is_ending() || self.is_draining() && !how.while_draining => {
+                Err(shutting_down())
+            }
             Some(Ok(meant)) => Ok(meant.clone()),
             Some(Err(RefusedMethod(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),
         };
         Some((Some(ticket), judged))
-    }
-
-    pub(super) fn serving(&self, served: usize) -> Serving {
-        let served = self.served.get(served);
-        served.map_or_else(Serving::default, |served| served.how)
     }
 
     /// A request, and what it may ask.
@@ -130,13 +126,12 @@ impl<P: Probe> Endpoint<P> {
         key: RequestKey,
     ) -> Option<(&mut HandledRequest, RequestContext<'_>)> {
         let handler = self.handlers.get_mut(key)?;
-        let served = self.served.get(handler.served);
         let context = RequestContext {
             node: self.node,
             address: self.address.as_ref(),
             raw: self.raw,
             epoch: self.epoch,
-            served: served.map(|served| &served.definition),
+            served: self.methods.definition(handler.served),
         };
         Some((handler, context))
     }
@@ -156,26 +151,6 @@ impl<P: Probe> Endpoint<P> {
         let status = self.own(Status::new(Code::PermissionDenied, error.to_string()));
         self.answer_stranger(from, request, &status);
         false
-    }
-
-    /// The name that a peer has given to a method.
-    fn name_of(&self, from: ConnId, method: MethodRef) -> &str {
-        let MethodRef::Number(number) = method else {
-            return "";
-        };
-        let meant = self.conns.get(from);
-        let meant = meant.and_then(|peer| peer.methods.get(number as usize));
-        match meant {
-            Some(Ok(Meant {
-                named: Some(named), ..
-            })) => named.name(),
-            Some(Ok(meant)) => {
-                let served = self.served.get(meant.served);
-                served.map_or("", |served| served.definition.name())
-            }
-            Some(Err(RefusedMethod(refused))) => refused.0.name(),
-            None => "",
-        }
     }
 
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
@@ -323,13 +298,6 @@ impl<P: Probe> Endpoint<P> {
     /// A request that is handled, or waits for it.
     pub fn request(&self, key: RequestKey) -> Option<&HandledRequest> {
         self.handlers.get(key)
-    }
-
-    /// The method that a request calls.
-    pub fn method_of(&self, key: RequestKey) -> Option<&Arc<MethodDefinition>> {
-        let handler = self.handlers.get(key)?;
-        let served = || Some(&self.served.get(handler.served)?.definition);
-        handler.named.as_ref().or_else(served)
     }
 
     /// Who sent a request; `None` if its connection has ended meanwhile.

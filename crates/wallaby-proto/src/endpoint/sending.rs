@@ -223,7 +223,7 @@ impl<P: Probe> Endpoint<P> {
                     Route::Over(id)
                 }
             },
-            Towards::Server(to) if self.ending => Route::Nowhere(ended(to)),
+            Towards::Server(to) if self.is_ending() => Route::Nowhere(ended(to)),
             Towards::Server(to) => self.route_to(to, NamedBy::Application),
             Towards::Over(id) if self.conns.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
@@ -291,7 +291,7 @@ impl<P: Probe> Endpoint<P> {
             .as_ref()
             .map(|address| (address, self.reachable(address)))
         {
-            Some((address, _)) if self.ending => ended(address),
+            Some((address, _)) if self.is_ending() => ended(address),
             Some((address, _)) if !self.config.dial_policy.permits(address) => {
                 self.metrics.dials_forbidden += 1;
                 ConnectError::Forbidden {
@@ -299,7 +299,7 @@ impl<P: Probe> Endpoint<P> {
                 }
             }
             Some((_, Ok(to))) => {
-                let opening = self.dialled_back.get(to).copied();
+                let opening = self.directory.back_to(to);
                 let opening = opening.filter(|id| {
                     let dialled = self.conns.get(*id).and_then(|peer| peer.dialled);
                     dialled == Some(Some(initiator))

@@ -257,9 +257,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A datagram arrived at a UDP socket.
     pub fn handle_datagram(&mut self, socket: SocketId, from: SocketAddr, datagram: Bytes) {
-        if let Some(socket) = self.sockets.all.get_mut(socket.index())
+        if !self.is_closed()
+            && let Some(socket) = self.sockets.all.get_mut(socket.index())
             && !socket.has_failed
-            && !self.closed
         {
             socket.gate.handle_datagram(self.raw, from, datagram);
         }

@@ -7,6 +7,7 @@ use bytes::BytesMut;
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, nobody};
+use super::draining::Phase;
 use super::event::{Closed, Output};
 use super::probe::Probe;
 use super::sending::output;
@@ -111,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
         let stream = Box::new(Stream::new(connection));
         let id = self.welcome(Link::Stream(stream), None);
         self.begin_stream(id);
-        if self.closed {
+        if self.is_closed() {
             self.close_conn(id, CLOSED);
         }
         id
@@ -273,7 +274,7 @@ impl<P: Probe> Endpoint<P> {
     /// fail with [`Failure::Closed`], and connections end with their last words. Sessions over datagrams say nothing but that: what
     /// else is to be sent must have left before.
     pub fn close(&mut self) {
-        if !self.closed {
+        if !self.is_closed() {
             self.stop_all();
             self.hang_up();
         }
@@ -281,10 +282,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// The same without a word of its requests, as if its process had died: who waits for them finds that out.
     pub fn hang_up(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
+        let is_told = self.is_ending();
+        if !self.enter_phase(Phase::Closed) {
             return;
         }
-        let is_told = std::mem::replace(&mut self.ending, true);
         for id in self.conns.ids() {
             if let Some(carrier) = self.carrier(id).filter(|_| is_told) {
                 carrier.stop_reading();
@@ -300,11 +301,6 @@ impl<P: Probe> Endpoint<P> {
             next = on;
         }
         self.farewells.clear();
-    }
-
-    /// Whether it was closed.
-    pub fn is_closed(&self) -> bool {
-        self.closed
     }
 
     // How they begin and end.
@@ -355,7 +351,7 @@ impl<P: Probe> Endpoint<P> {
             _ => None,
         };
         if let (Some(ConnectionError::WrongNode { found, .. }), Some(at)) = (source, at) {
-            self.found_at(&at, *found);
+            self.dialling.found(&at, *found);
         }
         self.remove_conn(id, error);
     }

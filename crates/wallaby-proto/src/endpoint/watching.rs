@@ -408,7 +408,7 @@ impl<P: Probe> Endpoint<P> {
             None if permitted => self.may_dial(&at, wanted, named_by).err(),
             _ => None,
         };
-        let met = to.node.is_some() && self.found.get(&at).copied() == to.node;
+        let met = self.dialling.was_found(&at, to.node);
         if let Some(ConnectError::Refused { .. }) = &held {
             self.note_missed((&ping, &to), met, held.as_ref());
         }
@@ -464,9 +464,9 @@ impl<P: Probe> Endpoint<P> {
                 self.note_missed((ping, to), met, why);
             }
             match why {
-                Some(ConnectError::Closed { .. }) => self.dials.closed(self.now, at, met),
+                Some(ConnectError::Closed { .. }) => self.dialling.dials.closed(self.now, at, met),
                 None => {} // somebody is there
-                Some(error) => error.note_in_vain(&mut self.dials, self.now, at),
+                Some(error) => error.note_in_vain(&mut self.dialling.dials, self.now, at),
             }
         }
         // That of another initiator goes no further: it asks again, and others must not see its token.
@@ -516,7 +516,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Calls may still hear of an incarnation that is gone: the end of the last connection that is left makes it certain.
     fn note_met(&mut self, node: NodeId) {
-        for id in self.by_node.get(&node).into_iter().flatten() {
+        for id in self.directory.with(node) {
             if let Some(peer) = self.conns.get_mut(*id) {
                 peer.carried_calls = true;
             }
@@ -575,9 +575,9 @@ impl<P: Probe> Endpoint<P> {
         let next = self.records.relay_target(ping, origin, now);
         let next = next.filter(|next| next.node != Some(self.node));
         // Back to where it came from it does not go.
-        if let Some(next) = next.filter(|next| self.by_address.get(&next.server) != Some(&from)) {
+        if let Some(next) = next.filter(|next| !self.directory.leads_to(&next.server, from)) {
             self.found_route(ping.call, ping.token);
-            let met = next.node.is_some() && self.found.get(&next.server).copied() == next.node;
+            let met = self.dialling.was_found(&next.server, next.node);
             let next = Location {
                 address: Some(next.server),
                 node: next.node,

@@ -220,7 +220,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether it is of any use to wait for something of a request, if it has not ended.
     fn goes_on(&self, key: RequestKey) -> bool {
-        !self.closed && !self.is_stopping(key)
+        !self.is_closed() && !self.is_stopping(key)
     }
 
     /// Sends the message that is held back because it might be the last one. In which direction messages of the request wait now, if
@@ -324,7 +324,7 @@ impl<P: Probe> Endpoint<P> {
         self.check_size(key, server, payload)?;
         match server {
             None => Ok(()),
-            Some(_) if self.draining => Err(SendError::Draining),
+            Some(_) if self.is_draining() => Err(SendError::Draining),
             Some(server) => self.check_delegation(key, server),
         }
     }

@@ -359,7 +359,7 @@ impl<P: Probe> Endpoint<P> {
                 Err(refusal) => return Err(refused(request.id, server, refusal)),
             }
         }
-        if !self.has_room(request.payload.len()) {
+        if !self.queue_room.has_room(request.payload.len()) {
             let reason = "too much waits to be sent already".into();
             return Err(Failure::Refused {
                 request: id,

@@ -16,7 +16,7 @@
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `methods` | which methods are served, and which of them a caller means |
 //! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
-//! | `sending`, `answer_queues` | which route messages take, what waits, what reaches nobody |
+//! | `sending`, `answer_queues`, `queue_room` | which route messages take, what waits, what reaches nobody |
 //! | `relaying` | what is relayed for others |
 //! | `conns`, `conn`, `streams` | connections: who makes room, how they begin and end, how streams come and go |
 //! | `directory`, `dialling` | which connection leads where, and which are being opened |
@@ -149,6 +149,7 @@ mod missing;
 mod order;
 mod permits;
 mod probe;
+mod queue_room;
 mod refused;
 mod relaying;
 mod requests;
@@ -192,7 +193,7 @@ use self::directory::Directory;
 use self::draining::Phase;
 use self::handler_table::Handlers;
 use self::methods::Methods;
-use self::sending::RefusedForRoom;
+use self::queue_room::QueueRoom;
 use self::sockets::Sockets;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
@@ -206,7 +207,7 @@ use crate::datagram::SessionEvent;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::{Message, PingSettings};
-use crate::{Address, CallId, NodeId, RequestId, Status, Token};
+use crate::{Address, NodeId, RequestId, Status};
 
 /// Longer times than this are as good as none.
 const LONGEST: Duration = PingSettings::LONGEST;
@@ -279,14 +280,9 @@ pub struct Endpoint<P = ()> {
     places: ConnectionSlots<ConnId>,
     directory: Directory,
     dialling: Dialling,
-    /// Bytes of requests that wait for a connection or for credit.
-    waiting: usize,
-    /// Who has how much of the room for answers that do.
-    answers_waiting: Shares,
+    queue_room: QueueRoom,
     /// Who has how much of the room for answers that are relayed.
     relayed: Shares,
-    /// How many of them wait for which connections, by their calls.
-    relaying: BTreeMap<(CallId, Token, ConnId), usize>,
     /// Answers to which no route leads.
     unrouted: WaitingAnswers<Parcel>,
     /// When connections' use was last counted.
@@ -326,8 +322,6 @@ pub struct Endpoint<P = ()> {
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
-    /// What was refused for want of room.
-    full: RefusedForRoom,
     phase: Phase,
     /// Nothing was left to be done when it was looked last while it was drained, and that was told.
     drained: bool,
@@ -369,7 +363,7 @@ impl<P: Probe> Endpoint<P> {
         let branches = BranchRoom::new(config.limits.branches);
         let unrouted = WaitingAnswers::new(config.unrouted);
         let fresh_for = config.ping.period.saturating_mul(9) / 8;
-        let answers = config.limits.waiting;
+        let queue_room = QueueRoom::new(config.limits.waiting);
         let executor = Executor::new(config.executor.clone());
         let relayed = usize::try_from(config.limits.relayed).unwrap_or(usize::MAX);
         Self {
@@ -398,10 +392,8 @@ impl<P: Probe> Endpoint<P> {
             places,
             directory: Directory::default(),
             dialling,
-            waiting: 0,
-            answers_waiting: Shares::new(answers),
+            queue_room,
             relayed: Shares::new(relayed),
-            relaying: BTreeMap::new(),
             unrouted,
             used: 0,
             records: Records::new(limits),
@@ -424,7 +416,6 @@ impl<P: Probe> Endpoint<P> {
             unsent: Vec::new(),
             untaken: 0,
             kept: 0,
-            full: RefusedForRoom::default(),
             phase: Phase::Open,
             drained: false,
         }
@@ -539,7 +530,10 @@ impl<P: Probe> Endpoint<P> {
         let fresh = fresh.map(|(begun, _)| begun.saturating_add(self.fresh_for));
         let watched = self.watched.first().map(|first| first.0);
         let mut due = earliest(self.records.next_timeout(), self.stream_times.due());
-        due = earliest(due, earliest(self.places.next_timeout(), self.full.due));
+        due = earliest(
+            due,
+            earliest(self.places.next_timeout(), self.queue_room.due()),
+        );
         if !self.farewells.is_empty() {
             due = Some(self.now);
         }

@@ -317,10 +317,7 @@ impl<P: Probe> Endpoint<P> {
             dropped.push(parcel);
         }
         // They wait for the connections that led on when each of them came.
-        let waiting = self.relaying.range((call, token, ConnId::NOBODY)..);
-        let waiting = waiting.take_while(|((of, shown, _), _)| (*of, *shown) == (call, token));
-        let waiting: Vec<ConnId> = waiting.map(|((.., id), _)| *id).collect();
-        for id in waiting {
+        for id in self.queue_room.relaying(call, token) {
             let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
             let answers = queues.and_then(|queues| queues.answers.remove(&(call, Some(token))));
             let (mut relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())

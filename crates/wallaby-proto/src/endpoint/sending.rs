@@ -1,7 +1,6 @@
 //! How messages leave: which route they take, and what becomes of those that have to wait or cannot be sent.
 
 use std::collections::VecDeque;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,27 +21,10 @@ use super::probe::{Leaving, Note, Probe};
 use super::streams::MarkOwner;
 use crate::error::ConnectError;
 use crate::error::hint;
-use crate::numbers::{MESSAGE_COST, MOST_MOVES};
+use crate::numbers::MOST_MOVES;
 
 /// Calls whose answers wait for others in parts and that are tried each time that something has left.
 const LARGE_TRIED: usize = 16;
-
-/// When more messages than the first were refused for want of room since [`Output::Space`], it is not told again before the others for
-/// each, but the last at most.
-const FEW_REFUSED: u32 = 64;
-const PAUSE_FOR_EACH: Duration = Duration::from_micros(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-
-/// What was refused for want of room.
-#[derive(Debug, Default)]
-pub(super) struct RefusedForRoom {
-    /// How many messages since [`Output::Space`].
-    pub(super) refused: usize,
-    /// When that is told again at the earliest.
-    next: Duration,
-    /// When it is told: there is room meanwhile.
-    pub(super) due: Option<Duration>,
-}
 
 /// How an answer is sent in a session.
 #[derive(Debug, Clone, Copy)]
@@ -84,16 +66,6 @@ impl<P: Probe> Endpoint<P> {
                 self.post(parcel);
             }
         }
-    }
-
-    /// Whether a request with a payload of so many bytes may wait.
-    pub(super) fn has_room(&self, payload: usize) -> bool {
-        self.has_room_of(self.config.limits.waiting, payload)
-    }
-
-    /// The same where so much may wait in all.
-    pub(super) fn has_room_of(&self, room: usize, payload: usize) -> bool {
-        self.waiting + payload + MESSAGE_COST as usize <= room
     }
 
     /// Sends a message, now or when that is possible.
@@ -141,26 +113,10 @@ impl<P: Probe> Endpoint<P> {
     /// A message waits for a connection. An answer for which there is no room is dropped: it is asked for again.
     fn queue(&mut self, id: ConnId, mut parcel: Parcel) {
         self.probe.waits(&parcel.message);
-        let (call, cost) = (parcel.message.call(), parcel.cost());
-        match (&parcel.towards, &parcel.message) {
-            (Towards::Relay(_), message) => {
-                if let Some(token) = message.token() {
-                    *self.relaying.entry((call, token, id)).or_default() += 1;
-                    parcel.room.relayed = Some((call, token));
-                }
-            }
-            (_, Message::Response(_) | Message::End(_)) => {
-                let room = &mut self.answers_waiting;
-                match room.try_take_all(id.session(), call.initiator, cost) {
-                    Ok(share) => parcel.room.answers = Some((share, cost)),
-                    Err(_) => return self.drop_answer(parcel),
-                }
-            }
-            _ => {
-                self.waiting += cost;
-                parcel.room.requests = cost;
-            }
-        }
+        let Some(room) = self.queue_room.take(id, &parcel) else {
+            return self.drop_answer(parcel);
+        };
+        parcel.room = room;
         if let Some(of) = parcel.of {
             self.handlers.begin_wait(of);
             parcel.room.of = Some(of);
@@ -179,37 +135,20 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// There is room again for what was refused before, if anything was. Each of these tries again, perhaps in vain: the more there
-    /// are, the less often they are told.
+    /// There may be room for what was refused before.
     pub(super) fn note_space(&mut self) {
-        if self.full.refused > 0 {
-            if self.full.next <= self.now {
-                return self.tell_space();
-            }
-            self.full.due = Some(self.full.next);
-            self.note_due(self.full.next);
+        if self.queue_room.note_space(self.now) {
+            self.outputs.push_back(Output::Space);
+        } else if let Some(due) = self.queue_room.due() {
+            self.note_due(due);
         }
     }
 
     /// What there was room for before is told now.
     pub(super) fn tell_space_late(&mut self) {
-        if self.full.due.is_some_and(|due| due <= self.now) {
-            self.tell_space();
+        if self.queue_room.due().is_some_and(|due| due <= self.now) {
+            self.note_space();
         }
-    }
-
-    fn tell_space(&mut self) {
-        let pause = match u32::try_from(self.full.refused) {
-            Ok(0..=FEW_REFUSED) => Duration::ZERO,
-            Ok(refused) => PAUSE_FOR_EACH.saturating_mul(refused).min(LONGEST_PAUSE),
-            Err(_) => LONGEST_PAUSE,
-        };
-        self.full = RefusedForRoom {
-            refused: 0,
-            next: self.now.saturating_add(pause),
-            due: None,
-        };
-        self.outputs.push_back(Output::Space);
     }
 
     fn route(&mut self, parcel: &mut Parcel) -> Route {
@@ -462,20 +401,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message does not wait for this connection any more.
     pub(super) fn leave_queue(&mut self, id: ConnId, room: Room) {
-        self.waiting -= room.requests;
         self.end_wait(room.of);
+        self.queue_room.give_back(id, room);
         self.note_space();
-        if let Some((share, cost)) = room.answers {
-            self.answers_waiting.give_back_all(share, cost);
-        }
-        if let Some((call, token)) = room.relayed
-            && let Entry::Occupied(mut queued) = self.relaying.entry((call, token, id))
-        {
-            *queued.get_mut() -= 1;
-            if *queued.get() == 0 {
-                queued.remove();
-            }
-        }
     }
 
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {

@@ -243,7 +243,7 @@ impl<P: Probe> Endpoint<P> {
         let why = why.and_then(|()| self.check_delegation(request, server));
         let why = why.and_then(|()| {
             let room = self.config.limits.waiting.saturating_mul(2);
-            let fits = self.has_room_of(room, outline.payload);
+            let fits = self.queue_room.has_room_of(room, outline.payload);
             let goes = fits || self.takes_request(server, outline.followed);
             goes.then_some(()).ok_or(SendError::Full)
         });

@@ -143,8 +143,8 @@ impl<P: Probe> Endpoint<P> {
     /// Whether there is room for a message whatever request it is of, if it is none of this endpoint's own calls.
     fn has_plenty(&self, message: Outline<'_>) -> bool {
         match message.server {
-            Some(_) => self.has_room(message.payload),
-            None => self.answers_waiting.is_plenty(message.cost()),
+            Some(_) => self.queue_room.has_room(message.payload),
+            None => self.queue_room.is_plenty(message.cost()),
         }
     }
 
@@ -161,7 +161,9 @@ impl<P: Probe> Endpoint<P> {
             (None, None) => self.may_have(key, message.cost()) || self.takes_answer(key),
             (None, Some(server)) => self.takes_request(server, message.followed),
         };
-        self.full.refused += usize::from(!has_room);
+        if !has_room {
+            self.queue_room.note_refused();
+        }
         has_room
     }
 
@@ -374,8 +376,7 @@ impl<P: Probe> Endpoint<P> {
             return true;
         };
         let (initiator, route) = (handler.call().initiator, route.unwrap_or(handler.from));
-        let share = self.answers_waiting.name(route.session(), initiator);
-        self.answers_waiting.has_room_for(share, cost)
+        self.queue_room.has_room_for(route, initiator, cost)
     }
 
     /// The handler lets its request end.

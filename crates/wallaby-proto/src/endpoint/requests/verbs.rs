@@ -473,13 +473,12 @@ impl<P: Probe> Endpoint<P> {
     fn route_of(&mut self, key: RequestKey) -> Option<ConnId> {
         let handler = self.handlers.get(key)?;
         let (initiator, came) = (handler.call().initiator, handler.from);
-        self.route_back(initiator, came, |endpoint| {
-            endpoint.address_for(endpoint.handlers.get(key)?)
-        })
+        self.route_back(initiator, came, |endpoint| endpoint.address_for(key))
     }
 
     /// Where the initiator of a request says that it is reached.
-    fn address_for(&self, handler: &HandledRequest) -> Option<Address> {
+    fn address_for(&self, key: RequestKey) -> Option<Address> {
+        let handler = self.handlers.get(key)?;
         self.initiator_address(&handler.reply_to, handler.from)
     }
 
@@ -497,10 +496,7 @@ impl<P: Probe> Endpoint<P> {
             self.note_own(&message);
             return self.local.push_back(message);
         }
-        let route = self.route_back(initiator, came, |endpoint| {
-            endpoint.address_for(endpoint.handlers.get(key)?)
-        });
-        if let Some(id) = route {
+        if let Some(id) = self.route_of(key) {
             let direct = own && id == came;
             let manner = Manner {
                 direct,
@@ -518,9 +514,8 @@ impl<P: Probe> Endpoint<P> {
         self.records
             .answer_released(ticket, &message, None, self.now);
         let sent = sent(&message);
-        let handler = self.handlers.get(key);
         let towards = Towards::Initiator {
-            address: handler.and_then(|handler| self.address_for(handler)),
+            address: self.address_for(key),
             came,
             own,
             small,
@@ -537,18 +532,15 @@ impl<P: Probe> Endpoint<P> {
 
     /// An answer was taken by a connection.
     fn note_left_for(&mut self, id: ConnId, ticket: Option<Ticket>, message: &Message, mark: Mark) {
-        match mark {
-            Mark::Written(mark) => {
-                let output = Some(output(id, mark));
-                self.records
-                    .answer_released(ticket, message, output, self.now);
-            }
-            Mark::Parts(_) => {
-                self.records
-                    .answer_released(ticket, message, None, self.now);
-                let released = ticket.map(|ticket| (ticket, sent(message)));
-                self.note_placed(id, released, mark);
-            }
+        let output = match mark {
+            Mark::Written(mark) => Some(output(id, mark)),
+            Mark::Parts(_) => None,
+        };
+        self.records
+            .answer_released(ticket, message, output, self.now);
+        if output.is_none() {
+            let released = ticket.map(|ticket| (ticket, sent(message)));
+            self.note_placed(id, released, mark);
         }
     }
 
@@ -562,7 +554,12 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        let (came, onward) = (handler.from, (child, self.delegated_reply_to(handler)));
+        // Where servers further on send their answers.
+        let reply_to = match &handler.reply_to {
+            ReplyTo::Peer => self.address_for(key).map_or(ReplyTo::Relay, ReplyTo::At),
+            other => other.clone(),
+        };
+        let (came, onward) = (handler.from, (child, reply_to));
         let times = (self.now, self.raw);
         let HandedOn {
             to,
@@ -611,17 +608,6 @@ impl<P: Probe> Endpoint<P> {
         parcel.body = to.body;
         (parcel.released, parcel.times) = (released, times);
         self.post(parcel);
-    }
-
-    /// Where servers further on send their answers.
-    fn delegated_reply_to(&self, handler: &HandledRequest) -> ReplyTo {
-        match &handler.reply_to {
-            ReplyTo::Peer => match self.address_for(handler) {
-                Some(address) => ReplyTo::At(address),
-                None => ReplyTo::Relay,
-            },
-            other => other.clone(),
-        }
     }
 
     /// Where the initiator of a request that came over this session says that it is reached.

@@ -503,11 +503,10 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Whether there may be something to be done.
+    /// Whether there is something to be done, but for [`Output::Drained`], which may be next all the same.
     #[inline]
     pub fn has_output(&self) -> bool {
-        let has_news = self.is_unsettled() || self.sockets.have_news();
-        has_news || self.is_draining() || !self.outputs.is_empty()
+        !self.outputs.is_empty() || self.is_unsettled() || self.sockets.have_news()
     }
 
     // Time.

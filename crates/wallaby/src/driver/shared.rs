@@ -178,7 +178,7 @@ impl Inner {
     #[inline(never)]
     fn get_out(self: &Arc<Self>, mut entered: Entered<'_>) {
         let core = &mut entered.core;
-        if core.endpoint.has_output() || log::warns() {
+        if core.endpoint.has_output() || core.endpoint.is_draining() || log::warns() {
             core.drain(self);
         }
         if let Some(due) = core.endpoint.poll_timeout() {

@@ -23,7 +23,7 @@ pub(super) struct Dialling {
     /// Connections that are being opened, or that end soon, by when that must be done.
     opening: BTreeSet<(Duration, ConnId)>,
     /// Those that the shell waits for.
-    awaited: BTreeSet<ConnId>,
+    waited_for: BTreeSet<ConnId>,
     /// How long it took to open connections, or to be refused: the longest, which later ones diminish.
     trip: Duration,
     /// The incarnation that was last found at each address.
@@ -38,7 +38,7 @@ impl Dialling {
     pub(super) fn new(limits: DialLimits, connections: usize) -> Self {
         Self {
             opening: BTreeSet::new(),
-            awaited: BTreeSet::new(),
+            waited_for: BTreeSet::new(),
             trip: Duration::ZERO,
             found: BTreeMap::new(),
             most_found: connections.max(MIN_FOUND).saturating_mul(REMEMBERED),
@@ -80,17 +80,17 @@ impl Dialling {
 
     /// The shell waits for a connection.
     pub(super) fn wait_for(&mut self, id: ConnId) {
-        self.awaited.insert(id);
+        self.waited_for.insert(id);
     }
 
     /// Whether it does.
     pub(super) fn is_awaited(&self, id: ConnId) -> bool {
-        self.awaited.contains(&id)
+        self.waited_for.contains(&id)
     }
 
     /// It does not any more; whether it did.
     pub(super) fn end_wait(&mut self, id: ConnId) -> bool {
-        self.awaited.remove(&id)
+        self.waited_for.remove(&id)
     }
 
     /// A connection that was dialled is open, or refused: that has taken a round trip or two.

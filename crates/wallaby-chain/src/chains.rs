@@ -42,7 +42,8 @@ pub struct Limits {
     pub branches: usize,
     /// Splits of which some branches have arrived here to be merged, and some not. Default 1,024.
     pub merges: usize,
-    /// Bytes of the answers that these keep, all together. Default 64 MiB.
+    /// Bytes of the answers that these keep and of what came along with them, all together, each branch with 1 KiB more. Default
+    /// 64 MiB.
     pub merge_bytes: usize,
     /// How long a branch that has arrived waits for the others. Default one minute.
     pub merge_wait: Duration,
@@ -301,7 +302,7 @@ impl Interceptor for Admitting {
                 self.engine.limits.check_size(bytes.len())?;
                 self.engine.limits.check_levels(stack.levels.len())?;
             }
-            Ok(stack)
+            Ok(stack.map(|stack| (stack, bytes.len())))
         });
         match stack {
             Ok(Some(stack)) => self.admit_chain(request, stack),
@@ -342,7 +343,7 @@ impl Exchange for Named {
 }
 
 impl Admitting {
-    fn admit_chain(&self, request: &Incoming, stack: Stack) -> Admission {
+    fn admit_chain(&self, request: &Incoming, (stack, size): (Stack, usize)) -> Admission {
         let may_bring = stack.has_code() && self.engine.lets_bring(request);
         let place = Place {
             at: At::Server(request),
@@ -356,7 +357,7 @@ impl Admitting {
             return refuse(&stack, &Status::permission_denied(message), place);
         }
         let turn = match request.method() {
-            method if method == MERGE.name() => match self.arrive(request, stack, place) {
+            method if method == MERGE.name() => match self.arrive(request, (stack, size), place) {
                 Ok(turn) => turn,
                 Err(admission) => return *admission,
             },
@@ -385,11 +386,11 @@ impl Admitting {
         }
     }
 
-    /// A branch ends here.
+    /// A branch ends here, which came with so many bytes besides its answer.
     fn arrive(
         &self,
         request: &Incoming,
-        mut stack: Stack,
+        (mut stack, more): (Stack, usize),
         place: Place<'_>,
     ) -> Result<Turn, Box<Admission>> {
         let refuse = |stack: &Stack, status| Err(Box::new(refuse(stack, status, place)));
@@ -397,10 +398,11 @@ impl Admitting {
             let status = Status::invalid_argument("a branch that does not end here");
             return refuse(&stack, &status);
         };
-        let arrival = merging.what(request.payload()).and_then(|what| {
-            let limits = &self.engine.limits;
+        // Other branches may need its connection's credit to come here. What is kept has limits of its own.
+        let arrival = merging.what(request.take_payload()).and_then(|what| {
+            let bounds = (more, &self.engine.limits);
             let (call, what) = (request.call_id(), (what, stack.hops, request.durable_id()));
-            self.gathers.arrive(call, &merging, what, limits)
+            self.gathers.arrive(call, &merging, what, bounds)
         });
         match arrival {
             Ok(Arrival::Early(waiting)) => {

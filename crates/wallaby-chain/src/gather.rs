@@ -11,6 +11,9 @@ use crate::exception::Exception;
 use crate::stack::Merging;
 use crate::state::{Answer, detach};
 
+/// About what a branch takes that waits, besides what it came with.
+const WAITS: usize = 1 << 10;
+
 /// What a branch has come to.
 pub(crate) type Arrived = Result<Answer, Exception>;
 
@@ -21,7 +24,7 @@ pub(crate) struct Gathers(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     open: HashMap<Key, Gather>,
-    /// Of all answers that are kept.
+    /// Of all that is kept.
     bytes: usize,
 }
 
@@ -64,6 +67,8 @@ pub(crate) struct Waiting {
 }
 
 impl Gathers {
+    /// A branch has come to this, by a request with so many bytes more.
+    ///
     /// # Errors
     ///
     /// If that is more than the limits allow, or not as the other branches say.
@@ -72,7 +77,7 @@ impl Gathers {
         call: CallId,
         merging: &Merging,
         (mut what, hops, durable): (Arrived, u32, Option<DurableId>),
-        limits: &Limits,
+        (more, limits): (usize, &Limits),
     ) -> Result<Arrival, Status> {
         let Merging { number, of, .. } = *merging;
         let index = (number as usize).wrapping_sub(1);
@@ -84,6 +89,7 @@ impl Gathers {
             }
             Err(exception) => exception.size(),
         };
+        let size = size + more + WAITS;
         let mut guard = self.lock();
         let table = &mut *guard;
         table.check(&key, of as usize, size, limits)?;
@@ -205,7 +211,7 @@ mod tests {
         let answer = Answer(vec![number as u8].into());
         let durable = Some(DurableId::new(7, u64::from(number)));
         let what = (Ok(answer), number, durable);
-        gathers.arrive(call, &merging, what, &Limits::default())
+        gathers.arrive(call, &merging, what, (0, &Limits::default()))
     }
 
     fn early(arrival: Result<Arrival, Status>) -> Waiting {
@@ -229,7 +235,7 @@ mod tests {
             assert!(codes.contains(&status.code()), "{status}");
         }
         let third = early(arrive(&gathers, 3, 3));
-        assert_eq!(gathers.lock().bytes, 2);
+        assert_eq!(gathers.lock().bytes, 2 * (1 + WAITS));
         let Ok(Arrival::Last(all)) = arrive(&gathers, 1, 3) else {
             panic!("all are there");
         };
@@ -264,18 +270,18 @@ mod tests {
                 of: 3,
                 raised: false,
             };
-            early(gathers.arrive(call, &merging, (what, 1, None), &Limits::default()))
+            early(gathers.arrive(call, &merging, (what, 1, None), (3, &Limits::default())))
         };
         let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);
         let answer = buffer.split_to(9).freeze();
         buffer.clear();
         let first = come(1, Ok(Answer(answer)));
-        assert_eq!(gathers.lock().bytes, 9);
+        assert_eq!(gathers.lock().bytes, 9 + 3 + WAITS);
         assert!(buffer.try_reclaim(128 * 1024), "it is free");
         let status = Status::internal("x".repeat(1000));
         let exception = Exception::new(&status, "7".into(), crate::HostPath::default());
         let second = come(2, Err(exception));
-        assert_eq!(gathers.lock().bytes, 1010);
+        assert_eq!(gathers.lock().bytes, 1010 + 2 * (3 + WAITS));
         drop((first, second));
         assert_eq!(gathers.lock().bytes, 0);
     }

@@ -409,7 +409,9 @@ impl<T, C: Codec<T>> Walk<T, C> {
                     ..call
                 };
                 let what = (what, stack.hops, *durable);
-                let arrival = self.gathers.arrive(call, &merging, what, &engine.limits)?;
+                let arrival = self
+                    .gathers
+                    .arrive(call, &merging, what, (0, &engine.limits))?;
                 Ok((merging, arrival))
             }),
             _ => Err(Status::invalid_argument("a branch that does not end here")),

@@ -807,6 +807,19 @@ impl Handling {
             .map_or_else(Bytes::new, |job| job.payload.clone())
     }
 
+    /// Its handler gets none, and their credit is free.
+    pub(crate) fn take_arguments(&self) -> Bytes {
+        let mut state = self.lock();
+        let taken = state
+            .job
+            .as_mut()
+            .map(|job| std::mem::take(&mut job.payload));
+        drop(state);
+        self.endpoint
+            .enter(|core| core.endpoint.free_credit(self.key));
+        taken.unwrap_or_default()
+    }
+
     pub(crate) fn set_arguments(&self, payload: Bytes) {
         if let Some(job) = &mut self.lock().job {
             job.payload = payload;

@@ -69,7 +69,7 @@ pub(crate) async fn store(net: Net, catches: bool) -> ([Address; 3], [Endpoint; 
             let port = free.local_addr().expect("an address").port();
             format!("tcp://127.0.0.1:{port}")
         }
-        Net::Unix => net.address(),
+        Net::Mem | Net::Unix => net.address(),
     }
     .parse()
     .expect("an address");

@@ -72,9 +72,14 @@ impl Three {
     }
 
     fn chain(&self, text: &str, ends: bool) -> Chain<String> {
+        self.chain_by([&self.next, &self.merge], text, ends)
+    }
+
+    /// Its branches go to the first of these, and are merged at the second.
+    fn chain_by(&self, [next, merge]: [&Endpoint; 2], text: &str, ends: bool) -> Chain<String> {
         let state = State::new()
-            .with("next", &at(&self.next))
-            .and_then(|state| state.with("merge", &at(&self.merge)))
+            .with("next", &at(next))
+            .and_then(|state| state.with("merge", &at(merge)))
             .and_then(|state| state.with("ends", &ends))
             .expect("it can be written");
         let first = Hop::to(at(&self.first), &words::SHOUT, (text.to_owned(),));
@@ -137,6 +142,30 @@ async fn a_branch_may_be_split_again() {
         let three = Three::new(Net::Tcp, Limits::default()).await;
         let answer = three.call("a b@c d").await;
         assert_eq!(answer, Ok("(a!+(b!+c!!)+d!!)".into()));
+    })
+    .await;
+}
+
+/// A connection has credit for 1 MiB. Those that have arrived take none of it, or the others would never come.
+#[tokio::test]
+async fn branches_may_be_larger_than_what_a_connection_has_credit_for() {
+    patience(async {
+        let word = "x".repeat(60_000);
+        let text = vec![&*word; 20].join(" ");
+        let expected = format!("({}!!)", text.replace(' ', "!+"));
+        for net in [Net::Mem, Net::Tcp] {
+            let three = Three::new(net, Limits::default()).await;
+            let own = [&three.merge, &three.merge];
+            let answer = three.chain_by(own, &text, true).call(three.client.caller());
+            let answer = answer.expect("it is small").await;
+            assert!(answer.as_ref() == Ok(&expected), "{:?}", answer.err());
+            // Each has a part of its branches there, and waits for the rest of them.
+            let calls: Vec<_> = (0..2).map(|_| three.call(&text)).collect();
+            for call in calls {
+                let answer = call.await;
+                assert!(answer.as_ref() == Ok(&expected), "{:?}", answer.err());
+            }
+        }
     })
     .await;
 }
@@ -242,11 +271,11 @@ async fn splits_and_what_merges_keep_have_limits() {
         let text = "a split into 65 branches: at least 1 and at most 64 are allowed";
         assert!(refused.message().starts_with(text), "{refused}");
         let small = Limits {
-            merge_bytes: 100,
+            merge_bytes: 12_000,
             ..Limits::default()
         };
         let three = Three::new(Net::Tcp, small).await;
-        let long = "x".repeat(90);
+        let long = "x".repeat(5000);
         assert_eq!(
             three.call(&format!("{long} b")).await,
             Ok(format!("({long}!+b!!)"))
@@ -256,7 +285,7 @@ async fn splits_and_what_merges_keep_have_limits() {
         assert!(
             refused
                 .message()
-                .starts_with("this server keeps at most 100 bytes for merges"),
+                .starts_with("this server keeps at most 12000 bytes for merges"),
             "{refused}"
         );
         // What it has kept for that one it keeps no more.

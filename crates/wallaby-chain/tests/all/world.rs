@@ -72,6 +72,7 @@ impl Drop for Dropped<'_> {
 /// Where the endpoints of a test listen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Net {
+    Mem,
     Tcp,
     Unix,
 }
@@ -90,11 +91,12 @@ pub(crate) fn hanging() -> (Service, Arc<Semaphore>) {
 impl Net {
     pub(crate) fn address(self) -> String {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         match self {
+            Self::Mem => format!("mem://wallaby-chain-{number}"),
             Self::Tcp => "tcp://127.0.0.1:0".into(),
             Self::Unix => {
-                let (process, number) =
-                    (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+                let process = std::process::id();
                 let file = format!("wallaby-chain-{process}-{number}");
                 format!("unix://{}", std::env::temp_dir().join(file).display())
             }

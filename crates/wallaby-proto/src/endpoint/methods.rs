@@ -18,7 +18,8 @@ pub struct Serving {
     /// Its initiators expect exactly one answer.
     pub one: bool,
     /// They are handed out at once, whatever runs, for somebody to decide what becomes of them:
-    /// [`run_as`](Endpoint::run_as) says when they are to have a place. What they take of their connection's credit is not free before.
+    /// [`run_as`](Endpoint::run_as) says when they are to have a place. What they take of their connection's credit is not free before,
+    /// unless somebody [frees it](Endpoint::free_credit).
     pub ahead: bool,
     /// They are taken also while the endpoint is drained: servers behind it wait for what their handlers hand on.
     pub while_draining: bool,

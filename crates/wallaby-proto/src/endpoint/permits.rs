@@ -156,11 +156,18 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         handler.placed = true;
-        let owed = handler.owed.take().map(|payload| (handler.from, payload));
+        self.free_credit(key);
+        self.outputs.push_back(Output::Run(key));
+    }
+
+    /// The sender of a request may send as much again as it took, though it has no place yet: whoever has taken what it was sent with
+    /// bounds that in another way.
+    pub fn free_credit(&mut self, key: RequestKey) {
+        let handler = self.handlers.get_mut(key);
+        let owed = handler.and_then(|handler| Some((handler.from, handler.owed.take()?)));
         if let Some((from, payload)) = owed {
             self.grant_request(from, payload);
         }
-        self.outputs.push_back(Output::Run(key));
     }
 
     /// A place is free: whose turn it is runs.

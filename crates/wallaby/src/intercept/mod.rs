@@ -104,7 +104,8 @@ pub enum Admission {
     /// counts as a handler for the executor. Those that are around it see it.
     Replay(Vec<Intent>),
     /// This says so later. Meanwhile the request takes none of the executor's places; what it takes of its connection's credit
-    /// is not free. If it is aborted or its deadline passes, the future is dropped.
+    /// is not free, unless its arguments [were taken](Incoming::take_payload). If it is aborted or its deadline passes, the
+    /// future is dropped.
     Wait(Pin<Box<dyn Future<Output = Self> + Send>>),
 }
 
@@ -147,6 +148,13 @@ impl Incoming {
     /// The arguments; empty as soon as its handler runs.
     pub fn payload(&self) -> Bytes {
         self.info.handling.arguments()
+    }
+
+    /// The arguments, which its handler does not get then. Who sent it may send as much again, though it is not decided about yet: so
+    /// whoever takes them bounds what it keeps. That is for who [waits](Admission::Wait) for other requests, which may come over the
+    /// same connection: they would wait for that credit.
+    pub fn take_payload(&self) -> Bytes {
+        self.info.handling.take_arguments()
     }
 
     /// Its handler gets these arguments instead.

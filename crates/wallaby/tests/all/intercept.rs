@@ -23,6 +23,7 @@ over_every_transport!(
     a_request_may_be_changed_before_it_is_handled,
     what_is_refused_is_not_executed,
     an_interceptor_may_wait_before_it_decides,
+    an_interceptor_may_wait_for_other_requests,
     an_interceptor_that_panics_refuses,
     who_is_around_a_request_sees_all_that_is_sent_for_it,
     an_answer_may_become_a_delegation,
@@ -220,6 +221,38 @@ async fn an_interceptor_may_wait_before_it_decides(net: Net) {
     assert_eq!(yes.answer().await, Ok("slow".into()));
     assert_eq!(status(no.answer().await).code(), Code::Unauthenticated);
     assert_eq!(twice.answer().await, Ok("slow".into()));
+    until(|| server.load().is_idle()).await;
+}
+
+/// More comes than its connection has credit for.
+async fn an_interceptor_may_wait_for_other_requests(net: Net) {
+    const ALL: usize = 40;
+    let (taken, gate) = (Arc::new(AtomicUsize::new(0)), Gate::new());
+    let opened = gate.clone();
+    let admit = move |request: &Incoming| {
+        let payload = request.take_payload();
+        assert!(request.payload().is_empty(), "it was taken");
+        if taken.fetch_add(1, Ordering::Relaxed) + 1 == ALL {
+            opened.open(ALL);
+        }
+        let (gate, request) = (opened.clone(), request.clone());
+        Admission::wait(async move {
+            gate.pass().await;
+            request.set_payload(payload);
+            Admission::Run
+        })
+    };
+    let builder = Endpoint::builder().serve(echo()).interceptor(admit);
+    let server = net.bind(builder).await;
+    let client = client();
+    let work = work::at(&client, at(&server));
+    let calls: Vec<_> = (0..ALL)
+        .map(|number| work.one(number.to_string().repeat(30_000)))
+        .collect();
+    for (number, call) in calls.into_iter().enumerate() {
+        let answer = call.await.expect("it is handled");
+        assert!(answer == number.to_string().repeat(30_000), "{number}");
+    }
     until(|| server.load().is_idle()).await;
 }
 

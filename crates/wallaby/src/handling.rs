@@ -899,6 +899,14 @@ impl Handling {
         (self.endpoint).ask(|core| core.endpoint.request(self.key)?.continuation().cloned())
     }
 
+    /// Whether a member of the cluster has sealed it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        (self.endpoint).ask(|core| {
+            let request = core.endpoint.request(self.key);
+            request.is_some_and(HandledRequest::is_sealed)
+        })
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = self.lock().deadline;
         deadline.saturating_duration_since(Instant::now())

@@ -103,6 +103,26 @@ impl RequestInfo {
         own.then(|| self.identity())
     }
 
+    /// Whether somebody who has one of this endpoint's [cluster keys](crate::Builder::cluster_key) has sent this request as it is:
+    /// its arguments, metadata and [continuation](Self::continuation) are what he has sealed, but not the bytes of a body. Of a
+    /// message down a line it is who has passed that on. It is `false` if there is no key here, or the request has ended.
+    ///
+    /// ```
+    /// use wallaby::Status;
+    /// use wallaby::intercept::{Admission, Incoming};
+    ///
+    /// // All may ask, and only members of the cluster may change something.
+    /// fn admit(request: &Incoming) -> Admission {
+    ///     match request.method() {
+    ///         "example.Index/put" if !request.is_sealed() => Admission::Refuse(Status::permission_denied("for the cluster only")),
+    ///         _ => Admission::Run,
+    ///     }
+    /// }
+    /// ```
+    pub fn is_sealed(&self) -> bool {
+        self.handling.is_sealed()
+    }
+
     /// The call's metadata.
     pub fn metadata(&self) -> &Metadata {
         &self.handling.metadata

@@ -18,7 +18,7 @@ use super::probe::Probe;
 use super::server::{Author, HandledRequest, RequestContext, Returned, Stage};
 use super::{Alarm, Endpoint};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
-use crate::seal::verify;
+use crate::seal::{SealError, verify};
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
 use crate::{Code, DurableId, NodeId, Status};
 
@@ -88,8 +88,11 @@ impl<P: Probe> Endpoint<P> {
         let served = served.and_then(|served| served.as_ref().ok());
         let how = served.map_or_else(Serving::default, |meant| self.methods.serving(meant.served));
         let sealed = how.sealed && !self.config.cluster_keys.is_empty();
-        let sealed = sealed || self.config.require_seals;
-        if sealed && !self.takes(from, request) {
+        let required = sealed || self.config.require_seals;
+        if let Err(error) = self.check_seal(from, request)
+            && required
+        {
+            self.refuse_unsealed(from, request, error);
             return None;
         }
         let origin = Origin {
@@ -136,21 +139,40 @@ impl<P: Probe> Endpoint<P> {
         Some((handler, context))
     }
 
-    /// Whether a request may be taken; one that may not is answered over its own session: the address to which it wants its
-    /// answers may be a stranger's.
+    /// Whether the cluster has sealed a request: only then it keeps its seal.
+    #[inline]
+    fn check_seal(&self, from: ConnId, request: &mut Request) -> Result<(), SealError> {
+        match &request.options {
+            Some(options) if options.seal.is_some() => self.verify_seal(from, request),
+            _ => Err(SealError::Missing),
+        }
+    }
+
     #[cold]
-    fn takes(&mut self, from: ConnId, request: &mut Request) -> bool {
+    fn verify_seal(&self, from: ConnId, request: &mut Request) -> Result<(), SealError> {
         let peer = self.conns.get(from);
         let address = peer.and_then(|peer| peer.hello()?.address.as_ref());
         let method = self.name_of(from, request.method);
-        let (keys, node) = (&self.config.cluster_keys, self.node);
-        let Err(error) = verify(keys, request, method, node, address) else {
-            return true;
-        };
+        let verified = verify(
+            &self.config.cluster_keys,
+            request,
+            method,
+            self.node,
+            address,
+        );
+        if let (Err(_), Some(options)) = (&verified, &mut request.options) {
+            options.seal = None;
+        }
+        verified
+    }
+
+    /// A request that must not be taken is answered over its own session: the address to which it wants its answers may be a
+    /// stranger's.
+    #[cold]
+    fn refuse_unsealed(&mut self, from: ConnId, request: &mut Request, error: SealError) {
         self.metrics.unsealed_refused += 1;
         let status = self.own(Status::new(Code::PermissionDenied, error.to_string()));
         self.answer_stranger(from, request, &status);
-        false
     }
 
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.

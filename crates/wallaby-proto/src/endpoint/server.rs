@@ -341,6 +341,12 @@ impl HandledRequest {
         self.options.as_ref()?.continuation.as_ref()
     }
 
+    /// Whether one of the endpoint's cluster keys has sealed it: another seal it has lost.
+    pub fn is_sealed(&self) -> bool {
+        let options = self.options.as_ref();
+        options.is_some_and(|options| options.seal.is_some())
+    }
+
     /// The name under which it may have been asked for before.
     pub fn durable(&self) -> Option<DurableId> {
         self.options.as_ref()?.durable

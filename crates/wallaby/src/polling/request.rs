@@ -104,6 +104,11 @@ impl<'a> RawRequest<'a> {
         self.handler().continuation()
     }
 
+    /// Whether a member of the cluster has sealed it: see [`crate::RequestInfo::is_sealed`].
+    pub fn is_sealed(&self) -> bool {
+        self.handler().is_sealed()
+    }
+
     /// The name under which this work may have been asked for before: see [`crate::RequestInfo::durable_id`].
     pub fn durable_id(&self) -> Option<DurableId> {
         self.handler().durable()

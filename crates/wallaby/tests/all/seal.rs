@@ -190,6 +190,60 @@ async fn keys_are_replaced_while_calls_go_on() {
     .await;
 }
 
+/// Where seals are not required, who decides about a request may ask for one.
+#[tokio::test]
+async fn a_server_that_takes_all_knows_what_its_cluster_has_sealed() {
+    fn telling() -> Service {
+        let tell = |request: Request<One<_>>, _: (String,)| async move {
+            let sealed = request.is_sealed().to_string();
+            Ok(request.respond(sealed).await?)
+        };
+        service().method(&work::ONE, tell)
+    }
+    patience(async {
+        let net = Net::tcp();
+        for (client, server, expected) in [
+            (&[1][..], &[1][..], "true"),
+            (&[1], &[2, 1], "true"),
+            (&[1], &[2], "false"),
+            (&[1], &[], "false"),
+            (&[], &[1], "false"),
+        ] {
+            let server = net.bind(with_keys(server).serve(telling())).await;
+            let client = net.bind(with_keys(client)).await;
+            let answer = work::at(&client, at(&server)).one("x".into()).await;
+            assert_eq!(answer, Ok(expected.into()));
+            assert_eq!(server.metrics().unsealed_refused, 0);
+        }
+        // As it was sent, or not at all.
+        let server = net.bind(with_keys(&[1]).serve(telling())).await;
+        let mut peer = Raw::dial(&at(&server), hello(7)).await;
+        for (sequence, changes, expected) in [(1, false, &b"\x04true"[..]), (2, true, b"\x05false")]
+        {
+            let initiator = NodeId::new(7).expect("not zero");
+            let mut sent = request(
+                CallId {
+                    initiator,
+                    sequence,
+                },
+                b"\x01x",
+            );
+            key(1).seal(
+                &mut sent,
+                work::ONE.definition().name(),
+                server.node(),
+                None,
+            );
+            if changes {
+                sent.options.get_or_insert_default().continuation = Some(Bytes::from_static(b"x"));
+            }
+            peer.send_request(sent, work::ONE.definition()).await;
+            assert_eq!(peer.response().await.payload, expected);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn seals_without_a_key_cannot_be_required() {
     let error = Endpoint::builder().require_seals().bind().await;

@@ -11,7 +11,8 @@ published=(wallaby-proto wallaby-idl wallaby-macros wallaby-build wallaby wallab
     wallaby-sidecar wallaby-etcd wallaby-metrics wallaby-otel)
 # Each feature without the others: in the workspace they are all switched on together.
 for features in "wallaby" "wallaby msgpack" "wallaby protobuf" "wallaby turmoil" "wallaby-onc" "wallaby-otel" "wallaby-idl onc" \
-    "wallaby-proto serde" "wallaby-values" "wallaby-values protobuf" "wallaby-chain-wasm" "wallaby-sidecar"; do
+    "wallaby-proto serde" "wallaby-values" "wallaby-values protobuf" "wallaby-chain-wasm" "wallaby-sidecar" \
+    "wallaby-etcd"; do
     read -r crate feature <<<"$features"
     cargo check --locked -q -p "$crate" --no-default-features ${feature:+--features "$feature"}
 done

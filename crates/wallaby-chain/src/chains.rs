@@ -194,7 +194,8 @@ impl Chains {
 
     /// Who may bring chains here: requests of chains for which this is false are refused, others are not asked about. It sees who
     /// has sent the request, as far as that is proven ([`RequestInfo::identity`](wallaby::RequestInfo::identity),
-    /// [`is_sealed`](wallaby::RequestInfo::is_sealed)): the client for the first link, the server before for others. All may if nothing is said.
+    /// [`is_sealed`](wallaby::RequestInfo::is_sealed)): the client for the first link, the server before for others. All may if
+    /// nothing is said.
     pub fn allow(mut self, policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static) -> Self {
         self.policy = Some(Box::new(policy));
         self

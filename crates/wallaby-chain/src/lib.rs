@@ -93,7 +93,7 @@ pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
 pub use code::{Code, Function, Hash, HashError};
 pub use exception::{Exception, HostPath, hosts};
-pub use repository::{Functions, Repository, RepositoryLimits, functions};
+pub use repository::{Backing, Functions, Repository, RepositoryLimits, functions};
 pub use running::{BrokenLink, Event, Run, Running};
 pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};
 pub use said::{Line, Told};

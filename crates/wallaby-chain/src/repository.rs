@@ -1,19 +1,26 @@
 //! Where modules are kept: a service that anybody may run, the client itself, too.
 
+mod folder;
+
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use wallaby::{One, Request, RequestInfo, Service, Status};
 
+use self::folder::Folder;
 use crate::code::{Code, Hash};
 
 /// Modules that one answer of [`Functions::list`] names.
 const PAGE: usize = 1000;
+
+/// Modules that are looked for at once where the backing keeps them, and those that wait for that.
+const LOOKS: usize = 8;
+const MOST_LOOKS: usize = 64;
 
 /// What a [`Repository`] serves. `functions::at(&endpoint, server)` makes a client of it.
 #[wallaby::service(package = "wallaby_chain")]
@@ -35,7 +42,7 @@ pub struct RepositoryLimits {
     pub modules: usize,
     /// Bytes of one. Default 256 KiB.
     pub module_bytes: usize,
-    /// Bytes of all. They are in memory. Default 64 MiB.
+    /// Bytes of all. Default 64 MiB.
     pub bytes: usize,
 }
 
@@ -49,9 +56,41 @@ impl Default for RepositoryLimits {
     }
 }
 
+/// What keeps modules besides a [`Repository`]'s memory, and perhaps for other machines as well. It is asked on threads that may block,
+/// by several at once. What it says goes to whoever fetches a module.
+pub trait Backing: Send + Sync + 'static {
+    /// The module with this hash, if it is there. Nobody relies on it that it has that hash.
+    ///
+    /// # Errors
+    ///
+    /// A status if that cannot be said now.
+    fn get(&self, hash: Hash) -> Result<Option<Bytes>, Status>;
+
+    /// Keeps a module, whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// A status if it is not kept.
+    fn put(&self, hash: Hash, module: &Bytes) -> Result<(), Status>;
+
+    /// Deletes a module; whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// A status if it may still be there.
+    fn remove(&self, hash: Hash) -> Result<bool, Status>;
+
+    /// The hashes behind this one, in their order, and how many bytes their modules have; the first ones, if there are more.
+    ///
+    /// # Errors
+    ///
+    /// A status if that cannot be said now.
+    fn list(&self, after: Option<Hash>, most: usize) -> Result<Vec<(Hash, u64)>, Status>;
+}
+
 type Policy = dyn Fn(&RequestInfo) -> bool + Send + Sync;
 
-/// Keeps modules, in memory and, if it is told to, in a folder. Who knows the hash of one may fetch it. Nobody may upload, list or
+/// Keeps modules, in memory and, if it is told to, in a folder or by another [`Backing`]. Who knows the hash of one may fetch it. Nobody may upload, list or
 /// delete from outside, unless [`manage`](Self::manage) says who.
 ///
 /// ```
@@ -72,8 +111,25 @@ pub struct Repository {
     /// Who writes does so alone; who reads does not wait for disks.
     writing: Arc<Mutex<()>>,
     limits: RepositoryLimits,
-    folder: Option<Arc<Path>>,
+    backing: Option<Arc<dyn Backing>>,
+    looks: Arc<Looks>,
     managers: Option<Arc<Policy>>,
+}
+
+/// Places for those who look for a module that is not in memory.
+struct Looks {
+    all: Arc<Semaphore>,
+    at_once: Arc<Semaphore>,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        let places = |places| Arc::new(Semaphore::new(places));
+        Self {
+            all: places(LOOKS + MOST_LOOKS),
+            at_once: places(LOOKS),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -88,42 +144,40 @@ impl Repository {
         Self::default()
     }
 
-    /// In this folder as well, which is made if there is none. Each module is a file there, named by its hash.
+    /// In this folder as well, which is made if there is none. Each module is a file there, named by its hash. All of them are read.
     ///
     /// # Errors
     ///
     /// If the folder cannot be read, one of its modules is not what its name says, or there are more than the limits allow.
     pub fn in_folder(folder: impl Into<PathBuf>, limits: RepositoryLimits) -> io::Result<Self> {
-        let folder: PathBuf = folder.into();
-        fs::create_dir_all(&folder)?;
+        let folder = Folder::open(folder.into())?;
         let mut repository = Self::new().limits(limits);
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            let Some(Ok(hash)) = name
-                .and_then(|name| name.strip_suffix(".wasm"))
-                .map(str::parse)
-            else {
-                continue;
-            };
-            let module = fs::read(&path)?;
-            let wrong = |why: String| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{}: {why}", path.display()),
-                )
+        for (hash, path) in folder.files()? {
+            let module = std::fs::read(&path)?;
+            let wrong = |why: &str| {
+                let message = format!("{}: {why}", path.display());
+                io::Error::new(io::ErrorKind::InvalidData, message)
             };
             if Hash::of(&module) != hash {
-                return Err(wrong("it is not what its name says".into()));
+                return Err(wrong("it is not what its name says"));
             }
             let kept = repository.keep(module);
-            kept.map_err(|status| wrong(status.message().into()))?;
+            kept.map_err(|status| wrong(status.message()))?;
         }
-        repository.folder = Some(folder.into());
+        repository.backing = Some(Arc::new(folder));
         Ok(repository)
     }
 
-    /// How much it keeps.
+    /// Where this keeps them, as `wallaby-etcd` does for several machines. Memory has those that were asked for. What others delete
+    /// there may be known here until the process ends: a hash means the same module for ever.
+    pub fn backed(backing: impl Backing) -> Self {
+        Self {
+            backing: Some(Arc::new(backing)),
+            ..Self::default()
+        }
+    }
+
+    /// How much it keeps, and how much of that is in memory. Who writes to a backing at the same time may go a little beyond it.
     pub fn limits(mut self, limits: RepositoryLimits) -> Self {
         self.limits = limits;
         self
@@ -141,75 +195,112 @@ impl Repository {
         functions::service(self.clone())
     }
 
-    /// Keeps a module. With a folder, it waits for the disk.
+    /// Keeps a module. With a backing, it waits for that.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if it is more than the limits allow, `Internal` if the folder cannot be written.
+    /// `ResourceExhausted` if it is more than the limits allow, or what the backing says.
     pub fn keep(&self, module: impl Into<Bytes>) -> Result<Code, Status> {
         let module = module.into();
         let code = Code::new(module.clone());
+        let hash = code.hash();
         let _alone = self.write_lock();
-        if self.module(code.hash()).is_none() {
-            self.check_room(module.len())?;
-            let written = self.write(code.hash(), &module);
-            written.map_err(|error| failed(&error))?;
-            self.lock().insert(code.hash(), module);
+        let kept = self.kept(None, self.limits.modules)?;
+        if kept.binary_search_by_key(&hash, |(hash, _)| *hash).is_err() {
+            self.check_room(&kept, module.len())?;
+            if let Some(backing) = &self.backing {
+                backing.put(hash, &module)?;
+            }
         }
+        self.lock().insert(hash, module, &self.limits);
         Ok(code)
     }
 
-    /// The module with this hash.
+    /// The module with this hash, if it is in memory.
     pub fn module(&self, hash: Hash) -> Option<Bytes> {
         self.lock().modules.get(&hash).cloned()
     }
 
-    /// Deletes the module with this hash; whether there was one. With a folder, it waits for the disk.
+    /// Deletes the module with this hash; whether there was one. With a backing, it waits for that.
     ///
     /// # Errors
     ///
-    /// `Internal` if the file cannot be deleted.
+    /// What the backing says.
     pub fn remove(&self, hash: Hash) -> Result<bool, Status> {
         let _alone = self.write_lock();
-        if self.module(hash).is_none() {
-            return Ok(false);
-        }
-        if let Some(folder) = &self.folder {
-            fs::remove_file(file(folder, hash)).map_err(|error| failed(&error))?;
-        }
-        self.lock().remove(hash);
-        Ok(true)
+        let backed = self.backing.as_ref().map(|backing| backing.remove(hash));
+        let backed = backed.transpose()?;
+        let known = self.lock().remove(hash);
+        Ok(backed.unwrap_or(known))
     }
 
-    fn check_room(&self, size: usize) -> Result<(), Status> {
+    /// The hashes behind this one, and how many bytes their modules have.
+    fn kept(&self, after: Option<Hash>, most: usize) -> Result<Vec<(Hash, u64)>, Status> {
+        if let Some(backing) = &self.backing {
+            return backing.list(after, most);
+        }
+        let behind = (
+            after.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let store = self.lock();
+        let modules = store.modules.range(behind).take(most);
+        Ok(modules
+            .map(|(hash, module)| (*hash, module.len() as u64))
+            .collect())
+    }
+
+    fn check_room(&self, kept: &[(Hash, u64)], size: usize) -> Result<(), Status> {
         let full = |message| Err(Status::resource_exhausted(message));
-        let (store, limits) = (self.lock(), &self.limits);
-        if size > limits.module_bytes {
-            let most = limits.module_bytes;
+        let RepositoryLimits {
+            modules,
+            module_bytes,
+            bytes,
+        } = self.limits;
+        if size > module_bytes {
             return full(format!(
-                "a module of {size} bytes: at most {most} are allowed"
+                "a module of {size} bytes: at most {module_bytes} are allowed"
             ));
         }
-        if store.modules.len() >= limits.modules || size > limits.bytes.saturating_sub(store.bytes)
-        {
-            let (most, bytes) = (limits.modules, limits.bytes);
+        let held: u64 = kept.iter().map(|(_, size)| size).sum();
+        if kept.len() >= modules || size as u64 > (bytes as u64).saturating_sub(held) {
             return full(format!(
-                "the repository is full: {most} modules, {bytes} bytes"
+                "the repository is full: {modules} modules, {bytes} bytes"
             ));
         }
         Ok(())
     }
 
-    /// Whole or not at all.
-    fn write(&self, hash: Hash, module: &[u8]) -> io::Result<()> {
-        let Some(folder) = &self.folder else {
-            return Ok(());
+    /// The module with this hash, wherever it is.
+    async fn find(&self, hash: Hash) -> Result<Option<Bytes>, Status> {
+        if let Some(module) = self.module(hash) {
+            return Ok(Some(module));
+        }
+        let Some(backing) = self.backing.clone() else {
+            return Ok(None);
         };
-        let (part, whole) = (folder.join(format!("{hash}.part")), file(folder, hash));
-        let mut to = File::create(&part)?;
-        to.write_all(module)?;
-        to.sync_all()?;
-        fs::rename(part, whole)
+        // Anybody may ask. Who does not wait any more still has a thread until it is done.
+        let place = Arc::clone(&self.looks.all).try_acquire_owned();
+        let place = place.map_err(|_| {
+            let most = LOOKS + MOST_LOOKS;
+            Status::resource_exhausted(format!(
+                "{most} modules are looked for at once: no more are"
+            ))
+        })?;
+        let turn = Arc::clone(&self.looks.at_once).acquire_owned().await;
+        let found = apart(move || {
+            let _until_then = (place, turn);
+            backing.get(hash)
+        });
+        let Some(module) = found.await? else {
+            return Ok(None);
+        };
+        if Hash::of(&module) != hash {
+            let message = format!("what is kept as module {hash} is another one");
+            return Err(Status::data_loss(message));
+        }
+        self.lock().insert(hash, module.clone(), &self.limits);
+        Ok(Some(module))
     }
 
     fn managed_by(&self, request: &RequestInfo) -> Result<(), Status> {
@@ -234,14 +325,28 @@ impl Repository {
 }
 
 impl Store {
-    fn insert(&mut self, hash: Hash, module: Bytes) {
-        self.bytes += module.len();
+    /// It is known from now on. With a backing, others may go for that.
+    fn insert(&mut self, hash: Hash, module: Bytes, limits: &RepositoryLimits) {
+        self.remove(hash);
+        let size = module.len();
+        if limits.modules == 0 || size > limits.bytes {
+            return;
+        }
+        while (self.modules.len() >= limits.modules
+            || size > limits.bytes.saturating_sub(self.bytes))
+            && let Some((_, other)) = self.modules.pop_first()
+        {
+            self.bytes -= other.len();
+        }
+        self.bytes += size;
         self.modules.insert(hash, module);
     }
 
-    fn remove(&mut self, hash: Hash) {
+    /// Whether it was there.
+    fn remove(&mut self, hash: Hash) -> bool {
         let removed = self.modules.remove(&hash);
-        self.bytes -= removed.map_or(0, |module| module.len());
+        self.bytes -= removed.as_ref().map_or(0, Bytes::len);
+        removed.is_some()
     }
 }
 
@@ -251,21 +356,13 @@ impl std::fmt::Debug for Repository {
         f.debug_struct("Repository")
             .field("modules", &store.modules.len())
             .field("bytes", &store.bytes)
-            .field("folder", &self.folder)
+            .field("backing", &self.backing.is_some())
             .finish_non_exhaustive()
     }
 }
 
-fn file(folder: &Path, hash: Hash) -> PathBuf {
-    folder.join(format!("{hash}.wasm"))
-}
-
-fn failed(error: &io::Error) -> Status {
-    Status::internal(format!("the repository's folder: {error}"))
-}
-
-/// Disks may take long.
-async fn by_disk<T: Send + 'static>(
+/// Disks and other machines may take long.
+async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -277,12 +374,12 @@ impl Functions for Repository {
     async fn upload(&self, request: Request<One<Hash>>, module: Vec<u8>) -> Result<(), Status> {
         self.managed_by(&request)?;
         let repository = self.clone();
-        let code = by_disk(move || repository.keep(module)).await?;
+        let code = apart(move || repository.keep(module)).await?;
         Ok(request.respond(code.hash()).await?)
     }
 
     async fn fetch(&self, hash: Hash) -> Result<Vec<u8>, Status> {
-        let module = self.module(hash);
+        let module = self.find(hash).await?;
         let module =
             module.ok_or_else(|| Status::not_found(format!("there is no module {hash}")))?;
         Ok(module.into())
@@ -294,24 +391,15 @@ impl Functions for Repository {
         after: Option<Hash>,
     ) -> Result<(), Status> {
         self.managed_by(&request)?;
-        let behind = (
-            after.map_or(Bound::Unbounded, Bound::Excluded),
-            Bound::Unbounded,
-        );
-        let listed = {
-            let store = self.lock();
-            let modules = store.modules.range(behind).take(PAGE);
-            modules
-                .map(|(hash, module)| (*hash, module.len() as u64))
-                .collect()
-        };
+        let repository = self.clone();
+        let listed = apart(move || repository.kept(after, PAGE)).await?;
         Ok(request.respond(listed).await?)
     }
 
     async fn delete(&self, request: Request<One<bool>>, hash: Hash) -> Result<(), Status> {
         self.managed_by(&request)?;
         let repository = self.clone();
-        let deleted = by_disk(move || repository.remove(hash)).await?;
+        let deleted = apart(move || repository.remove(hash)).await?;
         Ok(request.respond(deleted).await?)
     }
 }

@@ -75,8 +75,17 @@ struct Ranged {
 
 #[derive(Deserialize)]
 struct Pair {
+    #[cfg(feature = "chain")]
+    key: String,
     #[serde(default)]
     value: String,
+}
+
+#[cfg(feature = "chain")]
+#[derive(Deserialize)]
+struct Deleted {
+    /// How many; None if none was there.
+    deleted: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -262,6 +271,64 @@ impl Api {
         Ok(())
     }
 
+    /// The first key that begins with this, and its value. Each member has so long to answer.
+    #[cfg(feature = "chain")]
+    pub(crate) fn first(
+        &self,
+        prefix: &str,
+        most: Duration,
+    ) -> Result<Option<(String, Vec<u8>)>, EtcdError> {
+        let mut request = below(prefix);
+        request["limit"] = json!("1");
+        let what = "a module";
+        let (member, ranged): (_, Ranged) = self.ask(most, what, "kv/range", &request)?;
+        let first = ranged.kvs.into_iter().next().map(|pair| {
+            let value = BASE64_STANDARD.decode(&pair.value).ok()?;
+            Some((decoded(&pair.key)?, value))
+        });
+        let unreadable = || EtcdError::Unreadable {
+            member,
+            what,
+            why: "its value has no base64".into(),
+        };
+        first.map(|first| first.ok_or_else(unreadable)).transpose()
+    }
+
+    /// The keys below this prefix from this one on, in their order, and at most so many.
+    #[cfg(feature = "chain")]
+    pub(crate) fn keys(
+        &self,
+        prefix: &str,
+        from: &str,
+        most: usize,
+    ) -> Result<Vec<String>, EtcdError> {
+        let mut request = below(prefix);
+        request["key"] = json!(coded(from));
+        request["keys_only"] = json!(true);
+        request["limit"] = json!(most.to_string());
+        let what = "a list of modules";
+        let (_, ranged): (_, Ranged) = self.ask(PATIENCE, what, "kv/range", &request)?;
+        let keys = ranged.kvs.iter().filter_map(|pair| decoded(&pair.key));
+        Ok(keys.collect())
+    }
+
+    /// Writes a value for good.
+    #[cfg(feature = "chain")]
+    pub(crate) fn keep(&self, key: &str, value: &[u8]) -> Result<(), EtcdError> {
+        let request = json!({ "key": coded(key), "value": BASE64_STANDARD.encode(value) });
+        let (_, _): (_, Value) = self.ask(PATIENCE, "to keep a module", "kv/put", &request)?;
+        Ok(())
+    }
+
+    /// Deletes all keys that begin with this; whether there were any.
+    #[cfg(feature = "chain")]
+    pub(crate) fn delete(&self, prefix: &str) -> Result<bool, EtcdError> {
+        let request = below(prefix);
+        let what = "to delete a module";
+        let (_, deleted): (_, Deleted) = self.ask(PATIENCE, what, "kv/deleterange", &request)?;
+        Ok(deleted.deleted.is_some())
+    }
+
     fn ask<T: DeserializeOwned>(
         &self,
         most: Duration,
@@ -419,6 +486,11 @@ fn read<T: DeserializeOwned>(
 
 fn coded(text: &str) -> String {
     BASE64_STANDARD.encode(text)
+}
+
+#[cfg(feature = "chain")]
+fn decoded(text: &str) -> Option<String> {
+    String::from_utf8(BASE64_STANDARD.decode(text).ok()?).ok()
 }
 
 fn put(key: &str, value: &str, lease: &str) -> Value {

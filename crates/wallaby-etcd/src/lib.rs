@@ -38,9 +38,13 @@
 //! # }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod api;
 mod builder;
 mod lease;
+#[cfg(feature = "chain")]
+mod modules;
 mod resolver;
 
 use std::sync::Arc;
@@ -52,6 +56,8 @@ use wallaby::Address;
 use self::api::Api;
 pub use self::builder::Builder;
 pub use self::lease::Registration;
+#[cfg(feature = "chain")]
+pub use self::modules::EtcdModules;
 pub use self::resolver::EtcdServers;
 
 /// An etcd, by the URLs of its members. Clones are the same one.
@@ -144,6 +150,29 @@ impl Etcd {
         let key = self.key(service, &server.to_string());
         let (api, value) = (Arc::clone(&self.api), server.to_string());
         Registration::begin(api, key, value, life).await
+    }
+
+    /// The modules of chains that are kept here, for repositories on several machines: what one keeps, all have. Their keys are
+    /// `wallaby/%modules/HASH/SIZE`, which no service has; each is at most 1 MiB. Errors are logged, and told to those who ask the
+    /// repository without saying where etcd is.
+    ///
+    /// ```no_run
+    /// use wallaby::Endpoint;
+    /// use wallaby_chain::Repository;
+    /// use wallaby_etcd::Etcd;
+    ///
+    /// # async fn example(module: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let etcd = Etcd::new(["http://127.0.0.1:2379"])?;
+    /// let repository = Repository::backed(etcd.modules());
+    /// let server = Endpoint::builder().serve(repository.service()).listen("tcp://127.0.0.1:4000").bind().await?;
+    /// // It waits for etcd.
+    /// let code = tokio::task::spawn_blocking(move || repository.keep(module)).await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "chain")]
+    pub fn modules(&self) -> EtcdModules {
+        EtcdModules::new(Arc::clone(&self.api), format!("{}/%modules/", self.prefix))
     }
 
     fn key(&self, service: &str, server: &str) -> String {

@@ -1,5 +1,7 @@
 //! With a real etcd, where the program `etcd` is installed (Debian: `etcd-server`).
 
+mod modules;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

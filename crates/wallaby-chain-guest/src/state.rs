@@ -90,6 +90,11 @@ impl State {
         }
     }
 
+    /// All values, in the order of their names, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.values.iter_mut().map(|(_, value)| value)
+    }
+
     /// The names of all values, and these.
     pub fn values(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values.iter().map(|(name, value)| (&**name, value))

@@ -8,10 +8,11 @@ use thiserror::Error;
 use wallaby::codec::{Codec, CodecError, Format, Postcard, Raw};
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
-    Address, Answer, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
-    RawRequest, Request, Status, Target,
+    Address, Answer, Body, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition,
+    One, RawRequest, Request, Status, Target,
 };
 
+use crate::chains::MOST_BYTES;
 use crate::code::{Code as Brought, Function};
 use crate::engine::name;
 use crate::running::{Run, Running};
@@ -20,6 +21,9 @@ use crate::state::State;
 use crate::step::Hop;
 use crate::types::Type;
 use crate::walk::{Home, Walk};
+
+/// Bytes of states that may follow a request.
+const MOST_STATE: usize = 16 << 20;
 
 /// A chain that has not begun: its first link, and what is done with answers. It comes to a `T`.
 #[derive(Debug, Clone)]
@@ -181,9 +185,13 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     pub fn call(self, caller: Caller) -> Result<Call<One<T>, Chained<C>>, ChainError> {
         let first = self.first(true)?;
         first.check_server()?;
-        let client = caller.at(first.server.clone());
-        let client = client.continuation(first.continuation()?);
-        Ok(client.call_target(Target::raw(first.method, first.payload)))
+        let (continuation, state) = first.continuation()?;
+        let client = caller.at(first.server).continuation(continuation);
+        let target = Target::raw(first.method, first.payload);
+        Ok(client.call_target(match state {
+            Some(state) => target.with_body(state),
+            None => target,
+        }))
     }
 
     /// Makes the call, and hears more of it than its end: what `how` asks for.
@@ -275,10 +283,14 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         let first = self.first(false);
         let first = first.and_then(|first| Ok((first.continuation()?, first)));
         match first {
-            Ok((continuation, first)) => {
+            Ok(((continuation, state), first)) => {
                 let request = request.into_raw();
                 let onward = request.forward(first.server, &first.method, first.payload);
-                Ok(onward.continuation(continuation))
+                let onward = onward.continuation(continuation);
+                Ok(match state {
+                    Some(state) => onward.body(state),
+                    None => onward,
+                })
             }
             Err(error) => {
                 request.fail(&Status::from(error.clone()));
@@ -326,14 +338,20 @@ impl First {
         }
     }
 
-    /// What goes along with it.
-    pub(crate) fn continuation(&self) -> Result<Bytes, ChainError> {
+    /// What goes along with it, and what of its states follows it.
+    pub(crate) fn continuation(&self) -> Result<(Bytes, Option<Body>), ChainError> {
         let mut stack = self.stack.clone();
         stack.advance(&self.server);
-        let bytes = stack.to_bytes();
-        let bytes = bytes.map_err(|error| CodecError::new("chain", error.to_string()))?;
+        let written = stack.write(MOST_BYTES);
+        let (bytes, state) =
+            written.map_err(|error| CodecError::new("chain", error.to_string()))?;
+        let size = state.as_ref().map_or(0, Bytes::len);
+        if size > MOST_STATE {
+            let message = format!("{size} bytes: at most {MOST_STATE} are allowed");
+            return Err(ChainError::TooLarge(message));
+        }
         match Continuation::new(bytes.clone()) {
-            Ok(_) => Ok(bytes),
+            Ok(_) => Ok((bytes, state.map(Body::from))),
             Err(error) => Err(ChainError::TooLarge(error.to_string())),
         }
     }

@@ -13,6 +13,8 @@ use wallaby::{
     Address, Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status,
 };
 
+use crate::away::Coming;
+use crate::departure::Departures;
 use crate::engine::{APPLY, Engine, MERGE, Proxy, RAISE, answered_again, name, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
@@ -20,7 +22,7 @@ use crate::place::{At, Place};
 use crate::records::{Claim, Look, Outcome, Records};
 use crate::runtime::{CodeLimits, Codes, Runtime};
 use crate::said::MOST_SAID;
-use crate::stack::{Level, Merging, Stack};
+use crate::stack::{Level, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
 use crate::walk::Home;
@@ -28,14 +30,22 @@ use crate::walk::Home;
 /// What only servers that take part in chains serve, and nobody [catches](Service::catch_all).
 const NAME: &str = "wallaby.Chains";
 
+/// Bytes that a continuation may have.
+pub(crate) const MOST_BYTES: usize = 16 << 10;
+
 /// Limits of what chains use up at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Hops of a chain, sub-chains included. Default 2,000.
     pub hops: u32,
     /// Bytes of all that travels with a request of a chain besides its arguments: functions, states, the path. Default, and at
-    /// most, 16 KiB.
+    /// most, 16 KiB. What is more than that of states follows the request.
     pub bytes: usize,
+    /// Bytes of states that are too large for that: they follow the request while its link runs. More than 16 MiB no client sends.
+    /// Default 1 MiB.
+    pub state: usize,
+    /// Bytes of all such states that are on their way here, and from here to the next servers. Default 64 MiB.
+    pub states: usize,
     /// Levels of the stack: functions that wait for the end of a chain inside theirs. Default 64.
     pub levels: usize,
     /// Branches of a split. Default 64.
@@ -67,7 +77,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             hops: 2000,
-            bytes: 16 << 10,
+            bytes: MOST_BYTES,
+            state: 1 << 20,
+            states: 64 << 20,
             levels: 64,
             branches: 64,
             merges: 1024,
@@ -344,7 +356,7 @@ impl Exchange for Named {
 }
 
 impl Admitting {
-    fn admit_chain(&self, request: &Incoming, (stack, size): (Stack, usize)) -> Admission {
+    fn admit_chain(&self, request: &Incoming, (mut stack, size): (Stack, usize)) -> Admission {
         let may_bring = stack.has_code() && self.engine.lets_bring(request);
         let place = Place {
             at: At::Server(request),
@@ -357,18 +369,23 @@ impl Admitting {
             let message = format!("{} may not bring chains here", request.identity());
             return refuse(&stack, &Status::permission_denied(message), place);
         }
-        let turn = match request.method() {
-            method if method == MERGE.name() => match self.arrive(request, (stack, size), place) {
-                Ok(turn) => turn,
+        let what = match request.method() {
+            method if method == MERGE.name() => match self.arrive(request, &stack, size, place) {
+                Ok(gathered) => {
+                    stack.branch.pop();
+                    stack.hops = gathered.hops;
+                    What::Merge(gathered)
+                }
                 Err(admission) => return *admission,
             },
             method if method == RAISE.name() => match Exception::read(request.payload()) {
-                Ok(exception) => Turn::Catch(stack, exception),
+                Ok(exception) => What::Catch(exception),
                 Err(status) => return refuse(&stack, &status, place),
             },
-            method if method == APPLY.name() => Turn::Apply(stack, request.payload().clone()),
-            _ => Turn::Link(stack),
+            method if method == APPLY.name() => What::Apply(request.payload().clone()),
+            _ => What::Link,
         };
+        let turn = Turn { stack, what };
         let may_wait = turn.may_wait(&self.engine);
         let (engine, request) = (Arc::clone(&self.engine), request.clone());
         let records = Arc::clone(&self.records);
@@ -387,28 +404,30 @@ impl Admitting {
         }
     }
 
-    /// A branch ends here, which came with so many bytes besides its answer.
+    /// A branch ends here, which came with so many bytes besides its answer: whether it is the last one.
     fn arrive(
         &self,
         request: &Incoming,
-        (mut stack, more): (Stack, usize),
+        stack: &Stack,
+        more: usize,
         place: Place<'_>,
-    ) -> Result<Turn, Box<Admission>> {
-        let refuse = |stack: &Stack, status| Err(Box::new(refuse(stack, status, place)));
-        let Some(Level::Merge(merging)) = stack.levels.pop() else {
+    ) -> Result<Gathered, Box<Admission>> {
+        let refuse = |status| Err(Box::new(refuse(stack, status, place)));
+        let Some(Level::Merge(merging)) = stack.levels.last() else {
             let status = Status::invalid_argument("a branch that does not end here");
-            return refuse(&stack, &status);
+            return refuse(&status);
         };
         // Other branches may need its connection's credit to come here. What is kept has limits of its own.
         let arrival = merging.what(request.take_payload()).and_then(|what| {
             let bounds = (more, &self.engine.limits);
             let (call, what) = (request.call_id(), (what, stack.hops, request.durable_id()));
-            self.gathers.arrive(call, &merging, what, bounds)
+            self.gathers.arrive(call, merging, what, bounds)
         });
         match arrival {
             Ok(Arrival::Early(waiting)) => {
                 request.shorten_deadline(self.engine.limits.merge_wait);
-                let given_up = place.exception(&stack, &Gathers::given_up()).to_status();
+                drop(request.take_body()); // the last one brings the same
+                let given_up = place.exception(stack, &Gathers::given_up()).to_status();
                 Err(Box::new(Admission::wait(async move {
                     match waiting.all().await {
                         true => Admission::Replay(Vec::new()),
@@ -416,91 +435,110 @@ impl Admitting {
                     }
                 })))
             }
-            Ok(Arrival::Last(gathered)) => {
-                stack.branch.pop();
-                stack.hops = gathered.hops;
-                Ok(Turn::Merge(stack, merging, gathered))
-            }
-            Err(status) => refuse(&stack, &status),
+            Ok(Arrival::Last(gathered)) => Ok(gathered),
+            Err(status) => refuse(&status),
         }
     }
 }
 
 /// What is to be done for a request of a chain.
-enum Turn {
+struct Turn {
+    stack: Stack,
+    what: What,
+}
+
+enum What {
     /// Its link runs, if what comes then can.
-    Link(Stack),
+    Link,
     /// A function merges.
-    Merge(Stack, Box<Merging>, Gathered),
+    Merge(Gathered),
     /// A function catches.
-    Catch(Stack, Exception),
+    Catch(Exception),
     /// A function runs in place of another server.
-    Apply(Stack, Bytes),
+    Apply(Bytes),
 }
 
 impl Turn {
-    /// Whether there is code of clients that is loaded, or runs, before it is known what becomes of the request.
+    /// Whether there is something that comes, or code of clients that is loaded, or runs, before it is known what becomes of the
+    /// request.
     fn may_wait(&self, engine: &Engine) -> bool {
-        match self {
-            Self::Link(stack) => {
+        let Self { stack, what } = self;
+        let runs_code = match what {
+            What::Link => {
                 let may_be_known = stack.tail.asked.record && stack.has_code();
                 may_be_known || engine.is_to_load(stack)
             }
-            Self::Merge(stack, merging, _) => merging.is_code() || stack.has_code(),
-            Self::Catch(stack, _) | Self::Apply(stack, _) => stack.has_code(),
-        }
+            What::Merge(_) | What::Catch(_) | What::Apply(_) => stack.has_code(),
+        };
+        runs_code || stack.tail.away.is_some()
     }
 
     async fn take(
         self,
         engine: &Arc<Engine>,
         records: &Arc<Records>,
-        (request, place): (&Incoming, Place<'_>),
+        (request, mut place): (&Incoming, Place<'_>),
     ) -> Admission {
-        let stack = match self {
-            Self::Link(stack) => stack,
-            Self::Merge(
-                stack,
-                merging,
-                Gathered {
-                    results, durable, ..
-                },
-            ) => {
-                let place = Place { durable, ..place };
-                let departures = engine.merge(stack, *merging, results, place).await;
-                return replay(engine.depart(departures, place));
-            }
-            Self::Catch(stack, exception) => {
-                let departures = engine.catch(stack, exception, place).await;
-                return replay(engine.depart(departures, place));
-            }
-            Self::Apply(stack, given) => {
-                let departures = engine.apply(stack, given, place).await;
-                return replay(engine.depart(departures, place));
-            }
+        let Self { stack, what } = self;
+        let coming = match engine.states.come(request, &stack, &engine.limits) {
+            Ok(coming) => coming,
+            Err(status) => return refuse(&stack, &status, place),
         };
-        let known = match engine.check(&stack, place).await {
-            Ok(()) => Ok(known(records, &stack, request, &engine.limits).await),
-            Err(status) => Err(status),
-        };
-        match known {
-            Ok(Known::Outcome(outcome)) => {
-                let departures = engine.follow(stack, *outcome, place).await;
-                replay(engine.depart(departures, place))
-            }
-            Ok(Known::Nothing(claim)) => Admission::around(Link {
-                engine: Arc::clone(engine),
-                phase: Mutex::new(Phase::Waits),
-                claim: Mutex::new(claim),
-                stack,
-                may_bring: place.may_bring,
-            }),
-            Err(status) => {
-                let exception = place.exception(&stack, &status);
-                replay(engine.depart(engine.raise(stack, &exception), place))
-            }
+        if let What::Link = what {
+            return link(engine, records, (stack, coming), (request, place)).await;
         }
+        let departures = match (Coming::whole(coming, stack).await, what) {
+            (Err((stack, status)), _) => engine.follow(stack, Err(status), place).await,
+            (Ok(stack), What::Link) => Departures::new(stack, Vec::new()),
+            (Ok(stack), What::Merge(gathered)) => {
+                place.durable = gathered.durable;
+                engine.merge(stack, gathered.results, place).await
+            }
+            (Ok(stack), What::Catch(exception)) => engine.catch(stack, exception, place).await,
+            (Ok(stack), What::Apply(given)) => engine.apply(stack, given, place).await,
+        };
+        replay(engine.depart(departures, place))
     }
+}
+
+/// A link runs, if what comes then can, and it has not come to something before.
+async fn link(
+    engine: &Arc<Engine>,
+    records: &Arc<Records>,
+    (stack, coming): (Stack, Option<Coming>),
+    (request, place): (&Incoming, Place<'_>),
+) -> Admission {
+    let outcome = match engine.check(&stack, place).await {
+        Ok(()) => match known(records, &stack, request, &engine.limits).await {
+            Known::Outcome(outcome) => *outcome,
+            Known::Nothing(claim) => {
+                return Admission::around(Link {
+                    engine: Arc::clone(engine),
+                    phase: Mutex::new(Phase::Waits),
+                    awaits: Mutex::new((claim, coming)),
+                    stack,
+                    may_bring: place.may_bring,
+                });
+            }
+        },
+        Err(status) => Err(status),
+    };
+    replay(go_on(engine, (stack, coming), outcome, place).await)
+}
+
+/// What is sent because a link has come to this, when its states are here.
+async fn go_on(
+    engine: &Engine,
+    (stack, coming): (Stack, Option<Coming>),
+    outcome: Outcome,
+    place: Place<'_>,
+) -> Vec<Intent> {
+    let (stack, outcome) = match Coming::whole(coming, stack).await {
+        Ok(stack) => (stack, outcome),
+        Err((stack, status)) => (stack, outcome.and(Err(status))),
+    };
+    let departures = engine.follow(stack, outcome, place).await;
+    engine.depart(departures, place)
 }
 
 /// What a record says of a link.
@@ -553,8 +591,8 @@ fn replay(mut intents: Vec<Intent>) -> Admission {
 struct Link {
     engine: Arc<Engine>,
     phase: Mutex<Phase>,
-    /// Where it says what it has come to.
-    claim: Mutex<Option<Claim>>,
+    /// Where it says what it has come to, and what comes of its states.
+    awaits: Mutex<(Option<Claim>, Option<Coming>)>,
     stack: Stack,
     may_bring: bool,
 }
@@ -601,12 +639,14 @@ impl Link {
         exit: &Exit,
     ) -> impl Future<Output = Vec<Intent>> + Send + use<> {
         let (engine, stack) = (Arc::clone(&self.engine), self.stack.clone());
-        if let Some(outcome) = &by {
-            let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(claim) = claim.take() {
-                claim.done(outcome, &engine.limits);
+        let by = by.map(|outcome| {
+            let mut awaits = self.awaits.lock().unwrap_or_else(PoisonError::into_inner);
+            let (claim, coming) = std::mem::take(&mut *awaits);
+            if let Some(claim) = claim {
+                claim.done(&outcome, &engine.limits);
             }
-        }
+            (outcome, coming)
+        });
         let (exit, may_bring) = (exit.clone(), self.may_bring);
         async move {
             let place = Place {
@@ -616,10 +656,7 @@ impl Link {
             };
             match by {
                 None => Vec::new(),
-                Some(outcome) => {
-                    let departures = engine.follow(stack, outcome, place).await;
-                    engine.depart(departures, place)
-                }
+                Some((outcome, coming)) => go_on(&engine, (stack, coming), outcome, place).await,
             }
         }
     }

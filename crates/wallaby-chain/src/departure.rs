@@ -137,15 +137,23 @@ impl Engine {
     /// Gives a request the stack of its chain.
     fn put(&self, mut stack: Stack, to: &mut DelegatedRequest) -> Result<(), Status> {
         stack.advance(&to.server);
-        let bytes = stack
-            .to_bytes()
-            .map_err(|error| Status::internal(error.to_string()))?;
+        let written = stack.write(self.limits.bytes);
+        let (bytes, away) = written.map_err(|error| Status::internal(error.to_string()))?;
         self.limits.check_size(bytes.len())?;
         self.limits.check_levels(stack.levels.len())?;
         let continuation = Continuation::new(bytes);
         let continuation =
             continuation.map_err(|error| Status::resource_exhausted(error.to_string()))?;
         to.options_mut().continuation = Some(continuation);
+        if let Some(away) = away {
+            let size = away.len();
+            if to.has_body() {
+                return Err(Status::failed_precondition(format!(
+                    "{size} bytes of a chain's state are to follow a request that has a body of its own"
+                )));
+            }
+            to.set_body(self.states.leave(away, &self.limits)?);
+        }
         Ok(())
     }
 }

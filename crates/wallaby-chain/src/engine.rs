@@ -11,6 +11,7 @@ use wallaby::codec::{Codec, Postcard, Raw};
 use wallaby::intercept::{DelegatedRequest, Incoming, Intent};
 use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, Servers, Status};
 
+use crate::away::States;
 use crate::chains::{Limits, Policy};
 use crate::code::Hash;
 use crate::departure::{Departure, Departures};
@@ -54,6 +55,8 @@ pub(crate) struct Engine {
     pub(crate) codes: Option<Codes>,
     /// Where such code runs, if not here.
     pub(crate) proxy: Option<Proxy>,
+    /// What is too large to travel within requests.
+    pub(crate) states: Arc<States>,
 }
 
 /// A server that runs code in place of this one.
@@ -257,7 +260,7 @@ impl Engine {
             Ok(Intent::Answer { payload, .. }) => {
                 return self.go_on(stack, Ok(Step::End(payload)), place).await;
             }
-            Ok(Intent::Delegation { to, .. }) => return self.hand_on(stack, to, place),
+            Ok(Intent::Delegation { to, .. }) => return self.hand_on(stack, to, place).await,
             Ok(Intent::Status(status)) => *status,
             Ok(_) => Status::internal("a link has sent what no chain can go on by"),
             Err(status) => status,
@@ -426,11 +429,14 @@ impl Engine {
     /// All branches have ended, each with an answer or an exception, in their order.
     pub(crate) async fn merge(
         &self,
-        stack: Stack,
-        merging: Merging,
+        mut stack: Stack,
         results: Vec<Result<Answer, Exception>>,
         place: Place<'_>,
     ) -> Departures {
+        let Some(Level::Merge(merging)) = stack.levels.pop() else {
+            let status = Status::invalid_argument("branches that do not end here");
+            return self.raise(stack.clone(), &place.exception(&stack, &status));
+        };
         match results.into_iter().collect() {
             Ok(answers) => {
                 let (function, given) = (merging.function, Given::Results(answers));
@@ -526,21 +532,13 @@ impl Engine {
     }
 
     /// A handler hands its request on: who answers that is the link, then. What it brings along is a chain inside this one.
-    pub(crate) fn hand_on(
+    async fn hand_on(
         &self,
         outer: Stack,
-        to: DelegatedRequest,
+        mut to: DelegatedRequest,
         place: Place<'_>,
     ) -> Departures {
-        let own = to
-            .options()
-            .and_then(|options| options.continuation.as_ref());
-        let own = own.map_or(Ok(None), |own| match Stack::read(own.bytes())? {
-            Some(own) => Ok(Some(own)),
-            None => Err(Status::failed_precondition(
-                "a link of a chain has handed on a continuation that is no chain",
-            )),
-        });
+        let own = self.own_chain(&mut to).await;
         let mut stack = outer.clone();
         let each = own.map(|own| {
             if let Some(own) = own {
@@ -552,6 +550,27 @@ impl Engine {
             vec![Departure::Hop(Box::new((to, stack)))]
         });
         self.leaving(outer, each, place)
+    }
+}
+
+impl Engine {
+    /// The chain by which a handler has answered, with all of its states.
+    async fn own_chain(&self, to: &mut DelegatedRequest) -> Result<Option<Stack>, Status> {
+        let options = to.options();
+        let Some(own) = options.and_then(|options| options.continuation.as_ref()) else {
+            return Ok(None);
+        };
+        let mut own = Stack::read(own.bytes())?.ok_or_else(|| {
+            Status::failed_precondition(
+                "a link of a chain has handed on a continuation that is no chain",
+            )
+        })?;
+        if own.tail.away.is_some()
+            && let Some(body) = to.take_body()
+        {
+            own.put_back(&body.collect(self.limits.state).await?)?;
+        }
+        Ok(Some(own))
     }
 }
 

@@ -69,6 +69,7 @@
 //!
 //! `docs/chains.md` in the repository says what holds and what is not there yet.
 
+mod away;
 mod chain;
 mod chains;
 mod code;

@@ -205,12 +205,16 @@ impl Start {
         }
         first.check_server()?;
         let client = self.caller.clone().at(first.server.clone());
-        let client = client.continuation(first.continuation()?);
+        let (continuation, state) = first.continuation()?;
+        let client = client.continuation(continuation);
         let client = match self.recorded() {
             None => client,
             Some(id) => client.durable(id).deadline(self.left()),
         };
-        Ok(client.call_raw(&first.method, first.payload))
+        Ok(match state {
+            Some(state) => client.call_raw_with_body(&first.method, first.payload, state),
+            None => client.call_raw(&first.method, first.payload),
+        })
     }
 
     /// The same after it was lost: with as many servers to avoid as there is room for.

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use wallaby::codec::Codec;
 use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
+use crate::away::Away;
+use crate::chains::MOST_BYTES;
 use crate::code::{Code, Hash};
 use crate::exception::{Exception, HostPath, MOST_NAME};
 use crate::state::{Answer, State};
@@ -53,6 +55,9 @@ pub(crate) struct Tail {
     /// Servers that an attempt before was lost at; travels only where links are to be recorded.
     #[serde(skip)]
     pub(crate) avoid: Vec<Address>,
+    /// What of the states follows the request, in place of being here.
+    #[serde(skip)]
+    pub(crate) away: Option<Away>,
 }
 
 /// What who has started the chain wants of all servers.
@@ -65,6 +70,8 @@ pub(crate) struct Asked {
     pub(crate) lines: bool,
     /// Records of what links come to: the chain may be made again.
     pub(crate) record: bool,
+    /// That they read what follows the request; only on its way.
+    away: bool,
     /// What other releases may ask for: a server that does not know it cannot do it.
     other: u8,
 }
@@ -86,7 +93,8 @@ impl From<u8> for Asked {
             told: bits & 1 != 0,
             lines: bits & 2 != 0,
             record: bits & 4 != 0,
-            other: bits & !7,
+            away: bits & 8 != 0,
+            other: bits & !15,
         }
     }
 }
@@ -94,7 +102,8 @@ impl From<u8> for Asked {
 impl From<Asked> for u8 {
     fn from(asked: Asked) -> Self {
         let (told, lines) = (Self::from(asked.told), Self::from(asked.lines));
-        told | lines << 1 | Self::from(asked.record) << 2 | asked.other
+        let (record, away) = (Self::from(asked.record), Self::from(asked.away));
+        told | lines << 1 | record << 2 | away << 3 | asked.other
     }
 }
 
@@ -130,10 +139,6 @@ pub(crate) struct Merging {
 }
 
 impl Merging {
-    pub(crate) fn is_code(&self) -> bool {
-        matches!(self.function, Runs::Code { .. })
-    }
-
     /// What the branch has come to, as its last request says.
     pub(crate) fn what(&self, payload: Bytes) -> Result<Result<Answer, Exception>, Status> {
         match self.raised {
@@ -148,6 +153,13 @@ impl Level {
         match self {
             Self::Run { function, .. } | Self::Catch { function, .. } => function,
             Self::Merge(merging) => &merging.function,
+        }
+    }
+
+    pub(crate) fn state_mut(&mut self) -> &mut State {
+        match self {
+            Self::Run { state, .. } | Self::Catch { state, .. } => state,
+            Self::Merge(merging) => &mut merging.state,
         }
     }
 }
@@ -283,6 +295,15 @@ impl Stack {
         self.drop_used_code();
     }
 
+    /// Its bytes, and what of its states follows them because they would be more than so many.
+    pub(crate) fn write(&mut self, most: usize) -> Result<(Bytes, Option<Bytes>), postcard::Error> {
+        let bytes = self.to_bytes()?;
+        match self.put_away(bytes.len(), most.min(MOST_BYTES)) {
+            None => Ok((bytes, None)),
+            away => Ok((self.to_bytes()?, away)),
+        }
+    }
+
     /// Its bytes.
     pub(crate) fn to_bytes(&self) -> Result<Bytes, postcard::Error> {
         let has_tail = self.tail != Tail::default();
@@ -291,10 +312,15 @@ impl Stack {
         bytes.put_u8(if has_tail { WITH_TAIL } else { VERSION });
         let mut bytes = postcard::to_extend(self, Extend(bytes))?;
         if has_tail {
-            bytes = postcard::to_extend(&self.tail, bytes)?;
+            let mut asked = self.tail.asked;
+            asked.away = self.tail.away.is_some();
+            bytes = postcard::to_extend(&asked, bytes)?;
         }
         if self.tail.asked.record {
             bytes = postcard::to_extend(&self.tail.avoid, bytes)?;
+        }
+        if let Some(away) = &self.tail.away {
+            bytes = postcard::to_extend(away, bytes)?;
         }
         Ok(bytes.0.freeze())
     }
@@ -331,6 +357,13 @@ impl Stack {
             (stack.tail.avoid, rest) =
                 postcard::take_from_bytes(rest).map_err(|error| malformed(&error))?;
         }
+        if std::mem::take(&mut stack.tail.asked.away) {
+            let away: Away;
+            (away, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error))?;
+            away.check(&mut stack.levels)
+                .map_err(|why| malformed(&why))?;
+            stack.tail.away = Some(away);
+        }
         match rest {
             [] if stack.tail.avoid.len() > MOST_AVOIDED => {
                 Err(malformed(&"it avoids too many servers"))
@@ -353,6 +386,8 @@ impl std::iter::Extend<u8> for Extend {
 
 #[cfg(test)]
 mod tests {
+    use wallaby_chain_guest as guest;
+
     use super::*;
 
     fn stack() -> Stack {
@@ -433,6 +468,25 @@ mod tests {
             expected.escape_ascii().to_string()
         );
         assert_eq!(Stack::read(&bytes), Ok(Some(with_tail)));
+        // A value that follows it.
+        let mut state = State::new();
+        state
+            .set("much", &vec![7u8; 1000])
+            .expect("it can be written");
+        let mut large = stack();
+        large.levels[2].state_mut().clone_from(&state);
+        let whole = large.clone();
+        let size = large.to_bytes().expect("it can be written").len();
+        let (bytes, away) = large.write(size - 1).expect("it can be written");
+        let away = away.expect("there is no room for it");
+        assert_eq!(away, [&[0xe8, 0x07][..], &[7; 1000]].concat());
+        let hash = Hash::of(&away);
+        let end = [&b"\x08"[..], hash.bytes(), b"\x01\x02\x00\xea\x07"].concat();
+        assert!(bytes.starts_with(b"wchn\x04"));
+        assert!(bytes.ends_with(&end), "{}", bytes.escape_ascii());
+        let mut read = Stack::read(&bytes).expect("it is one").expect("a chain");
+        assert_eq!(read.put_back(&away), Ok(()));
+        assert_eq!(read, whole);
         let unknown = [b"wchn\x04", &before[5..], b"\x82"].concat();
         let error = Stack::read(&unknown).expect_err("it asks for more");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);
@@ -470,6 +524,32 @@ mod tests {
             stack.tail.avoid = vec![at.clone(); avoided];
             let bytes = stack.to_bytes().expect("it can be written");
             assert_eq!(Stack::read(&bytes).is_ok(), is_legal, "{avoided}");
+        }
+        stack.tail.asked.record = false;
+        stack.tail.avoid.clear();
+        for (places, is_legal) in [
+            (&[(0, 0, 9), (1, 0, 9)][..], true),
+            (&[], true),
+            (&[(1, 0, 9), (0, 0, 9)], false),
+            (&[(0, 0, 9), (0, 0, 9)], false),
+            (&[(0, 1, 9)], false),
+            (&[(3, 0, 9)], false),
+            (&[(2, 0, 9)], false),
+        ] {
+            for level in 0..2 {
+                let empty = guest::Value {
+                    shape: 0,
+                    bytes: Vec::new(),
+                };
+                stack.levels[level].state_mut().values.insert("much", empty);
+            }
+            stack.levels[2]
+                .state_mut()
+                .set("small", &7u8)
+                .expect("a number");
+            stack.tail.away = Some(Away::at(Hash::of(b""), places));
+            let bytes = stack.to_bytes().expect("it can be written");
+            assert_eq!(Stack::read(&bytes).is_ok(), is_legal, "{places:?}");
         }
         let error = Stack::read(b"wchn\x05").expect_err("newer");
         assert_eq!(error.code(), wallaby::Code::Unimplemented);

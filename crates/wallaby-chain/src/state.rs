@@ -17,8 +17,8 @@ use crate::types::{self, LinkTypes, Type};
 /// are the runtime's.
 ///
 /// A value remembers what its type looks like, so that reading another one is an error and not a wrong value; one that a function
-/// as WebAssembly has put there does not. All that travels with
-/// a chain (functions, states, the path) is at most 16 KiB.
+/// as WebAssembly has put there does not. What is
+/// too large to travel within a request follows it while its link runs ([`Limits::state`](crate::Limits::state)).
 ///
 /// ```
 /// use wallaby_chain::State;

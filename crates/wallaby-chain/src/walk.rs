@@ -401,7 +401,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
         durable: &mut Option<DurableId>,
     ) -> Option<Departures> {
         let engine = Arc::clone(&self.home.0);
-        let merged = match (stack.levels.pop(), self.call) {
+        let merged = match (stack.levels.last(), self.call) {
             (Some(Level::Merge(merging)), Some(call)) => merging.what(payload).and_then(|what| {
                 // All of its calls are one here.
                 let call = CallId {
@@ -409,28 +409,26 @@ impl<T, C: Codec<T>> Walk<T, C> {
                     ..call
                 };
                 let what = (what, stack.hops, *durable);
-                let arrival = self
-                    .gathers
-                    .arrive(call, &merging, what, (0, &engine.limits))?;
-                Ok((merging, arrival))
+                self.gathers
+                    .arrive(call, merging, what, (0, &engine.limits))
             }),
             _ => Err(Status::invalid_argument("a branch that does not end here")),
         };
         match merged {
-            Ok((_, Arrival::Early(early))) => {
+            Ok(Arrival::Early(early)) => {
                 self.early.push(early);
                 None
             }
-            Ok((merging, Arrival::Last(gathered))) => {
+            Ok(Arrival::Last(gathered)) => {
                 stack.branch.pop();
                 stack.hops = gathered.hops;
                 *durable = gathered.durable;
                 let place = self.place(*durable);
-                let results = gathered.results;
-                Some(engine.merge(stack, *merging, results, place).await)
+                Some(engine.merge(stack, gathered.results, place).await)
             }
             Err(status) => {
                 let exception = self.place(*durable).exception(&stack, &status);
+                stack.levels.pop();
                 Some(engine.raise(stack, &exception))
             }
         }

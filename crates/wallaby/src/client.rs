@@ -452,7 +452,7 @@ impl Client {
         } = target;
         Call::new(match (payload, body) {
             (Ok(payload), None) => self.call_raw(&definition, payload),
-            (Ok(payload), body) => self.call_once(&definition, payload, body.map(Attached::new)),
+            (Ok(payload), Some(body)) => self.call_raw_with_body(&definition, payload, body),
             (Err(error), _) => self.caller.failed(Failure::Codec(error)),
         })
     }
@@ -463,6 +463,16 @@ impl Client {
             return self.call_by(policy, method, payload);
         }
         self.call_once(method, payload, None)
+    }
+
+    /// The same, and this body follows the request. It is made once, whatever the policy says.
+    pub fn call_raw_with_body(
+        &self,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Body,
+    ) -> RawCall {
+        self.call_once(method, payload, Some(Attached::new(body)))
     }
 
     /// Makes a call that may be made again.

@@ -74,21 +74,17 @@ async fn a_state_that_grows_without_end_is_an_exception() {
     patience(async {
         let net = Net::Tcp;
         let client = net.client().await;
-        for (limits, most) in [
-            (
-                Limits {
-                    bytes: 3000,
-                    ..Limits::default()
-                },
-                3000,
-            ),
-            (Limits::default(), 16_384),
-        ] {
+        for (bytes, most) in [(3000, 2000), (16_384, 20_000)] {
+            let limits = Limits {
+                bytes,
+                state: most,
+                ..Limits::default()
+            };
             let server = net.serve(turning(limits)).await;
             let chain = turns(&at(&server), "grow").call(client.caller());
             let refused = status(chain.expect("it is small").await);
             assert_eq!(refused.code(), Code::ResourceExhausted);
-            let text = format!("bytes of functions and state: at most {most} are allowed");
+            let text = format!("bytes of state that follow it: at most {most} are allowed");
             assert!(refused.message().contains(&text), "{refused}");
             assert!(hosts(&refused).len() >= 2, "{refused}");
         }
@@ -101,7 +97,7 @@ async fn a_chain_that_is_too_large_does_not_begin() {
     let net = Net::Tcp;
     let (server, client) = (net.serve(Chains::new()).await, net.client().await);
     let state = State::new()
-        .with("much", &vec![0u8; 17_000])
+        .with("much", &vec![0u8; 16 << 20])
         .expect("bytes");
     let first = Hop::to(at(&server), &words::REPEAT, (1,)).then("any", state);
     let error = start::<String>(first)
@@ -109,7 +105,7 @@ async fn a_chain_that_is_too_large_does_not_begin() {
         .expect_err("too large");
     assert!(matches!(error, ChainError::TooLarge(_)));
     assert!(
-        error.to_string().contains("at most 16384 are allowed"),
+        error.to_string().contains("at most 16777216 are allowed"),
         "{error}"
     );
     assert_eq!(Status::from(error).code(), Code::ResourceExhausted);

@@ -9,6 +9,7 @@ mod code;
 mod composition;
 mod exceptions;
 mod functions;
+mod large;
 mod limits;
 mod lost;
 mod pipes;

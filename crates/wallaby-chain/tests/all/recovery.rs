@@ -884,8 +884,8 @@ async fn a_chain_that_just_fits_is_made_again() {
         let gone = Worker::new("gone").serve(Chains::new()).await;
         gone.kill();
         let begin = |size: usize| {
-            let state = State::new().with("much", &vec![0u8; size]).expect("bytes");
-            let hop = Hop::to(at(&gone), &work::ADD, ("text".to_owned(),)).then("any", state);
+            let hop = Hop::to(at(&gone), &work::ADD, ("text".to_owned(),));
+            let hop = hop.then(&*"x".repeat(size), State::new());
             start::<String>(hop).run(caller(&client), Run::new().retries(1))
         };
         let mut running = (0..=16_384).rev().find_map(|size| begin(size).ok());

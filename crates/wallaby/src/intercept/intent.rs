@@ -7,7 +7,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{DelegateOptions, Outline};
 use wallaby_proto::{Address, RequestId, Status};
 
-use crate::body::Attached;
+use crate::body::{Attached, Body};
 
 /// Something that is to be sent for a request. It has no place in the call's tree yet.
 #[derive(Debug, Clone)]
@@ -79,6 +79,16 @@ impl DelegatedRequest {
     /// Whether bytes follow it; they can be sent once.
     pub fn has_body(&self) -> bool {
         self.body.is_some()
+    }
+
+    /// This follows it, in place of what did.
+    pub fn set_body(&mut self, body: Body) {
+        self.body = Some(Attached::new(body));
+    }
+
+    /// What follows it, which is not sent then. `None` if nothing does, or it was sent.
+    pub fn take_body(&mut self) -> Option<Body> {
+        self.body.take()?.take()
     }
 }
 

@@ -8,8 +8,8 @@ use thiserror::Error;
 use wallaby::codec::{Codec, CodecError, Format, Postcard, Raw};
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
-    Address, Answer, Body, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition,
-    One, RawRequest, Request, Status, Target,
+    Address, Answer, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
+    RawRequest, Request, Status, Target,
 };
 
 use crate::chains::MOST_BYTES;
@@ -189,7 +189,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         let client = caller.at(first.server).continuation(continuation);
         let target = Target::raw(first.method, first.payload);
         Ok(client.call_target(match state {
-            Some(state) => target.with_body(state),
+            Some(state) => target.with_body(state.into()),
             None => target,
         }))
     }
@@ -288,7 +288,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
                 let onward = request.forward(first.server, &first.method, first.payload);
                 let onward = onward.continuation(continuation);
                 Ok(match state {
-                    Some(state) => onward.body(state),
+                    Some(state) => onward.body(state.into()),
                     None => onward,
                 })
             }
@@ -339,7 +339,7 @@ impl First {
     }
 
     /// What goes along with it, and what of its states follows it.
-    pub(crate) fn continuation(&self) -> Result<(Bytes, Option<Body>), ChainError> {
+    pub(crate) fn continuation(&self) -> Result<(Bytes, Option<Bytes>), ChainError> {
         let mut stack = self.stack.clone();
         stack.advance(&self.server);
         let written = stack.write(MOST_BYTES);
@@ -351,7 +351,7 @@ impl First {
             return Err(ChainError::TooLarge(message));
         }
         match Continuation::new(bytes.clone()) {
-            Ok(_) => Ok((bytes, state.map(Body::from))),
+            Ok(_) => Ok((bytes, state)),
             Err(error) => Err(ChainError::TooLarge(error.to_string())),
         }
     }

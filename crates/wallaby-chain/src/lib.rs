@@ -89,6 +89,7 @@ mod state;
 mod step;
 mod types;
 mod walk;
+mod ways;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};

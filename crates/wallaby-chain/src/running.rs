@@ -20,9 +20,10 @@ use wallaby::{
 
 use crate::chain::{ChainError, Chained, First};
 use crate::said::{Line, MOST_SAID, Message, Told};
-use crate::stack::{Asked, MOST_AVOIDED};
+use crate::stack::{Asked, Level, MOST_AVOIDED, Runs};
 use crate::state::Answer;
 use crate::walk::{Home, Walk, is_broken};
+use crate::ways::{Kind, Way};
 
 /// How long is waited before a chain is made again for the first time, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -38,6 +39,7 @@ pub struct Run {
     asked: Asked,
     retries: u32,
     home: Option<Home>,
+    adaptive: bool,
     most_said: Option<usize>,
 }
 
@@ -95,6 +97,16 @@ impl Run {
         self.home = Some(home.clone());
         self
     }
+
+    /// A state that is too large to travel within requests stays here, if that is quicker: the chain is
+    /// [walked](crate::Chain::walk) then by its [`home`](Self::home), which needs to have all of its functions. Both ways are gone
+    /// three times each for chains that begin alike and have about as much state, then the one that has been quicker, and now and
+    /// then the other one, to see whether that is still so. What is more than may travel at all is walked. It holds for chains that
+    /// are not made again.
+    pub fn adaptive(mut self) -> Self {
+        self.adaptive = true;
+        self
+    }
 }
 
 /// Something of a chain that runs.
@@ -145,6 +157,8 @@ pub struct Running<T, C = Postcard> {
     heard: VecDeque<Event<T>>,
     /// Its end was heard.
     ended: bool,
+    /// Which way it goes, if that was looked at, and since when.
+    way: Option<(Kind, Way, Instant)>,
     attempts: u32,
     broken: Option<BrokenLink>,
     codec: PhantomData<fn() -> C>,
@@ -212,9 +226,60 @@ impl Start {
             Some(id) => client.durable(id).deadline(self.left()),
         };
         Ok(match state {
-            Some(state) => client.call_raw_with_body(&first.method, first.payload, state),
+            Some(state) => client.call_raw_with_body(&first.method, first.payload, state.into()),
             None => client.call_raw(&first.method, first.payload),
         })
+    }
+
+    /// Which way it goes, if its state may stay here, and what that depends on, if anything.
+    fn way(&self) -> Result<Option<(Way, Option<Kind>)>, ChainError> {
+        let Self { first, how, .. } = self;
+        let Some(home) = how
+            .home
+            .as_ref()
+            .filter(|_| how.adaptive && how.retries == 0)
+        else {
+            return Ok(None);
+        };
+        let size = match first.continuation() {
+            Ok((_, None)) => return Ok(None),
+            Ok((_, Some(state))) => state.len().ilog2(),
+            Err(ChainError::TooLarge(_)) => return Ok(Some((Way::Walked, None))),
+            Err(error) => return Err(error),
+        };
+        let function = match first.stack.levels.last().map(Level::function) {
+            Some(Runs::Native(name) | Runs::Code { function: name, .. }) => name.clone(),
+            Some(Runs::Pipe(_)) | None => String::new(),
+        };
+        let kind = Kind {
+            method: Arc::clone(first.method.name()),
+            function,
+            size,
+        };
+        Ok(Some((home.1.pick(&kind), Some(kind))))
+    }
+
+    /// It is walked by its home, if it has one: because it was lost by this, or from the beginning.
+    fn walk<T: Send + 'static, C: Codec<T>>(
+        &self,
+        again: Option<(DurableId, Instant)>,
+        lost: Option<CallError>,
+    ) -> Now<T> {
+        let Some(home) = self.how.home.clone() else {
+            return Now::Over;
+        };
+        let First {
+            server,
+            method,
+            payload,
+            mut stack,
+        } = self.first.clone();
+        stack.marked = false;
+        let first = (DelegatedRequest::new(server, method, payload), stack);
+        let walk = Walk::<T, C>::new(home, self.caller.clone(), first, again);
+        let (told, events) = mpsc::channel(16);
+        let task = tokio::spawn(tell(walk, told, lost)).abort_handle();
+        Now::Walks(Walking { events, task })
     }
 
     /// The same after it was lost: with as many servers to avoid as there is room for.
@@ -271,12 +336,18 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
             heard: HashSet::new(),
             hasher: RandomState::new(),
         });
-        let now = Now::Runs(start.call()?);
+        let way = start.way()?;
+        let now = match &way {
+            Some((Way::Walked, _)) => start.walk::<T, C>(None, None),
+            _ => Now::Runs(start.call()?),
+        };
+        let way = way.and_then(|(way, kind)| Some((kind?, way, Instant::now())));
         Ok(Self {
             start,
             now,
             heard: VecDeque::new(),
             ended: false,
+            way,
             attempts: 1,
             broken: None,
             codec: PhantomData,
@@ -329,12 +400,20 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                 },
                 Now::Walks(walking) => match walking.events.recv().await {
                     Some(Ok(event)) => {
-                        let is_known = match &event {
-                            Event::Line(line) => self.start.has_heard(&line.chain, line.hop),
-                            Event::Told(told) => self.start.has_heard(&told.chain, told.hop),
-                            Event::End(_) => false,
+                        let (start, asked) = (&self.start, self.start.how.asked);
+                        let is_for_nobody = match &event {
+                            Event::Line(line) => {
+                                !asked.lines || start.has_heard(&line.chain, line.hop)
+                            }
+                            Event::Told(told) => {
+                                !asked.told || start.has_heard(&told.chain, told.hop)
+                            }
+                            Event::End(_) => {
+                                self.note_time();
+                                false
+                            }
                         };
-                        if is_known {
+                        if is_for_nobody {
                             continue;
                         }
                         return Some(Ok(event));
@@ -373,6 +452,7 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                 return Err(wrong(CodecError::new("chain", "it has ended before")));
             }
             self.ended = true;
+            self.note_time();
             self.heard.push_back(Event::End(end));
             return Ok(());
         };
@@ -403,27 +483,19 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
             self.now = Now::Waits { until, lost };
             return true;
         }
-        let Some(home) = &start.how.home else {
+        if start.how.home.is_none() {
             return false;
-        };
-        let (
-            First {
-                server,
-                method,
-                payload,
-                stack,
-            },
-            home,
-        ) = (start.first.clone(), home.clone());
-        let mut stack = stack;
-        stack.marked = false;
-        let first = (DelegatedRequest::new(server, method, payload), stack);
+        }
         let again = Some((start.durable, start.until));
-        let walk = Walk::<T, C>::new(home, start.caller.clone(), first, again);
-        let (told, events) = mpsc::channel(16);
-        let task = tokio::spawn(tell(walk, told, error.clone())).abort_handle();
-        self.now = Now::Walks(Walking { events, task });
+        self.now = start.walk::<T, C>(again, Some(error.clone()));
         true
+    }
+
+    /// It has come to its end.
+    fn note_time(&mut self) {
+        if let (Some((kind, way, begun)), Some(home)) = (self.way.take(), &self.start.how.home) {
+            home.1.note(&kind, way, begun.elapsed());
+        }
     }
 
     /// Waits for what the chain comes to. What else it says is not looked at.
@@ -477,19 +549,19 @@ fn is_lost(error: &CallError) -> bool {
     }
 }
 
-/// Walks a chain that was lost by this, and tells of it.
+/// Walks a chain that was perhaps lost by this, and tells of it.
 async fn tell<T, C: Codec<T>>(
     mut walk: Walk<T, C>,
     told: mpsc::Sender<Result<Event<T>, Broken>>,
-    lost: CallError,
+    lost: Option<CallError>,
 ) {
     while let Some(events) = walk.step().await {
         let events = match events {
             Ok(events) => events,
             Err(error) => {
-                let (error, link) = match walk.is_unable() {
-                    true => (lost, None),
-                    false => (error, walk.broken()),
+                let (error, link) = match lost {
+                    Some(lost) if walk.is_unable() => (lost, None),
+                    _ => (error, walk.broken()),
                 };
                 let _gone = told.send(Err(Broken { error, link })).await;
                 return;

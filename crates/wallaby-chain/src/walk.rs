@@ -22,15 +22,16 @@ use crate::running::{self, BrokenLink, Event};
 use crate::stack::{Level, Runs, Stack};
 use crate::state::State;
 use crate::step::Step;
+use crate::ways::Ways;
 
 /// What runs functions of chains that are [walked](crate::Chain::walk): made by [`Chains::at_home`](crate::Chains::at_home). Clones
 /// are the same.
 #[derive(Clone)]
-pub struct Home(Arc<Engine>);
+pub struct Home(Arc<Engine>, pub(crate) Arc<Ways>);
 
 impl Home {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self(engine)
+        Self(engine, Arc::default())
     }
 
     /// The server that a name stands for now, or the server itself.

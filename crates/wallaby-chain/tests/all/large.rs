@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -10,7 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Stream, Wrap, WriteHalf};
 use wallaby::{Address, Body, Builder, Code, Endpoint, One, Request, Status};
-use wallaby_chain::{Answer, Chain, Chains, Hop, Limits, Merge, Run, State, Step, start};
+use wallaby_chain::{Answer, Chain, Chains, Event, Hop, Limits, Merge, Run, State, Step, start};
 
 use crate::world::{Net, at, hosts, library, patience, status, texts, words};
 
@@ -164,6 +165,53 @@ async fn many_branches_with_large_states_do_not_wait_for_each_other() {
         for call in calls {
             assert_eq!(call.await, Ok("60 times a!!".into()));
         }
+    })
+    .await;
+}
+
+/// It is the same for who has started the chain, but for its time.
+#[tokio::test]
+async fn a_large_state_may_stay_at_home() {
+    patience(async {
+        let net = Net::Tcp;
+        let (first, next) = (net.serve(carrying()).await, net.serve(carrying()).await);
+        let client = net.client().await;
+        let at_home = Arc::new(AtomicUsize::new(0));
+        let ends = Arc::clone(&at_home);
+        let home = carrying().function("end", move |state, answer| {
+            ends.fetch_add(1, Ordering::Relaxed);
+            is_whole(&state)?;
+            Ok(Step::end(&answer.read::<String>()?)?.log("at home"))
+        });
+        let home = home.at_home();
+        let run = async |size, how: Run| {
+            let chain = chain(&first, "on", state(&next, size, 1));
+            let how = how.home(&home).adaptive();
+            let mut running = chain.run(client.caller(), how).expect("it may begin");
+            let mut lines = 0;
+            while let Some(event) = running.next().await {
+                match event.expect("no error") {
+                    Event::Line(_) => lines += 1,
+                    Event::End(end) => assert_eq!(end, "a!!"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            lines
+        };
+        for times in 0..6 {
+            assert_eq!(at_home.load(Ordering::Relaxed), times / 2);
+            assert_eq!(run(200_000, Run::new().lines()).await, times % 2);
+        }
+        // Nobody hears what was not asked for.
+        for _ in 0..2 {
+            assert_eq!(run(50_000, Run::new()).await, 0);
+        }
+        assert_eq!(at_home.load(Ordering::Relaxed), 4);
+        // A small one travels; one that is larger than may travel does not.
+        run(1000, Run::new()).await;
+        assert_eq!(at_home.load(Ordering::Relaxed), 4);
+        run(17 << 20, Run::new()).await;
+        assert_eq!(at_home.load(Ordering::Relaxed), 5);
     })
     .await;
 }

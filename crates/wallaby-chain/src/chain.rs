@@ -175,6 +175,20 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         self
     }
 
+    /// What the functions of all that is said of the chain until here tell ([`Step::tell`](crate::Step::tell)) is for the server `at`,
+    /// where this function hears it ([`Chains::hearing`](crate::Chains::hearing)), in place of who has started the chain around this
+    /// one, at last the caller. For a handler that answers with a chain, and wants to know of it: `at` is its own server. Each step that
+    /// tells something costs a request; if the chain is made again, it may be heard again.
+    pub fn telling(mut self, at: impl Into<Address>, function: &str, state: State) -> Self {
+        let tell = Level::Tell {
+            at: at.into(),
+            function: Runs::Native(function.to_owned()),
+            state,
+        };
+        self.levels.insert(0, tell);
+        self
+    }
+
     /// Makes the call. It has the options of `caller`: deadline, metadata, trace, budgets. How it ends, and what its failures
     /// tell, is as for any call.
     ///

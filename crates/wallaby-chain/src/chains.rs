@@ -15,14 +15,14 @@ use wallaby::{
 
 use crate::away::Coming;
 use crate::departure::Departures;
-use crate::engine::{APPLY, Engine, MERGE, Proxy, RAISE, answered_again, name, unanswered};
+use crate::engine::{APPLY, Engine, MERGE, Proxy, RAISE, TELL, answered_again, name, unanswered};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
 use crate::records::{Claim, Look, Outcome, Records};
 use crate::runtime::{CodeLimits, Codes, Runtime};
-use crate::said::MOST_SAID;
-use crate::stack::{Level, Stack};
+use crate::said::{MOST_SAID, Message, Told};
+use crate::stack::{Asked, Level, Stack};
 use crate::state::{Answer, State};
 use crate::step::Step;
 use crate::walk::Home;
@@ -171,6 +171,19 @@ impl Chains {
         self
     }
 
+    /// A function that hears what chains tell that were started here with its name ([`Chain::telling`](crate::Chain::telling)). It runs
+    /// where requests come in, so it must not block. An error ends the call.
+    pub fn hearing(
+        mut self,
+        name: &str,
+        function: impl Fn(State, Told) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.engine
+            .hearing
+            .insert(name.to_owned(), Arc::new(function));
+        self
+    }
+
     /// The name that these servers have here: what goes on to `service://NAME`, by a chain or from a handler of this endpoint, goes
     /// to one of them, and a branch's merge to one for all branches. Whoever may bring chains may send requests to them so. Where a
     /// chain is made again ([`Run::retries`](crate::Run::retries)), it is one that the chain was not lost at, if there is another.
@@ -261,7 +274,8 @@ impl Chains {
             .reserved(Reserved::new(NAME))
             .raw(Arc::clone(MERGE.definition()), never)
             .raw(Arc::clone(RAISE.definition()), never)
-            .raw(Arc::clone(APPLY.definition()), never);
+            .raw(Arc::clone(APPLY.definition()), never)
+            .raw(Arc::clone(TELL.definition()), never);
         builder.serve(own).interceptor(Admitting {
             engine,
             policy,
@@ -383,6 +397,10 @@ impl Admitting {
                 Err(status) => return refuse(&stack, &status, place),
             },
             method if method == APPLY.name() => What::Apply(request.payload().clone()),
+            method if method == TELL.name() => match self.told(request) {
+                Ok(message) => What::Tell(message),
+                Err(status) => return refuse(&stack, &status, place),
+            },
             _ => What::Link,
         };
         let turn = Turn { stack, what };
@@ -402,6 +420,14 @@ impl Admitting {
             false if let Poll::Ready(admission) = admission.as_mut().poll(&mut cx) => admission,
             _ => Admission::Wait(admission),
         }
+    }
+
+    fn told(&self, request: &Incoming) -> Result<Message, Status> {
+        let mut asked = Asked::default();
+        asked.told = true;
+        let message = Message::read(&request.payload(), asked, self.engine.limits.said);
+        let message = message.unwrap_or_else(|| Err("it is no message of a chain".to_owned()));
+        message.map_err(Status::invalid_argument)
     }
 
     /// A branch ends here, which came with so many bytes besides its answer: whether it is the last one.
@@ -456,6 +482,8 @@ enum What {
     Catch(Exception),
     /// A function runs in place of another server.
     Apply(Bytes),
+    /// A function hears what a chain tells.
+    Tell(Message),
 }
 
 impl Turn {
@@ -469,6 +497,7 @@ impl Turn {
                 may_be_known || engine.is_to_load(stack)
             }
             What::Merge(_) | What::Catch(_) | What::Apply(_) => stack.has_code(),
+            What::Tell(_) => false,
         };
         runs_code || stack.tail.away.is_some()
     }
@@ -496,6 +525,10 @@ impl Turn {
             }
             (Ok(stack), What::Catch(exception)) => engine.catch(stack, exception, place).await,
             (Ok(stack), What::Apply(given)) => engine.apply(stack, given, place).await,
+            (Ok(stack), What::Tell(message)) => match engine.hear(&stack, message, place) {
+                Ok(()) => return Admission::Replay(Vec::new()),
+                Err(status) => return refuse(&stack, &status, place),
+            },
         };
         replay(engine.depart(departures, place))
     }

@@ -1,14 +1,16 @@
 //! What leaves because a chain has gone on, before it is encoded.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use wallaby::intercept::{DelegatedRequest, Intent};
 use wallaby::{Continuation, DurableId, Status};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, TELL};
 use crate::exception::Exception;
 use crate::place::Place;
-use crate::said::Said;
-use crate::stack::{MARK, Stack};
+use crate::said::{Said, Telling};
+use crate::stack::{Level, MARK, Stack};
 
 /// From this number, as of an interceptor that nobody registers, the durable names of hops follow. So they depend on nothing but
 /// the request and what its step is.
@@ -32,16 +34,19 @@ pub(crate) struct Departures {
     raised: Option<Box<Exception>>,
     /// What functions have said, which leaves first.
     pub(crate) said: Said,
+    /// What of it is for who has started a chain inside another one.
+    pub(crate) telling: Vec<Telling>,
     pub(crate) each: Vec<Departure>,
 }
 
 impl Departures {
     pub(crate) fn new(from: Stack, each: Vec<Departure>) -> Self {
-        let (raised, said) = (None, Said::default());
+        let (raised, said, telling) = (None, Said::default(), Vec::new());
         Self {
             from,
             raised,
             said,
+            telling,
             each,
         }
     }
@@ -49,16 +54,18 @@ impl Departures {
     /// An exception that leaves by this.
     pub(crate) fn of(exception: &Exception, from: Stack, departure: Departure) -> Self {
         Self {
-            from,
             raised: Some(Box::new(exception.clone())),
-            said: Said::default(),
-            each: vec![departure],
+            ..Self::new(from, vec![departure])
         }
     }
 
     /// The same, and functions have said this.
-    pub(crate) fn saying(self, said: Said) -> Self {
-        Self { said, ..self }
+    pub(crate) fn saying(self, said: Said, telling: Vec<Telling>) -> Self {
+        Self {
+            said,
+            telling,
+            ..self
+        }
     }
 }
 
@@ -75,13 +82,52 @@ impl Engine {
             from,
             raised,
             said,
+            telling,
             each,
         } = departures;
         let said = said
             .for_starter(&from, place.call(&from))
             .map(Intent::answer);
-        let left = self.leave(from, raised, each, place);
-        said.into_iter().chain(left).collect()
+        let telling = telling.into_iter().map(|telling| self.tell(telling, place));
+        let (told, left) = match telling.collect::<Result<Vec<_>, Status>>() {
+            Ok(told) => (told, self.leave(from, raised, each, place)),
+            Err(status) => {
+                let exception = place.exception(&from, &status);
+                let Departures { from, each, .. } = self.raise(from, &exception);
+                (
+                    Vec::new(),
+                    self.leave(from, Some(exception.into()), each, place),
+                )
+            }
+        };
+        told.into_iter().chain(said).chain(left).collect()
+    }
+
+    /// Who has started a chain inside another one is told something.
+    fn tell(&self, telling: Telling, place: Place<'_>) -> Result<Intent, Status> {
+        let Telling { from, said } = telling;
+        let Some(Level::Tell { at, .. }) = from.levels.last() else {
+            return Err(Status::internal("something is told to nobody"));
+        };
+        let payload = said.write(&from, place.call(&from)).unwrap_or_default();
+        let to = DelegatedRequest::new(at.clone(), Arc::clone(TELL.definition()), payload);
+        self.hop(to, None, from, place)
+    }
+
+    fn hop(
+        &self,
+        mut to: DelegatedRequest,
+        name: Option<DurableId>,
+        stack: Stack,
+        place: Place<'_>,
+    ) -> Result<Intent, Status> {
+        let options = to.options_mut();
+        options.durable = options.durable.or(name);
+        let durable = options.durable;
+        to.server = self.resolve((&to.server, durable), &stack, place)?;
+        self.may_leave(&stack, place)?;
+        self.put(stack, &mut to)?;
+        Ok(to.into())
     }
 
     fn leave(
@@ -113,14 +159,8 @@ impl Engine {
     ) -> Result<Vec<Intent>, Status> {
         let encode = |(departure, name)| match departure {
             Departure::Hop(hop) => {
-                let (mut to, stack) = *hop;
-                let options = to.options_mut();
-                options.durable = options.durable.or(name);
-                let durable = options.durable;
-                to.server = self.resolve((&to.server, durable), &stack, place)?;
-                self.may_leave(&stack, place)?;
-                self.put(stack, &mut to)?;
-                Ok(to.into())
+                let (to, stack) = *hop;
+                self.hop(to, name, stack, place)
             }
             Departure::End(answer) if marked => Ok(Intent::answer([&MARK[..], &answer].concat())),
             Departure::End(answer) => Ok(Intent::answer(answer)),

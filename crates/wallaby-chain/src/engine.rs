@@ -19,7 +19,7 @@ use crate::exception::Exception;
 use crate::guest;
 use crate::place::Place;
 use crate::runtime::{Codes, Module};
-use crate::said::Said;
+use crate::said::{Message, Said, Told};
 use crate::stack::{Level, Merging, Runs, Stack};
 use crate::state::{Answer, State};
 use crate::step::{Hop, Merge, Step};
@@ -33,11 +33,17 @@ pub(crate) static RAISE: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("walla
 /// A function is to run at another server than the one that has what it is given.
 pub(crate) static APPLY: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/apply");
 
+/// A chain inside another one tells something to who has started it.
+pub(crate) static TELL: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/tell");
+
 /// The scheme of names that stand for several servers.
 const SERVICE: &str = "service";
 
 /// A function that is registered here.
 pub(crate) type Native<Input> = Arc<dyn Fn(State, Input) -> Result<Step, Status> + Send + Sync>;
+
+/// A function that hears what a chain tells.
+pub(crate) type Hears = Arc<dyn Fn(State, Told) -> Result<(), Status> + Send + Sync>;
 
 /// Functions by their names.
 pub(crate) type Natives<Input> = HashMap<String, Native<Input>>;
@@ -48,6 +54,7 @@ pub(crate) struct Engine {
     pub(crate) functions: Natives<Answer>,
     pub(crate) merging: Natives<Vec<Answer>>,
     pub(crate) catching: Natives<Exception>,
+    pub(crate) hearing: HashMap<String, Hears>,
     /// Whom names of servers stand for.
     pub(crate) names: HashMap<String, Servers>,
     pub(crate) limits: Limits,
@@ -206,6 +213,7 @@ impl Engine {
             (Runs::Native(name), Level::Catch { .. }) => {
                 find(&self.catching, "catching", name, place).map(drop)
             }
+            (_, Level::Tell { .. }) => Ok(()), // nothing waits for it
             (Runs::Code { code, function }, _) => {
                 if self.proxy(place)?.is_some() {
                     return Ok(()); // who runs it looks at it
@@ -299,17 +307,18 @@ impl Engine {
         mut step: Result<Step, Status>,
         place: Place<'_>,
     ) -> Departures {
-        let mut said = Said::default();
+        let (mut said, mut telling) = (Said::default(), Vec::new());
         loop {
             let each = match step {
                 Ok(Step::Saying { lines, told, then }) => {
                     let added = said.add(lines, told, self.limits.said);
+                    telling.extend(said.apart(&stack));
                     step = added.map(|()| *then);
                     continue;
                 }
                 Ok(Step::End(answer)) => match stack.levels.pop() {
                     None => Ok(vec![Departure::End(answer)]),
-                    Some(Level::Catch { .. }) => {
+                    Some(Level::Catch { .. } | Level::Tell { .. }) => {
                         step = Ok(Step::End(answer));
                         continue;
                     }
@@ -326,7 +335,7 @@ impl Engine {
                 Ok(Step::Split(branches, merge)) => self.split(&stack, branches, &merge, place),
                 Err(status) => Err(status),
             };
-            return self.leaving(stack, each, place).saying(said);
+            return self.leaving(stack, each, place).saying(said, telling);
         }
     }
 
@@ -479,6 +488,34 @@ impl Engine {
         self.go_on(stack, step, place).await
     }
 
+    /// A chain inside another one has told this to the function on top.
+    ///
+    /// # Errors
+    ///
+    /// It is not here, or does not want that.
+    pub(crate) fn hear(
+        &self,
+        stack: &Stack,
+        message: Message,
+        place: Place<'_>,
+    ) -> Result<(), Status> {
+        let Some(Level::Tell {
+            function: Runs::Native(name),
+            state,
+            ..
+        }) = stack.levels.last()
+        else {
+            return Err(Status::invalid_argument(
+                "nobody is to hear what a chain tells here",
+            ));
+        };
+        let hears = find(&self.hearing, "hearing", name, place)?;
+        message.told().try_for_each(|told| {
+            let hear = AssertUnwindSafe(|| hears(state.clone(), told));
+            catch_unwind(hear).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
+        })
+    }
+
     /// Another server has handed the function on top here, with what it is given. It runs here or not at all.
     pub(crate) async fn apply(
         &self,
@@ -599,12 +636,12 @@ fn onward(
     Departure::Hop(Box::new((to, stack)))
 }
 
-fn find<'a, Input>(
-    natives: &'a Natives<Input>,
+fn find<'a, F>(
+    natives: &'a HashMap<String, F>,
     kind: &str,
     name: &str,
     place: Place<'_>,
-) -> Result<&'a Native<Input>, Status> {
+) -> Result<&'a F, Status> {
     natives.get(name).ok_or_else(|| {
         let here = place.here();
         Status::not_found(format!("there is no {kind} function {name:?} {here}"))
@@ -618,13 +655,13 @@ fn call<Input>(
     input: Input,
 ) -> Result<Step, Status> {
     let run = AssertUnwindSafe(|| native(state, input));
-    catch_unwind(run).unwrap_or_else(|panic| {
-        let why = text_of(&*panic);
-        Err(Status::new(
-            Code::Panicked,
-            format!("function {name:?} has panicked: {why}"),
-        ))
-    })
+    catch_unwind(run).unwrap_or_else(|panic| Err(panicked(name, &*panic)))
+}
+
+fn panicked(name: &str, panic: &(dyn Any + Send)) -> Status {
+    let why = text_of(panic);
+    let message = format!("function {name:?} has panicked: {why}");
+    Status::new(Code::Panicked, message)
 }
 
 fn may_not_bring(place: Place<'_>) -> Status {

@@ -21,7 +21,6 @@ use wallaby::{
 use crate::chain::{ChainError, Chained, First};
 use crate::said::{Line, MOST_SAID, Message, Told};
 use crate::stack::{Asked, Level, MOST_AVOIDED, Runs};
-use crate::state::Answer;
 use crate::walk::{Home, Walk, is_broken};
 use crate::ways::{Kind, Way};
 
@@ -575,36 +574,23 @@ async fn tell<T, C: Codec<T>>(
     }
 }
 
-pub(crate) fn events<T>(message: Message) -> impl Iterator<Item = Event<T>> {
-    let Message {
-        chain,
-        hop,
-        host,
-        lines,
-        told,
-    } = message;
-    let chain: Arc<str> = chain.into();
-    let (of_lines, of_told) = ((chain.clone(), host.clone()), (chain, host));
-    let lines = lines.into_iter().map(move |text| {
-        let (chain, host) = of_lines.clone();
-        Event::Line(Line {
-            chain,
-            host,
-            hop,
-            text,
-        })
-    });
-    let told = told.into_iter().map(move |value| {
-        let (chain, host) = of_told.clone();
-        let value = Answer(value.into());
-        Event::Told(Told {
-            chain,
-            host,
-            hop,
-            value,
-        })
-    });
-    lines.chain(told)
+pub(crate) fn events<T>(mut message: Message) -> impl Iterator<Item = Event<T>> {
+    let (chain, host, hop) = (
+        Arc::<str>::from(&*message.chain),
+        message.host.clone(),
+        message.hop,
+    );
+    let lines = std::mem::take(&mut message.lines)
+        .into_iter()
+        .map(move |text| {
+            Event::Line(Line {
+                chain: chain.clone(),
+                host: host.clone(),
+                hop,
+                text,
+            })
+        });
+    lines.chain(message.told().map(Event::Told))
 }
 
 impl<T, C> fmt::Debug for Running<T, C> {

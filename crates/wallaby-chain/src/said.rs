@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::{Address, Status};
 
-use crate::stack::{Asked, Stack};
+use crate::stack::{Asked, Level, Stack};
 use crate::state::Answer;
 
 /// What stands before what functions have said, among the answers of a call.
@@ -25,7 +25,30 @@ pub(crate) struct Said {
     told: Vec<Bytes>,
 }
 
+/// What functions have told to who has started the chain inside another one.
+pub(crate) struct Telling {
+    /// Where that was, and at last whom it is told.
+    pub(crate) from: Stack,
+    pub(crate) said: Said,
+}
+
 impl Said {
+    /// What is told at this place of the chain, if it is for somebody else than who has started the outermost one.
+    pub(crate) fn apart(&mut self, stack: &Stack) -> Option<Telling> {
+        let mut levels = stack.levels.iter();
+        let tell = levels.rfind(|level| matches!(level, Level::Tell { .. }))?;
+        let told = std::mem::take(&mut self.told);
+        let from = Stack {
+            levels: vec![tell.clone()],
+            ..stack.clone()
+        };
+        let said = Self {
+            told,
+            ..Self::default()
+        };
+        (!said.told.is_empty()).then_some(Telling { from, said })
+    }
+
     /// A function has said this, too.
     ///
     /// # Errors
@@ -69,6 +92,11 @@ impl Said {
         if self == Self::default() {
             return None;
         }
+        self.write(from, call)
+    }
+
+    /// As a [`Message`].
+    pub(crate) fn write(self, from: &Stack, call: u64) -> Option<Bytes> {
         let written = postcard::to_extend(&self.message(from, call), SAID.to_vec());
         debug_assert!(written.is_ok(), "it can be written");
         written.ok().map(Bytes::from)
@@ -118,6 +146,19 @@ impl Message {
                 Err("a step says what nobody has asked for".to_owned())
             }
             Ok(message) => Ok(message),
+        })
+    }
+}
+
+impl Message {
+    /// The values.
+    pub(crate) fn told(self) -> impl Iterator<Item = Told> {
+        let (chain, host, hop): (Arc<str>, _, _) = (self.chain.into(), self.host, self.hop);
+        self.told.into_iter().map(move |value| Told {
+            chain: chain.clone(),
+            host: host.clone(),
+            hop,
+            value: Answer(value.into()),
         })
     }
 }

@@ -120,6 +120,12 @@ pub(crate) enum Level {
     },
     /// A branch ends here.
     Merge(Box<Merging>),
+    /// Answers and exceptions pass; what functions tell is for this one, at this host.
+    Tell {
+        at: Address,
+        function: Runs,
+        state: State,
+    },
 }
 
 /// Where a branch ends.
@@ -151,14 +157,16 @@ impl Merging {
 impl Level {
     pub(crate) fn function(&self) -> &Runs {
         match self {
-            Self::Run { function, .. } | Self::Catch { function, .. } => function,
+            Self::Run { function, .. }
+            | Self::Catch { function, .. }
+            | Self::Tell { function, .. } => function,
             Self::Merge(merging) => &merging.function,
         }
     }
 
     pub(crate) fn state_mut(&mut self) -> &mut State {
         match self {
-            Self::Run { state, .. } | Self::Catch { state, .. } => state,
+            Self::Run { state, .. } | Self::Catch { state, .. } | Self::Tell { state, .. } => state,
             Self::Merge(merging) => &mut merging.state,
         }
     }
@@ -306,7 +314,8 @@ impl Stack {
 
     /// Its bytes.
     pub(crate) fn to_bytes(&self) -> Result<Bytes, postcard::Error> {
-        let has_tail = self.tail != Tail::default();
+        let tells = |level: &Level| matches!(level, Level::Tell { .. });
+        let has_tail = self.tail != Tail::default() || self.levels.iter().any(tells);
         let mut bytes = BytesMut::with_capacity(256);
         bytes.put_slice(MAGIC);
         bytes.put_u8(if has_tail { WITH_TAIL } else { VERSION });

@@ -291,9 +291,16 @@ impl<T, C: Codec<T>> Walk<T, C> {
         events: &mut Vec<Event<T>>,
     ) {
         let Departures {
-            from, said, each, ..
+            from,
+            said,
+            telling,
+            each,
+            ..
         } = departures;
-        events.extend(running::events(said.message(&from, self.number())));
+        let telling = telling.into_iter().map(|it| (it.from, it.said));
+        for (from, said) in telling.chain([(from, said)]) {
+            events.extend(running::events(said.message(&from, self.number())));
+        }
         let waiting = each.into_iter().zip(names(durable));
         let waiting = waiting.map(|(departure, durable)| Waiting {
             what: What::Leaves(departure),

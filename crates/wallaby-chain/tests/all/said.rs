@@ -1,11 +1,12 @@
 //! What functions say besides, to who has started the chain.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use wallaby::codec::Raw;
 use wallaby::{
-    Address, CallError, Code as StatusCode, Endpoint, Many, Method, RawRequest, Service, Status,
+    Address, CallError, Code as StatusCode, Endpoint, Many, Method, One, RawRequest, Request,
+    Service, Status,
 };
 use wallaby_chain::{
     Chain, Chains, Event, Hop, Limits, Merge, Run, Running, State, Step, pipe, start,
@@ -410,6 +411,74 @@ async fn it_is_known_of_many_steps_that_they_were_heard() {
             }
         };
         let ((), _server) = tokio::join!(heard, again);
+    })
+    .await;
+}
+
+/// Answers by a chain of its own, and hears what that tells.
+#[wallaby::service(package = "test")]
+trait Clerk {
+    async fn ask(text: String) -> String;
+}
+
+struct Desk {
+    at: Address,
+    next: Address,
+}
+
+#[wallaby::serve]
+impl Clerk for Desk {
+    async fn ask(&self, request: Request<One<String>>, text: String) -> Result<(), Status> {
+        let state = State::new().with("next", &self.next)?;
+        let hop = Hop::to(&self.next, &words::SHOUT, (text.clone(),)).then("on", state);
+        let asked = State::new().with("asked", &text)?;
+        let chain = start::<String>(hop).telling(&self.at, "hears", asked);
+        Ok(chain.forward(request)?.await?)
+    }
+}
+
+#[tokio::test]
+async fn a_handler_hears_what_its_own_chain_tells() {
+    patience(async {
+        let net = Net::Unix;
+        let next = net.serve(talking()).await;
+        let here: Address = net.address().parse().expect("an address");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        let chains = talking().hearing("hears", move |state, told| {
+            let (asked, value): (String, String) = (state.get("asked")?, told.value.read()?);
+            if asked == "nothing" {
+                return Err(Status::permission_denied("it does not want to know"));
+            }
+            let mut heard = hears.lock().expect("no panic");
+            heard.push(format!("{asked}: {value} at hop {}", told.hop));
+            Ok(())
+        });
+        let desk = Desk {
+            at: here.clone(),
+            next: at(&next),
+        };
+        let builder = Endpoint::builder().serve(clerk::service(desk));
+        let builder = chains.add_to(builder).listen(&here.to_string());
+        let clerk = builder.bind().await.expect("the address is free");
+        let client = net.client().await;
+        // The outer chain tells its own to who has started it.
+        let state = State::new().with("next", &at(&next)).expect("an address");
+        let first = Hop::to(at(&clerk), &clerk::ASK, ("who".to_owned(),)).then("on", state);
+        let chain = start::<String>(first).run(client.caller(), Run::new().told());
+        let (said, end) = all(chain.expect("it is small")).await;
+        assert_eq!(end, Ok("who!!!".into()));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].ends_with("at 3: = who!!"), "{said:?}");
+        assert_eq!(*heard.lock().expect("no panic"), ["who: who! at hop 2"]);
+        // Whoever does not want it ends the call.
+        let refused = status(clerk::at(&client, at(&clerk)).ask("nothing".into()).await);
+        assert_eq!(refused.code(), StatusCode::PermissionDenied);
+        assert!(
+            refused.message().starts_with("it does not want to know"),
+            "{refused}"
+        );
+        assert_eq!(refused.server(), Some(&at(&clerk)));
     })
     .await;
 }

@@ -90,9 +90,9 @@ impl State {
         }
     }
 
-    /// All values, in the order of their names, to be changed.
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
-        self.values.iter_mut().map(|(_, value)| value)
+    /// The value at this place of [`values`](Self::values), to be changed.
+    pub fn value_mut(&mut self, place: usize) -> Option<&mut Value> {
+        self.values.get_mut(place).map(|(_, value)| value)
     }
 
     /// The names of all values, and these.

@@ -65,7 +65,7 @@ impl Away {
 
 fn find<'a>(levels: &'a mut [Level], (level, value, _): &Place) -> Option<&'a mut Vec<u8>> {
     let state = levels.get_mut(*level as usize)?.state_mut();
-    let value = state.values.values_mut().nth(*value as usize)?;
+    let value = state.values.value_mut(*value as usize)?;
     Some(&mut value.bytes)
 }
 
@@ -78,8 +78,8 @@ impl Stack {
         }
         let mut values = Vec::new();
         for (level, levels) in (0..).zip(&mut self.levels) {
-            let state = (0..).zip(levels.state_mut().values.values_mut());
-            values.extend(state.map(|(value, it)| (it.bytes.len(), level, value)));
+            let state = (0..).zip(levels.state_mut().values.values());
+            values.extend(state.map(|(value, (_, it))| (it.bytes.len(), level, value)));
         }
         values.sort_unstable_by(|one, other| other.cmp(one));
         let mut left = size + ALL;

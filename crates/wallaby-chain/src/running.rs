@@ -101,7 +101,7 @@ impl Run {
     /// [walked](crate::Chain::walk) then by its [`home`](Self::home), which needs to have all of its functions. Both ways are gone
     /// three times each for chains that begin alike and have about as much state, then the one that has been quicker, and now and
     /// then the other one, to see whether that is still so. What is more than may travel at all is walked. It holds for chains that
-    /// are not made again.
+    /// are not made again and have no durable id.
     pub fn adaptive(mut self) -> Self {
         self.adaptive = true;
         self
@@ -232,12 +232,12 @@ impl Start {
 
     /// Which way it goes, if its state may stay here, and what that depends on, if anything.
     fn way(&self) -> Result<Option<(Way, Option<Kind>)>, ChainError> {
-        let Self { first, how, .. } = self;
-        let Some(home) = how
-            .home
-            .as_ref()
-            .filter(|_| how.adaptive && how.retries == 0)
-        else {
+        let Self {
+            first, how, caller, ..
+        } = self;
+        // A walk is a call for each link, and no two of them have one name.
+        let may_walk = how.adaptive && how.retries == 0 && caller.durable_id().is_none();
+        let Some(home) = how.home.as_ref().filter(|_| may_walk) else {
             return Ok(None);
         };
         let size = match first.continuation() {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Stream, Wrap, WriteHalf};
-use wallaby::{Address, Body, Builder, Code, Endpoint, One, Request, Status};
+use wallaby::{Address, Body, Builder, Caller, Code, DurableId, Endpoint, One, Request, Status};
 use wallaby_chain::{Answer, Chain, Chains, Event, Hop, Limits, Merge, Run, State, Step, start};
 
 use crate::world::{Net, at, hosts, library, patience, status, texts, words};
@@ -116,7 +116,7 @@ async fn a_large_state_is_where_functions_run() {
         for net in [Net::Mem, Net::Tcp, Net::Unix] {
             let (first, next) = (net.serve(carrying()).await, net.serve(carrying()).await);
             let client = net.client().await;
-            for size in [10_000, 16_200, 16_500, 300_000, 1_000_000] {
+            for size in [10_000, 16_200, 16_500, 150_000] {
                 let chain = || chain(&first, "on", state(&next, size, 1));
                 let answer = chain().call(client.caller()).expect("it may begin").await;
                 assert_eq!(answer, Ok("a!!".into()), "{size} bytes over {net:?}");
@@ -183,11 +183,13 @@ async fn a_large_state_may_stay_at_home() {
             is_whole(&state)?;
             Ok(Step::end(&answer.read::<String>()?)?.log("at home"))
         });
+        let name = "x".repeat(17_000);
+        let home = home.function(&name, |_, answer| Ok(Step::End(answer.bytes().clone())));
         let home = home.at_home();
-        let run = async |size, how: Run| {
+        let run_by = async |caller: Caller, size, how: Run| {
             let chain = chain(&first, "on", state(&next, size, 1));
             let how = how.home(&home).adaptive();
-            let mut running = chain.run(client.caller(), how).expect("it may begin");
+            let mut running = chain.run(caller, how).expect("it may begin");
             let mut lines = 0;
             while let Some(event) = running.next().await {
                 match event.expect("no error") {
@@ -198,20 +200,29 @@ async fn a_large_state_may_stay_at_home() {
             }
             lines
         };
+        let run = async |size, how| run_by(client.caller(), size, how).await;
         for times in 0..6 {
             assert_eq!(at_home.load(Ordering::Relaxed), times / 2);
-            assert_eq!(run(200_000, Run::new().lines()).await, times % 2);
+            assert_eq!(run(40_000, Run::new().lines()).await, times % 2);
         }
         // Nobody hears what was not asked for.
         for _ in 0..2 {
-            assert_eq!(run(50_000, Run::new()).await, 0);
+            assert_eq!(run(20_000, Run::new()).await, 0);
         }
         assert_eq!(at_home.load(Ordering::Relaxed), 4);
-        // A small one travels; one that is larger than may travel does not.
+        // Nor is one walked that has a name, as all of its links would have it.
+        for number in 0..2 {
+            let caller = client.caller().durable(DurableId::new(7, number));
+            run_by(caller, 20_000, Run::new()).await;
+        }
+        // A small one travels; what cannot travel at all does not, such as a long name of a function.
         run(1000, Run::new()).await;
         assert_eq!(at_home.load(Ordering::Relaxed), 4);
-        run(17 << 20, Run::new()).await;
-        assert_eq!(at_home.load(Ordering::Relaxed), 5);
+        let hop = Hop::to(at(&first), &words::SHOUT, ("a".to_owned(),));
+        let long = start::<String>(hop.then(&*name, State::new()));
+        let long = long.run(client.caller(), Run::new().home(&home).adaptive());
+        let answer = long.expect("it may begin").answer().await;
+        assert_eq!(answer, Ok("a!".into()));
     })
     .await;
 }
@@ -431,6 +442,26 @@ async fn what_is_no_state_is_an_exception() {
             assert_eq!(wrong.code(), code, "{wrong}");
             assert!(wrong.message().contains(text), "{wrong}");
             assert_eq!(hosts(&wrong), texts([&at(&server)]));
+        }
+    })
+    .await;
+}
+
+/// Bodies do not go over it.
+#[tokio::test]
+async fn a_large_state_over_udp_is_an_error_that_says_so() {
+    patience(async {
+        let udp = carrying().add_to(Endpoint::builder().serve(library()));
+        let udp = udp.listen("udp://127.0.0.1:0").bind().await;
+        let udp = udp.expect("a port is free");
+        let (first, client) = (Net::Tcp.serve(carrying()).await, Net::Tcp.client().await);
+        for to in [&udp, &first] {
+            let large = chain(to, "on", state(&udp, 20_000, 1)).call(client.caller());
+            let error = large.expect("it may begin").await.expect_err("over UDP");
+            let text = "a body can't follow a request over udp:";
+            assert!(error.to_string().contains(text), "{error}");
+            let small = chain(to, "on", state(&udp, 1000, 1)).call(client.caller());
+            assert_eq!(small.expect("it may begin").await, Ok("a!!".into()));
         }
     })
     .await;

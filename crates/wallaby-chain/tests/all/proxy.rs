@@ -24,7 +24,10 @@ async fn code_runs_at_a_proxy_and_the_chain_goes_on_from_there() {
         ask(&client, &a, &code(1), "both").await,
         Ok("a!!+b!".into())
     );
-    let state = State::new().with("shout", &Link::to(at(&a), &words::SHOUT));
+    // Also with more than may travel within a request.
+    let state = State::new()
+        .with("shout", &Link::to(at(&a), &words::SHOUT))
+        .and_then(|state| state.with("much", &vec![7u8; 40_000]));
     let chain = pipe(at(&a), &words::SHOUT, ("mail".into(),)).then(at(&a), &words::DENY);
     let chain = chain.catch(at(&a), code(1).function("rescue"), state.expect("a link"));
     let rescued = chain.call(client.caller()).expect("it is small").await;

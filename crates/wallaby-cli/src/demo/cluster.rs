@@ -88,7 +88,11 @@ impl Cluster {
 
 impl Plan<'_> {
     /// How a server is started.
-    fn program(&self, name: String, arguments: &[OsString]) -> anyhow::Result<(String, Command)> {
+    pub(crate) fn program(
+        &self,
+        name: String,
+        arguments: &[OsString],
+    ) -> anyhow::Result<(String, Command)> {
         let mut command = this_program()?;
         command.args(["demo", "serve"]).args(arguments);
         command.args(["--listen", &self.sockets.address(&name)]);

@@ -1,21 +1,24 @@
-//! `wallaby demo`: a search engine on a cluster of processes, by calls of two hops and by plain RPC.
+//! `wallaby demo`: a search engine on a cluster of processes, by calls of two hops and by plain RPC; then a chain.
 //!
 //! From the words of a text to the cluster: [`words`], [`snippet`] and [`concordance`] read a document, [`documents`]
 //! finds them, [`index`] ranks them; [`services`] are what the processes offer each other, [`serve`] runs one of them,
 //! [`cluster`] all. [`query`] asks, [`measure`] asks many times, [`run`] is the whole job. What comes out is a [`report`],
-//! shown by [`show`].
+//! shown by [`show`]. [`chain`] goes through three other services, the [`links`], and [`sequence`] draws its messages.
 
 pub(crate) mod certificates;
+pub(crate) mod chain;
 pub(crate) mod cluster;
 pub(crate) mod comparison;
 pub(crate) mod concordance;
 pub(crate) mod documents;
 pub(crate) mod failure;
 pub(crate) mod index;
+pub(crate) mod links;
 pub(crate) mod measure;
 pub(crate) mod query;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod sequence;
 pub(crate) mod serve;
 pub(crate) mod services;
 pub(crate) mod show;

@@ -1,5 +1,6 @@
 //! Everything a run of the demo found out, as plain data: what the terminal and programs get.
 
+use super::chain::Chained;
 use super::comparison::Comparison;
 use super::documents::Skipped;
 use super::snippet::Snippet;
@@ -16,6 +17,8 @@ pub(crate) struct Report {
     pub(crate) comparison: Option<Comparison>,
     /// One query by a call of two hops.
     pub(crate) traced: Option<Traced>,
+    /// A chain beside plain calls.
+    pub(crate) chain: Option<Chained>,
 }
 
 /// What is searched.

@@ -6,7 +6,7 @@ use super::query::Searcher;
 use super::report::{Collection, Report, ServerInfo};
 use super::sockets::Sockets;
 use super::words::{normal, words};
-use super::{Transport, documents, show};
+use super::{Transport, chain, documents, show};
 use crate::time::{self, show_micros};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -116,6 +116,7 @@ impl Options {
         self.find(&searcher, &words, &mut report).await?;
         self.measure(&searcher, servers, &words, &mut report)
             .await?;
+        self.chain(folder, &mut report).await?;
         self.finish(&report)
     }
 
@@ -215,6 +216,34 @@ impl Options {
             format!("{heading}{}", traced.tree)
         })?;
         report.traced = Some(traced);
+        Ok(())
+    }
+
+    /// Asks three services about the first document that was found, one after the other: by a chain, and by plain calls.
+    async fn chain(&self, folder: &Path, report: &mut Report) -> anyhow::Result<()> {
+        let mut documents = report.answers.iter().flat_map(|answer| &answer.documents);
+        let Some(document) = documents.next() else {
+            return Ok(());
+        };
+        let chained = chain::compare(folder, &document.path, self.link, self.rounds).await?;
+        anyhow::ensure!(
+            chained.same_answers,
+            "the chain and the calls came to different answers"
+        );
+        self.say(|| {
+            let code = style(chained.code).green();
+            format!(
+                "{}{}{}{code}{}{}\n{}\n{}\n",
+                heading("Three services that do not know each other, and nothing of chains"),
+                chained.servers(),
+                heading("What the client brings along: it runs where the answers are, and says where they go next"),
+                heading("One chain, and the same by three calls"),
+                chained.picture(),
+                chained.answer,
+                style(chained.note()).dim(),
+            )
+        })?;
+        report.chain = Some(chained);
         Ok(())
     }
 

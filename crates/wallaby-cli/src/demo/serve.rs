@@ -3,13 +3,14 @@
 
 use super::documents::{self, Shard, Skipped};
 use super::index::IndexBuilder;
+use super::links::{self, Link};
 use super::services::{self, DocumentServer, Held, Holdings, IndexServer, Meter};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use wallaby::{Address, Endpoint};
+use wallaby::{Address, Builder, Endpoint};
 use wallaby_program::child::{Parent, die_with};
 use wallaby_program::output::line;
 
@@ -43,6 +44,16 @@ pub(crate) enum Serve {
         #[command(flatten)]
         listening: Listening,
     },
+    /// Serve one of the services that the chain goes through
+    Link {
+        /// Which one
+        service: Link,
+        /// The folder of text files
+        #[arg(long, value_name = "DIR")]
+        docs: PathBuf,
+        #[command(flatten)]
+        listening: Listening,
+    },
 }
 
 /// Where and how a server listens.
@@ -63,7 +74,7 @@ pub(crate) struct Listening {
 }
 
 /// What a server says when it serves.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) address: String,
     /// How many documents it holds, or has indexed.
@@ -84,7 +95,9 @@ impl Ready {
 impl Serve {
     /// Serves until who started this process wants it to end.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let (Self::Documents { listening, .. } | Self::Index { listening, .. }) = &self;
+        let (Self::Documents { listening, .. }
+        | Self::Index { listening, .. }
+        | Self::Link { listening, .. }) = &self;
         // Even if this process is stopped, and reads nothing.
         die_with(listening.child_of)?;
         let (endpoint, ready) = match &self {
@@ -97,6 +110,11 @@ impl Serve {
                 documents,
                 listening,
             } => serve_index(documents, listening).await?,
+            Self::Link {
+                service,
+                docs,
+                listening,
+            } => serve_link(*service, docs, listening).await?,
         };
         line(serde_json::to_string(&ready)?)?;
         Parent::of_this().gone().await;
@@ -108,15 +126,20 @@ impl Serve {
 impl Listening {
     /// An endpoint that tells its counts, and the address it listens at.
     async fn bind(&self) -> anyhow::Result<(Endpoint, Address)> {
-        let endpoint = super::endpoint(self.link, self.tls.as_deref())?
-            .listen(&self.listen.to_string())
-            .bind()
-            .await?;
-        let address = endpoint
-            .address()
-            .context("an endpoint that was to listen does not")?
-            .clone();
+        let (endpoint, address) = self.bind_with(|builder| builder).await?;
         endpoint.serve(services::counters::service(Meter(endpoint.clone())))?;
+        Ok((endpoint, address))
+    }
+
+    async fn bind_with(
+        &self,
+        more: impl FnOnce(Builder) -> Builder,
+    ) -> anyhow::Result<(Endpoint, Address)> {
+        let builder = super::endpoint(self.link, self.tls.as_deref())?;
+        let builder = more(builder.listen(&self.listen.to_string()));
+        let endpoint = builder.bind().await?;
+        let address = endpoint.address().cloned();
+        let address = address.context("an endpoint that was to listen does not")?;
         Ok((endpoint, address))
     }
 }
@@ -179,6 +202,21 @@ async fn serve_index(
         words,
         servers: servers.to_vec(),
     }))?;
+    Ok((endpoint, ready))
+}
+
+async fn serve_link(
+    link: Link,
+    folder: &std::path::Path,
+    listening: &Listening,
+) -> anyhow::Result<(Endpoint, Ready)> {
+    let service = link.service(folder)?;
+    let chained = |builder: Builder| links::with_chains(builder.serve(service));
+    let (endpoint, address) = listening.bind_with(chained).await?;
+    let ready = Ready {
+        address: address.to_string(),
+        ..Ready::default()
+    };
     Ok((endpoint, ready))
 }
 

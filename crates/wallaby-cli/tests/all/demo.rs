@@ -102,6 +102,70 @@ fn the_whole_demo_as_json() {
         );
         let tree = report["traced"]["tree"].as_str().unwrap();
         assert_eq!(tree.matches("Documents/excerpt").count(), 5, "{tree}");
+        check_chain(&report["chain"]);
+    }
+}
+
+/// The chain goes from server to server, the calls come back to the client each time; both come to the same.
+fn check_chain(chain: &Value) {
+    assert_eq!(chain["document"], "kangaroo.md", "{chain:#}");
+    let answer = "Only kangaroo.md says “kangaroos”";
+    assert!(
+        chain["answer"].as_str().unwrap().contains(answer),
+        "{chain:#}"
+    );
+    assert_eq!(chain["same_answers"], true);
+    assert_eq!(chain["link_us"], 20_000.0);
+    let code = chain["code"].as_str().unwrap();
+    assert!(code.contains("fn choose"), "{code}");
+    let way = |way: &str| {
+        let messages = chain[way]["messages"].as_array().unwrap();
+        let pair = |message: &Value| format!("{} to {}", message["from"], message["to"]);
+        messages
+            .iter()
+            .map(pair)
+            .collect::<Vec<_>>()
+            .join(", ")
+            .replace('"', "")
+    };
+    assert_eq!(
+        way("chain"),
+        "client to archive, archive to counter, counter to quotes, quotes to client"
+    );
+    assert_eq!(
+        way("calls"),
+        "client to archive, archive to client, client to counter, counter to client, client to quotes, quotes to client"
+    );
+}
+
+/// What people see of it.
+#[test]
+fn the_chain_is_drawn() {
+    let mut demo = wallaby();
+    demo.args([
+        "--rounds",
+        "1",
+        "--servers",
+        "1",
+        "--link",
+        "1ms",
+        "hop",
+        "--docs",
+    ]);
+    let folder = folder("drawn");
+    fs::write(folder.join("more.txt"), "Kangaroos live elsewhere.").unwrap();
+    let output = demo.arg(folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "fn choose(state, words) {",
+        "archive   counter",
+        "├────────▶│         │         │",
+        "│◀────────┼─────────┼─────────┤",
+        "kangaroo.md is about “kangaroos”. more.txt:1 says: Kangaroos live elsewhere.",
+        "so these take 4 ms and 6 ms at least",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
     }
 }
 

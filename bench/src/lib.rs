@@ -6,6 +6,7 @@
 //! - [`hops()`] and [`fanout()`] measure servers in sequence and in parallel; [`large()`] what small
 //!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be;
 //!   [`scale()`] what many live calls, connections and requests cost.
+//! - [`chains()`] measures chains beside plain calls, and what their functions cost.
 //! - [`thesis`] measures all of the thesis' sixth chapter anew.
 //! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`picture`] show rows, with what [`ratio`] compares them with.
@@ -16,6 +17,7 @@
 //! - [`fleet`]: the servers, processes started from this very program, which hands their command to [`server_main`].
 //! - [`process`], [`patience`], [`random`]: pinning and processor time; giving up; choices that a seed repeats.
 
+mod chains;
 mod comparison;
 mod fanout;
 pub mod fleet;
@@ -45,6 +47,7 @@ mod throughput;
 pub mod tirpc;
 mod workload;
 
+pub use chains::{ChainsOptions, Part as ChainsPart, chains};
 pub use comparison::RunOptions;
 pub use fanout::{FanoutOptions, fanout};
 pub use fleet::{Launcher, Transport};

@@ -50,7 +50,7 @@ pub fn tirpc<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     other(row, rows, NAME).filter(|_| row.system != NAME)
 }
 
-/// For a row of `wallaby-dpc` that of `wallaby-rpc`, and so for the polling driver: the same work by calls.
+/// For a row of `wallaby-dpc` that of `wallaby-rpc`, and so for the polling driver and for chains: the same work by calls.
 pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let calls = match row.system.as_str() {
         "wallaby-dpc" => "wallaby-rpc",
@@ -58,6 +58,7 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
         "wallaby-polling-epoll-dpc" => "wallaby-polling-epoll-rpc",
         "wallaby-polling-busy-dpc" => "wallaby-polling-busy-rpc",
         "simulated-dpc" => "simulated-rpc",
+        name if name.starts_with("chain") => "calls",
         _ => return None,
     };
     other(row, rows, calls)

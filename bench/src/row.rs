@@ -22,6 +22,12 @@ pub struct Row {
     /// Emulated bandwidth of the link that all a process sends shares, in millions of bits per second, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_mbit: Option<u64>,
+    /// What the links themselves take of an operation, in microseconds, where that was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ideal_us: Option<f64>,
+    /// With how many bytes of state a chain would take as long as these calls, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crossing_bytes: Option<f64>,
     /// The processor that the client and all servers were pinned to; none: placed freely.
     pub pin: Option<u32>,
     /// The processor that the servers were pinned to, where it is another one than the client's.
@@ -147,7 +153,7 @@ impl Row {
         if let Some(mbit) = self.link_mbit {
             words += &format!(", each process's link {mbit} Mbit/s");
         }
-        words + &format!(", {} rounds", self.rounds)
+        format!("{words}, {} rounds", self.rounds)
     }
 
     fn placement(&self) -> String {

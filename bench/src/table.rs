@@ -100,6 +100,9 @@ const COLUMNS: &[Column] = &[
     column("p50 in links", 3, |row, _| {
         (row.link_us > 0).then(|| row.p50_us / row.link_us as f64)
     }),
+    column("ideal µs", 0, |row, _| row.ideal_us),
+    column("× ideal", 3, |row, _| Some(row.p50_us / row.ideal_us?)),
+    column("crossing at bytes", 0, |row, _| row.crossing_bytes),
     column("offered/s", 0, |row, _| row.offered_per_s),
     column("done/s", 0, |row, _| row.ops_per_s),
     column("payload MB/s", 1, |row, _| {

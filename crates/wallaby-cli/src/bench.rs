@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use wallaby_bench::flexrpc::{Figure, flexrpc};
 use wallaby_bench::{
-    FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, Row, RunOptions, ScaleOptions,
-    ThroughputOptions, Transport, picture, row, table,
+    ChainsOptions, ChainsPart, FanoutOptions, FlexrpcOptions, HopsOptions, LargeOptions, Row,
+    RunOptions, ScaleOptions, ThroughputOptions, Transport, picture, row, table,
 };
 use wallaby_program::output::text;
 
@@ -135,6 +135,45 @@ pub(crate) enum Bench {
         /// Measure only these systems, by their names in the table [default: all]
         #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
         only: Vec<String>,
+        /// Print a line of JSON for each result
+        #[arg(long)]
+        json: bool,
+    },
+    /// Chains beside plain calls: by links, by the size of their state, a chain inside another; and what their functions cost
+    Chains {
+        /// What of that: links, state, composition, functions
+        #[arg(
+            long,
+            value_name = "NAME,...",
+            value_delimiter = ',',
+            default_value = "links,state,composition,functions"
+        )]
+        part: Vec<ChainsPart>,
+        /// How many links
+        #[arg(
+            long,
+            value_name = "NUMBER,...",
+            value_delimiter = ',',
+            default_value = "1,2,3,5,10"
+        )]
+        links: Vec<usize>,
+        /// Bytes of state
+        #[arg(
+            long,
+            value_name = "BYTES,...",
+            value_delimiter = ',',
+            default_value = "0,1000,2000,4000,8000,15000"
+        )]
+        state: Vec<usize>,
+        /// Delay every message on its way, as a link would
+        #[arg(long, value_name = "DELAY", default_value = "20ms", value_parser = wallaby_link::parse_delay)]
+        link: Duration,
+        /// Limit what each endpoint sends, as its network link would, where states are measured
+        #[arg(long, value_name = "BITS", default_value = "4m", value_parser = bandwidth)]
+        bandwidth: NonZeroU64,
+        /// Rounds; in each, every system has one turn
+        #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
         /// Print a line of JSON for each result
         #[arg(long)]
         json: bool,
@@ -298,6 +337,28 @@ impl Bench {
                     eprintln!("{skipped}");
                 }
                 show_rows(&results.rows, json)
+            }
+            Self::Chains {
+                part,
+                links,
+                state,
+                link,
+                bandwidth,
+                rounds,
+                json,
+            } => {
+                let options = ChainsOptions {
+                    parts: part,
+                    links,
+                    states: state,
+                    link,
+                    bandwidth,
+                    rounds,
+                    ..ChainsOptions::default()
+                };
+                let rows = wallaby_bench::chains(&options, &mut show)?;
+                drop(progress);
+                show_rows(&rows, json)
             }
             Self::Picture { rows, figure } => {
                 drop(progress);

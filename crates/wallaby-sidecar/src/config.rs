@@ -96,7 +96,7 @@ pub struct Config {
     /// Who may call.
     #[serde(default)]
     pub allow: Allow,
-    /// The file with the cluster's key, for [`Allow::Cluster`].
+    /// The file with the cluster's key, for [`Allow::Cluster`] and [`CodeAllow::Cluster`].
     pub cluster_key: Option<PathBuf>,
     /// Certificates, for addresses of the scheme `tls`.
     pub tls: Option<TlsConfig>,
@@ -168,6 +168,8 @@ pub struct CodeConfig {
 pub enum CodeAllow {
     /// Who may call it.
     Callers,
+    /// Members of the cluster, by seals, also where others may call.
+    Cluster,
     /// Who has shown a certificate with one of these names, over TLS.
     Names(Vec<String>),
 }
@@ -389,9 +391,11 @@ impl Config {
                 ),
             ));
         }
-        if self.allow == Allow::Cluster && self.cluster_key.is_none() {
+        let code = self.code.as_ref();
+        let for_code = code.is_some_and(|code| code.allow == CodeAllow::Cluster);
+        if (self.allow == Allow::Cluster || for_code) && self.cluster_key.is_none() {
             let why = "expected `cluster_key`, the file that has the key of the cluster";
-            return Err(("allow", why.into()));
+            return Err((if for_code { "code" } else { "allow" }, why.into()));
         }
         if let Allow::Names(_) = &self.allow
             && let Some(open) = self.listen.iter().find(|at| at.scheme() != "tls")

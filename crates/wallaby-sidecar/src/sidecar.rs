@@ -208,6 +208,7 @@ fn chains(code: Option<CodeConfig>) -> Result<Chains, StartError> {
     };
     let policy = move |request: &Incoming| match &allow {
         CodeAllow::Callers => true, // others are not heard
+        CodeAllow::Cluster => request.is_sealed(),
         CodeAllow::Names(names) => has_name(request.identity(), names),
     };
     match at {

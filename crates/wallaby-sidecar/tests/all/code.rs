@@ -86,3 +86,40 @@ async fn who_may_bring_functions_may_be_who_has_a_name() {
         "nor has the server been asked"
     );
 }
+
+#[tokio::test]
+async fn who_may_bring_functions_may_be_who_has_the_key_of_the_cluster() {
+    let raw = Raw::new(answer("200 OK", "", "hops"), true).await;
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "0123456789abcdef").unwrap();
+    let world = World::new(&format!(
+        "cluster_key = \"{}\"\ncode = {{ allow = \"cluster\" }}\n[[http]]\nname = \"Files\"\nserver = \"http://{}\"\n",
+        key.display(),
+        raw.at
+    ))
+    .await;
+    let key = wallaby::ClusterKey::new(b"0123456789abcdef").unwrap();
+    let member = Endpoint::builder().cluster_key(key).bind().await.unwrap();
+    for (client, code, text) in [
+        (
+            &world.client,
+            StatusCode::PermissionDenied,
+            "may not bring code here",
+        ),
+        // Its function runs, and finds nothing.
+        (
+            &member,
+            StatusCode::NotFound,
+            "the state has no value print",
+        ),
+    ] {
+        let first = Hop::to(world.at(), &files::GET, ("/".into(),));
+        let chain = start::<String>(first.then(Code::new(GLUE).function("both"), State::new()));
+        let refused = soon(chain.call(client.caller()).unwrap())
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.to_string().contains(text), "{refused}");
+    }
+}

@@ -77,6 +77,11 @@ fn what_is_wrong_with_a_file_is_told_by_line_and_key() {
         &["allow", "cluster_key"],
     );
     check(
+        "listen = [\"tcp://127.0.0.1:0\"]\ncode = { allow = \"cluster\" }",
+        2,
+        &["code", "cluster_key"],
+    );
+    check(
         "listen = [\"tcp://0.0.0.0:0\"]\nallow = \"all\"",
         2,
         &["allow", "anybody"],

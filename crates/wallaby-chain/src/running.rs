@@ -443,7 +443,7 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
         let RawAnswer {
             request, payload, ..
         } = answer;
-        let wrong = |error| CallError::Decode { request, error };
+        let wrong = |error| CallError::unreadable(request, error);
         let (asked, most) = (self.start.how.asked, self.start.how.most_said);
         let Some(message) = Message::read(&payload, asked, most.unwrap_or(MOST_SAID)) else {
             let end = Chained::<C>::decode(payload).map_err(wrong)?;

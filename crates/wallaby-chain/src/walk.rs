@@ -243,7 +243,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 self.waiting.clear();
                 let request = RequestId::FIRST;
                 let end = C::decode(answer);
-                let end = end.map_err(|error| CallError::Decode { request, error })?;
+                let end = end.map_err(|error| CallError::unreadable(request, error))?;
                 said.push(Event::End(end));
                 return Ok(());
             }

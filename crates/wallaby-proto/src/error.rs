@@ -273,19 +273,64 @@ pub enum CallError {
     #[error(transparent)]
     Status(#[from] Status),
     /// An answer cannot be decoded. The call goes on.
-    #[error("request {request} sent an answer that cannot be read: {error}")]
-    Decode {
-        /// Who sent it.
-        request: RequestId,
-        /// Why.
-        error: CodecError,
-    },
+    #[error(transparent)]
+    Decode(Box<UnreadableAnswer>),
     /// The call has failed. Nothing more comes.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
+/// An answer that cannot be decoded: whose it is, as far as that is known, and why.
+#[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub struct UnreadableAnswer {
+    /// The request that it answers.
+    pub request: RequestId,
+    /// The method that this calls.
+    pub method: Option<Arc<str>>,
+    /// The server that was asked.
+    pub server: Option<Address>,
+    /// Why.
+    pub error: CodecError,
+}
+
+impl UnreadableAnswer {
+    /// An answer to this request, of which no more is known.
+    pub fn new(request: RequestId, error: CodecError) -> Self {
+        Self {
+            request,
+            method: None,
+            server: None,
+            error,
+        }
+    }
+}
+
+impl fmt::Display for UnreadableAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.method {
+            Some(method) => write!(f, "{method} (request {})", self.request)?,
+            None => write!(f, "request {}", self.request)?,
+        }
+        if let Some(server) = &self.server {
+            write!(f, " at {server}")?;
+        }
+        write!(f, " sent an answer that cannot be read: {}", self.error)
+    }
+}
+
+impl From<UnreadableAnswer> for CallError {
+    fn from(answer: UnreadableAnswer) -> Self {
+        Self::Decode(Box::new(answer))
+    }
+}
+
 impl CallError {
+    /// An answer to this request cannot be decoded.
+    pub fn unreadable(request: RequestId, error: CodecError) -> Self {
+        UnreadableAnswer::new(request, error).into()
+    }
+
     /// The status, if it is one, if the last attempt of a retried call ended with one, or if an interceptor refused the
     /// request with one.
     pub fn status(&self) -> Option<&Status> {
@@ -312,7 +357,7 @@ impl CallError {
     pub fn code(&self) -> Code {
         match self {
             Self::Status(status) => status.code(),
-            Self::Decode { .. } => Code::Internal,
+            Self::Decode(_) => Code::Internal,
             Self::Failed(failure) => failure.code(),
         }
     }
@@ -323,7 +368,7 @@ impl CallError {
         match self {
             Self::Status(status) => status.server(),
             Self::Failed(failure) => failure.server(),
-            Self::Decode { .. } => None,
+            Self::Decode(answer) => answer.server.as_ref(),
         }
     }
 
@@ -331,7 +376,7 @@ impl CallError {
     pub fn request(&self) -> Option<RequestId> {
         match self {
             Self::Status(status) => status.request(),
-            Self::Decode { request, .. } => Some(*request),
+            Self::Decode(answer) => Some(answer.request),
             Self::Failed(_) => None,
         }
     }
@@ -438,6 +483,9 @@ pub enum Failure {
     /// The endpoint was closed.
     #[error("{}", CLOSED)]
     Closed,
+    /// A request was to be sent, but its call takes no more.
+    #[error("the call takes no more requests: it was closed, or has ended")]
+    CallClosed,
     /// The call was aborted by its initiator.
     #[error("the call was aborted{}", still(missing))]
     Aborted {
@@ -495,6 +543,7 @@ impl Failure {
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
+            Self::CallClosed => Code::FailedPrecondition,
             Self::WouldBlock => Code::FailedPrecondition,
             Self::NoLine { .. } => Code::InvalidArgument,
             Self::Attempts(failed) => failed.last.code(),
@@ -846,6 +895,7 @@ crate::debug_as_text!(
     SendError,
     ServeError,
     CallError,
+    UnreadableAnswer,
     Failure,
     StillRunning,
     AttemptsFailed

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +59,15 @@ pub(crate) fn panic_message(who: &str, panic: &(dyn std::any::Any + Send)) -> St
         "{who} panicked: {}",
         text.as_deref().unwrap_or("no message")
     )
+}
+
+/// Does what runs code of the application where nobody may panic: wakers, drops. A panic is logged, and ends there.
+pub(crate) fn contain(whose: &str, act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        let panic_said = panic_message(whose, &*panic);
+        tracing::error!("{panic_said}");
+        std::mem::forget(panic); // its drop may panic as well
+    }
 }
 
 /// Waits for a future on this thread.

@@ -15,6 +15,7 @@ use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended, ReportedEnd};
+use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, Path, RequestId, Token};
 
@@ -340,6 +341,11 @@ impl CallShared {
         self.with(|core, key| core.endpoint.expect_servers(key, servers));
     }
 
+    /// An answer to this request cannot be decoded.
+    pub(crate) fn unreadable(&self, request: RequestId, error: CodecError) -> CallError {
+        (self.endpoint).ask(|core| core.endpoint.unreadable(self.key, request, error))
+    }
+
     /// What it has gone on without.
     pub(crate) fn losses(&self) -> Vec<Arc<Loss>> {
         (self.endpoint).ask(|core| core.endpoint.losses(self.key).to_vec())
@@ -506,11 +512,7 @@ impl RawCall {
     ///
     /// # Errors
     ///
-    /// The failure of the call: it cannot be sent, or the call has ended.
-    ///
-    /// # Panics
-    ///
-    /// If the call is closed.
+    /// The failure of the call: it cannot be sent, or the call has ended or was [closed](Self::close).
     pub async fn send(
         &mut self,
         server: impl Into<Address>,
@@ -527,10 +529,6 @@ impl RawCall {
     /// # Errors
     ///
     /// As [`send`](Self::send), and over `udp:`.
-    ///
-    /// # Panics
-    ///
-    /// If the call is closed.
     pub async fn send_with_body(
         &mut self,
         server: impl Into<Address>,

@@ -10,7 +10,7 @@ use wallaby_proto::{Address, AddressError, Code, Status};
 
 pub use wallaby_proto::error::{
     AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, RunningHandler,
-    SendError, ServeError, StillRunning,
+    SendError, ServeError, StillRunning, UnreadableAnswer,
 };
 
 /// Why an endpoint could not be made.

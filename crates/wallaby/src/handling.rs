@@ -22,7 +22,7 @@ use wallaby_proto::endpoint::{
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
-use crate::blocking::panic_message;
+use crate::blocking::{contain, panic_message};
 use crate::body::{self, Attached, Body, BodyError};
 use crate::call::CallOptions;
 use crate::driver::effects::Inside;
@@ -553,7 +553,7 @@ impl Handling {
         let dropped = self
             .span()
             .in_scope(|| catch_unwind(AssertUnwindSafe(|| drop(handler))));
-        dropped.map_err(|panic| self.panicked(&*panic))
+        dropped.map_err(|panic| self.panicked(panic))
     }
 
     /// The request's handle was dropped.
@@ -648,7 +648,9 @@ impl Handling {
         };
         for watch in watches.watches {
             let told = catch_unwind(AssertUnwindSafe(|| watch(&end)));
-            let _ = told.inspect_err(|panic| drop(self.interceptor_panicked(&**panic)));
+            if let Err(panic) = told {
+                self.interceptor_panicked(panic);
+            }
         }
     }
 
@@ -712,7 +714,7 @@ impl Handling {
         let handling = Arc::clone(self);
         self.endpoint.runtime.spawn(async move {
             let closed = caught(closing).await;
-            match closed.unwrap_or_else(|panic| Err(handling.interceptor_panicked(&*panic))) {
+            match closed.unwrap_or_else(|panic| Err(handling.interceptor_panicked(panic))) {
                 Ok(()) => handling.finish_now(),
                 Err(status) => handling.fail_now(&status),
             }
@@ -730,7 +732,7 @@ impl Handling {
         let (place, handling) = (place.or_else(free), Arc::clone(self));
         self.endpoint.runtime.spawn(async move {
             let done = caught(work).await;
-            let done = done.unwrap_or_else(|panic| Err(handling.interceptor_panicked(&*panic)));
+            let done = done.unwrap_or_else(|panic| Err(handling.interceptor_panicked(panic)));
             // If the runtime ends before, the place stays taken: whoever waits for it would only begin.
             let endpoint = Arc::clone(&handling.endpoint);
             (done, Occupied { endpoint, place })
@@ -945,17 +947,18 @@ impl Handling {
     }
 
     /// Its handler has panicked.
-    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Status {
+    pub(crate) fn panicked(&self, panic: Box<dyn Any + Send>) -> Status {
         self.note_panic("the handler", panic)
     }
 
     /// An interceptor has, or what it has put around the request.
-    pub(crate) fn interceptor_panicked(&self, panic: &(dyn Any + Send)) -> Status {
+    pub(crate) fn interceptor_panicked(&self, panic: Box<dyn Any + Send>) -> Status {
         self.note_panic("an interceptor", panic)
     }
 
-    fn note_panic(&self, who: &str, panic: &(dyn Any + Send)) -> Status {
-        let message = panic_message(who, panic);
+    fn note_panic(&self, who: &str, panic: Box<dyn Any + Send>) -> Status {
+        let message = panic_message(who, &*panic);
+        contain("what a panic carried", || drop(panic));
         if let Some(left_out) = self.endpoint.logs.panics.pass() {
             let method = self.method().name().as_ref();
             let (call, request, panic) = (&self.call, &self.id, message.as_str());

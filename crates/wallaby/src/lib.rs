@@ -126,7 +126,7 @@ pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use endpoint::Endpoint;
 pub use error::{
     AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore,
-    RunningHandler, SendError, ServeError, StillRunning, Undrained,
+    RunningHandler, SendError, ServeError, StillRunning, Undrained, UnreadableAnswer,
 };
 pub use health::Health;
 pub use hedge::Hedge;

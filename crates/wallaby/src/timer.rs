@@ -18,6 +18,7 @@ pub(crate) use tokio::time::Instant; // the system's clock, except in simulation
 
 use wallaby_proto::wire::PingSettings;
 
+use crate::blocking::contain;
 use crate::driver::shared::Inner;
 
 /// A time that an application states, as it can be added to the present one: nobody waits for the end of what is longer.
@@ -177,7 +178,9 @@ pub(crate) struct Sleep {
 impl Sleep {
     fn cancel(&mut self) {
         if let Some(alarm) = self.alarm.take() {
-            with_alarms(|alarms| drop(alarms.remove(&alarm)));
+            // What a waker drops may be anything: not under the timer's lock.
+            let removed = with_alarms(|alarms| alarms.remove(&alarm));
+            drop(removed);
         }
     }
 }
@@ -190,16 +193,14 @@ impl Future for Sleep {
             self.cancel();
             return Poll::Ready(());
         }
-        let renewed = self.alarm.is_some_and(|alarm| {
-            with_alarms(|alarms| match alarms.get_mut(&alarm) {
-                Some(Target::Task(waker)) => {
-                    waker.clone_from(cx.waker());
-                    true
-                }
+        let is_set = self.alarm.is_some_and(|alarm| {
+            with_alarms(|alarms| match alarms.get(&alarm) {
+                Some(Target::Task(waker)) => waker.will_wake(cx.waker()),
                 _ => false,
             })
         });
-        if !renewed {
+        if !is_set {
+            self.cancel();
             self.alarm = Some(set(self.at, Target::Task(cx.waker().clone())));
         }
         Poll::Pending
@@ -253,7 +254,9 @@ impl Timer {
                 Some(next) if next <= now => {
                     let due = alarms.by_time.pop_first();
                     drop(alarms);
-                    due.into_iter().for_each(|(_, target)| target.wake(now));
+                    if let Some((_, target)) = due {
+                        contain("a waker, or what an endpoint had", || target.wake(now));
+                    }
                     self.lock()
                 }
                 Some(next) => {
@@ -309,6 +312,33 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as it likes");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_ends_no_other_timers() {
+        let mut first = sleep_until(Instant::now() + Duration::from_millis(1));
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(
+            Pin::new(&mut first)
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        let (told, hears) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..3 {
+                let _ = crate::blocking::wait(sleep(Duration::from_millis(5)));
+            }
+            let _ = told.send(());
+        });
+        assert_eq!(hears.recv_timeout(Duration::from_secs(30)), Ok(()));
     }
 
     #[test]

@@ -363,7 +363,7 @@ async fn what_a_server_says_has_bounds_where_it_is_heard() {
                         lines += 1;
                     }
                     Ok(event) => assert!(matches!(event, Event::End(_)) && is_legal, "{event:?}"),
-                    Err(error @ CallError::Decode { .. }) => wrong = Some(error.to_string()),
+                    Err(error @ CallError::Decode(_)) => wrong = Some(error.to_string()),
                     Err(error) => panic!("{error}"),
                 }
                 if is_legal && lines == 2 {

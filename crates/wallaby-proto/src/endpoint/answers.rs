@@ -119,9 +119,10 @@ impl ClientCall {
                 })?;
         }
         if arrival != Arrival::New {
-            // One that was sent again has cost the call's credit like any other.
-            if let Some(from) = from {
-                self.grant(from, size, context.config().limits.call);
+            // One that was sent again has cost the call's credit, or its endpoint's room, like any other.
+            match from {
+                Some(from) => self.grant(from, size, context.config().limits.call),
+                None => self.own = self.own.saturating_sub(cost_of(size)),
             }
             return Ok(());
         }
@@ -363,7 +364,10 @@ impl<P: Probe> Endpoint<P> {
                 self.metrics.responses_received += 1;
                 self.metrics.statuses_received += u64::from(is_status);
             }
-            Some(_) => self.metrics.duplicates_dropped += 1,
+            Some(_) => {
+                self.metrics.duplicates_dropped += 1;
+                self.note_space();
+            }
             None => {}
         }
         self.follow(id.sequence);

@@ -8,6 +8,10 @@ const SPARE: usize = 64;
 /// Fewest places in the table of calls.
 const PLACES: usize = 16;
 
+/// Sequences that are looked at for the oldest live call when one ends. One that ends after very many short ones must not hold
+/// up all others: the oldest is known to be no older than said, which may be less than could be.
+const STEPS: usize = 64;
+
 /// Live calls: a call's place is the end of its sequence, and a sequence whose place is taken is passed over. So nothing is
 /// hashed or searched.
 #[derive(Debug, Default)]
@@ -104,7 +108,10 @@ impl CallTable {
         };
         call.over = true;
         self.over += 1;
-        while self.oldest <= self.last && self.get(self.oldest).is_none() {
+        for _ in 0..STEPS {
+            if self.oldest > self.last || self.get(self.oldest).is_some() {
+                break;
+            }
             self.oldest += 1;
         }
         self.leave(sequence);
@@ -222,7 +229,20 @@ mod tests {
         found.dedup();
         assert!(found.iter().eq([first].iter().chain(&many)), "{found:?}");
         calls.finish(first);
+        assert_eq!(
+            calls.oldest,
+            first + STEPS as u64,
+            "it is not looked for at once"
+        );
+        let next = calls.next();
+        calls.add(next, || call(next));
+        for _ in 0..(many[0] - first) as usize / STEPS {
+            let short = calls.next();
+            calls.add(short, || call(short));
+            calls.finish(short);
+        }
         assert_eq!(calls.oldest, many[0]);
+        calls.finish(next);
         many.iter()
             .rev()
             .for_each(|sequence| calls.finish(*sequence));

@@ -16,14 +16,13 @@ use super::client::{CallContext, ClientAction, ClientCall};
 use super::config::Config;
 use super::conn::{ConnId, Conns, Parcel, Towards};
 use super::directory::Directory;
-use super::draining::Phase;
 use super::event::{CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::probe::{Note, Probe};
 use super::resending::Resend;
 use super::sockets::Sockets;
 use super::streams::MarkOwner;
 use super::{Alarm, Endpoint};
-use crate::error::{ConnectError, Failure};
+use crate::error::{CallError, CodecError, ConnectError, Failure, UnreadableAnswer};
 use crate::trace::{self, Trace};
 
 /// How a call is made.
@@ -272,13 +271,22 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A place for an initial request among those of its call.
+    /// Why a call that is over takes no requests.
+    fn takes_none(&self) -> Failure {
+        match self.is_closed() {
+            true => Failure::Closed,
+            false => Failure::CallClosed,
+        }
+    }
+
     fn begin_initial(
         &mut self,
         key: CallKey,
         server: &Address,
         method: &Arc<MethodDefinition>,
     ) -> Result<RequestId, Failure> {
-        let call = self.calls.get_mut(key.0).ok_or(Failure::Closed)?;
+        let none = self.takes_none();
+        let call = self.calls.get_mut(key.0).ok_or(none)?;
         let request = call.client.add_root(server, method);
         if request.is_err() {
             self.follow(key.0);
@@ -335,7 +343,8 @@ impl<P: Probe> Endpoint<P> {
             return Err(not_sent(ConnectError::Forbidden { server }));
         }
         let oldest = self.calls.oldest();
-        let (call, context) = self.call(key.0).ok_or(Failure::Closed)?;
+        let none = self.takes_none();
+        let (call, context) = self.call(key.0).ok_or(none)?;
         let mut request = call.initial(id, payload, own, &context);
         request.oldest = oldest;
         if body.is_some() {
@@ -498,6 +507,17 @@ impl<P: Probe> Endpoint<P> {
     /// What is known of a call's tree.
     pub fn tree(&mut self, key: CallKey) -> Option<&mut Initiator> {
         Some(self.calls.kept(key.0)?.client.tree())
+    }
+
+    /// Says of an answer that a shell could not read whose it was, as far as that is known.
+    #[cold]
+    pub fn unreadable(&self, key: CallKey, request: RequestId, error: CodecError) -> CallError {
+        let mut answer = UnreadableAnswer::new(request, error);
+        if let Some(call) = self.calls.peek(key.0) {
+            answer.method = call.client.method_of(request);
+            answer.server = call.client.server_of(request).address;
+        }
+        answer.into()
     }
 
     /// What a call has gone on without ([`CallOptions::tolerant`]).
@@ -736,7 +756,7 @@ impl<P: Probe> Endpoint<P> {
                 rested.extend(root.session.filter(|_| rests));
             }
         }
-        let is_over = self.phase == Phase::Closed || call.client.is_over();
+        let is_over = call.client.is_over();
         rested.into_iter().for_each(|id| self.may_rest(id));
         if !self.bodies.is_empty() {
             self.break_bodies_of_call(sequence);

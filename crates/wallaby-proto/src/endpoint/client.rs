@@ -423,8 +423,11 @@ impl ClientCall {
         server: &Address,
         method: &Arc<MethodDefinition>,
     ) -> Result<RequestId, Failure> {
+        if let Some(Outcome::Failed(failure)) = &self.outcome {
+            return Err((**failure).clone());
+        }
         if self.has_ended() || self.initiator.is_closed() {
-            return Err(Failure::Closed);
+            return Err(Failure::CallClosed);
         }
         match self.initiator.send() {
             Ok(request) => {

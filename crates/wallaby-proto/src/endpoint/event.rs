@@ -252,10 +252,10 @@ impl Answer {
                 (status.at(self.request).called(self.method.as_ref()))
                     .not_executed(self.not_executed),
             )),
-            Err(error) => Err(CallError::Decode {
-                request: self.request,
-                error: CodecError::new("status", error.to_string()),
-            }),
+            Err(error) => Err(CallError::unreadable(
+                self.request,
+                CodecError::new("status", error.to_string()),
+            )),
         }
     }
 }

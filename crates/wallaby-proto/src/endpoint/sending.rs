@@ -300,6 +300,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// Sends what can be sent now that this was granted.
     pub(super) fn pump_for(&mut self, id: ConnId, granted: Granted) {
+        // What was refused for want of room may leave at once now, and so need none.
+        if matches!(granted, Granted::Requests | Granted::Call(_)) {
+            self.note_space();
+        }
         // Who is there is not known before the handshake is done.
         let open = self.conns.get_mut(id).filter(|peer| peer.node.is_some());
         let open = open.filter(|_| !matches!(granted, Granted::Parts | Granted::Body));

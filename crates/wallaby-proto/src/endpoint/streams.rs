@@ -103,6 +103,16 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// A large message whose place is known now: its number, its place, and whose it is.
+    fn next_left(&mut self) -> Option<(u64, u64, Option<MarkOwner>)> {
+        let (number, mark) = self.connection.next_left()?;
+        let known = self.large.iter().position(|large| large.0 == number);
+        let owner = known.map(|position| self.large.swap_remove(position).1);
+        Some((number, mark, owner))
+    }
+}
+
 impl<P: Probe> Endpoint<P> {
     // What a shell tells of streams.
 
@@ -217,7 +227,8 @@ impl<P: Probe> Endpoint<P> {
             return false;
         };
         let takes_input = stream.connection.takes_input();
-        (stream.told, stream.blocked) = (false, blocked);
+        let was_blocked = std::mem::replace(&mut stream.blocked, blocked);
+        stream.told = false;
         let left = stream.connection.counters().bytes_sent;
         let progress = left > std::mem::replace(&mut stream.left, left);
         if !stream.large.is_empty() {
@@ -227,6 +238,9 @@ impl<P: Probe> Endpoint<P> {
         self.look_at_bodies(id);
         if progress && self.conns.get(id).is_some_and(Conn::holds_messages) {
             self.pump(id); // what waits for room, not for credit
+        }
+        if progress && was_blocked {
+            self.note_space(); // as credit does
         }
         self.may_rest(id);
         takes_input
@@ -297,6 +311,10 @@ impl<P: Probe> Endpoint<P> {
             let (calls, on) = self.calls.batch(from, usize::MAX);
             for sequence in calls {
                 self.end_call(sequence, Err(Failure::Closed));
+                // One that had ended before may have waited for what ran on: nobody tells this endpoint of it any more.
+                if self.calls.get(sequence).is_some() {
+                    self.call_over(sequence);
+                }
             }
             next = on;
         }
@@ -360,6 +378,10 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn stream_removed(&mut self, id: ConnId, stream: &mut Stream, why: &ConnectError) {
         let written = stream.connection.counters().bytes_sent;
         self.records.written(id.session(), written);
+        // The shell may have written what it did not say any more.
+        while let Some(left) = stream.next_left() {
+            self.note_place(id, left);
+        }
         for (_, place) in stream.large.drain(..) {
             match place {
                 MarkOwner::Released(ticket, sent) => self.records.dropped(ticket, sent),
@@ -381,26 +403,24 @@ impl<P: Probe> Endpoint<P> {
     /// Who waits for the places of large messages learns those that are known now.
     #[cold]
     fn note_left(&mut self, id: ConnId) {
-        loop {
-            let Some(stream) = self.stream_mut(id) else {
-                return;
-            };
-            let Some((number, mark)) = stream.connection.next_left() else {
-                return;
-            };
-            let known = stream.large.iter().position(|large| large.0 == number);
-            match known.map(|position| stream.large.swap_remove(position).1) {
-                Some(MarkOwner::Released(ticket, sent)) => {
-                    self.records.placed(ticket, sent, output(id, mark));
-                }
-                Some(MarkOwner::Relay(relay_id)) => {
-                    self.records.relayed(relay_id, Some(output(id, mark)));
-                }
-                Some(MarkOwner::Root(sequence, request)) => self.root_left(sequence, request, mark),
-                None => {}
-            }
-            self.probe.placed(id, number, mark);
+        while let Some(left) = self.stream_mut(id).and_then(Stream::next_left) {
+            self.note_place(id, left);
         }
+    }
+
+    #[cold]
+    fn note_place(&mut self, id: ConnId, (number, mark, owner): (u64, u64, Option<MarkOwner>)) {
+        match owner {
+            Some(MarkOwner::Released(ticket, sent)) => {
+                self.records.placed(ticket, sent, output(id, mark));
+            }
+            Some(MarkOwner::Relay(relay_id)) => {
+                self.records.relayed(relay_id, Some(output(id, mark)));
+            }
+            Some(MarkOwner::Root(sequence, request)) => self.root_left(sequence, request, mark),
+            None => {}
+        }
+        self.probe.placed(id, number, mark);
     }
 
     // What is due.

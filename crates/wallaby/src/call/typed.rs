@@ -119,12 +119,13 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     }
 
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
-        self.raw.poll_answer(cx).map(|next| {
+        let next = self.raw.poll_answer(cx);
+        next.map(|next| {
             next.map(|answer| {
                 let RawAnswer {
                     request, payload, ..
                 } = answer?;
-                C::decode(payload).map_err(|error| CallError::Decode { request, error })
+                C::decode(payload).map_err(|error| self.raw.shared().unreadable(request, error))
             })
         })
     }

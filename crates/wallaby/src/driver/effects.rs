@@ -18,6 +18,7 @@ use wallaby_proto::{Address, CallId, NodeId, Status};
 use super::port::Port;
 use super::shared::{Inner, locked};
 use super::stream::Stream;
+use crate::blocking::contain;
 use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
@@ -205,8 +206,8 @@ fn do_next() -> bool {
         effects.outputs.pop_front().map(NextEffect::Output)
     });
     match next {
-        Some(NextEffect::Effect(Effect::Wake(task))) => task.wake(),
-        Some(NextEffect::Effect(effect)) => effect.perform(),
+        Some(NextEffect::Effect(Effect::Wake(task))) => contain("a waker", || task.wake()),
+        Some(NextEffect::Effect(effect)) => contain("a value", || effect.perform()),
         Some(NextEffect::Run(job)) => job.start(),
         Some(NextEffect::Later(job)) => job.start_later(),
         Some(NextEffect::Output(Writable::Stream(endpoint, stream))) => stream.flush(&endpoint),
@@ -225,7 +226,7 @@ impl Effect {
             Self::Ask(handling) => Asking::begin(handling),
             Self::Placed(handling, around, placed) => {
                 if let Err(panic) = around.tell(&placed) {
-                    handling.fail_now(&handling.interceptor_panicked(&*panic));
+                    handling.fail_now(&handling.interceptor_panicked(panic));
                 }
             }
             Self::Stop(handling, status) => handling.handle_stopped(&status),

@@ -67,8 +67,9 @@ impl Port {
     }
 
     fn wake(&self) {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = reader.clone();
+        let known = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = known.clone();
+        drop(known); // whoever is woken may read it
         reader.into_iter().for_each(Waker::wake);
     }
 

@@ -1,7 +1,8 @@
 //! The endpoint behind its lock, and everything that its parts share.
 //!
 //! Nobody calls the system, runs a handler, wakes a task or drops somebody's value while the lock is held: see
-//! [`effects`](super::effects). Payloads are the exception: what frees one (`Bytes::from_owner`) must not call the endpoint.
+//! [`effects`](super::effects). Payloads and wakers are the exception: what frees the one (`Bytes::from_owner`), or clones the other,
+//! must not call the endpoint.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -80,10 +81,20 @@ pub(crate) struct Core {
     watcher: Watcher,
 }
 
+/// What is due is looked at when this is dropped: by a task, or by whoever drops that as its runtime has ended. Calls that somebody
+/// waits for elsewhere end all the same.
+struct Look(Arc<Inner>);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.look();
+    }
+}
+
 /// Somebody has the endpoint. When the lock is free again, what is to be done is done.
 struct Entered<'a> {
     core: MutexGuard<'a, Core>,
-    _inside: Inside,
+    inside: Inside,
 }
 
 /// How far a stream is.
@@ -169,19 +180,19 @@ impl Inner {
         let mut core = self.lock();
         core.endpoint.set_time(now);
         core.endpoint.begin_turn();
-        Entered {
-            core,
-            _inside: inside,
-        }
+        Entered { core, inside }
     }
 
     #[inline(never)]
-    fn get_out(self: &Arc<Self>, mut entered: Entered<'_>) {
-        let core = &mut entered.core;
+    fn get_out(self: &Arc<Self>, entered: Entered<'_>) {
+        let _inside = entered.inside;
+        let mut core = entered.core; // goes first, whatever happens
         if core.endpoint.has_output() || core.endpoint.is_draining() || log::warns() {
             core.drain(self);
         }
-        if let Some(due) = core.endpoint.poll_timeout() {
+        let due = core.endpoint.poll_timeout();
+        drop(core);
+        if let Some(due) = due {
             self.look_by(due);
         }
     }
@@ -239,7 +250,8 @@ impl Inner {
         }
         self.alarm.store(u64::MAX, Ordering::Release);
         if let Some(endpoint) = self.me.upgrade() {
-            self.runtime.spawn(async move { endpoint.look() });
+            let look = Look(endpoint);
+            self.runtime.spawn(async move { drop(look) });
         }
     }
 

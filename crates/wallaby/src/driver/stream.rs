@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::BytesMut;
@@ -68,8 +68,9 @@ impl Stream {
     }
 
     fn wake(&self) {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = reader.clone();
+        let known = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = known.clone();
+        drop(known); // whoever is woken may read it
         reader.into_iter().for_each(Waker::wake);
     }
 
@@ -118,6 +119,12 @@ impl Stream {
     /// The transport takes no more: the reader goes on when it does.
     fn block(self: &Arc<Self>, endpoint: &Arc<Inner>, out: &mut Out) {
         out.blocked = true;
+        self.note_blocked(endpoint, out);
+        self.wake();
+    }
+
+    /// So much was written as the transport takes now.
+    fn note_blocked(self: &Arc<Self>, endpoint: &Arc<Inner>, out: &mut Out) {
         let written = std::mem::take(&mut out.written);
         out.bytes.drain(..written);
         let takes_input = endpoint.enter(|core| {
@@ -125,7 +132,6 @@ impl Stream {
             core.endpoint.handle_written(self.id, true)
         });
         self.note_input(takes_input);
-        self.wake();
     }
 
     fn fail(&self, endpoint: &Arc<Inner>, mut out: MutexGuard<'_, Out>, error: &io::Error) {
@@ -179,16 +185,19 @@ impl Stream {
     // Reading.
 
     /// Reads until the stream ends.
-    pub(super) async fn drive(
+    pub(super) fn drive(
         self: Arc<Self>,
-        mut reader: Box<dyn ReadHalf>,
-        endpoint: Arc<Inner>,
-    ) {
-        let endpoint = {
-            let weak = Arc::downgrade(&endpoint);
-            drop(endpoint);
-            weak
+        reader: Box<dyn ReadHalf>,
+        endpoint: &Arc<Inner>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let reading = Reading {
+            stream: self,
+            endpoint: Arc::downgrade(endpoint),
         };
+        async move { reading.stream.read_by(reader, &reading.endpoint).await }
+    }
+
+    async fn read_by(self: &Arc<Self>, mut reader: Box<dyn ReadHalf>, endpoint: &Weak<Inner>) {
         let mut input = InputBuffer {
             bytes: BytesMut::new(),
             room: ReadRoom::default(),
@@ -212,7 +221,6 @@ impl Stream {
             end
         })
         .await;
-        self.writer.shutdown();
     }
 
     fn poll(
@@ -270,6 +278,8 @@ impl Stream {
     /// Goes on writing if the transport takes something again.
     fn poll_write(self: &Arc<Self>, cx: &mut Context<'_>, endpoint: &Arc<Inner>) {
         loop {
+            // What this sets off comes when the output is free again.
+            let _inside = Inside::enter();
             let mut out = self.out();
             if !out.blocked {
                 return;
@@ -285,7 +295,8 @@ impl Stream {
                     drop(out);
                     self.flush(endpoint);
                 }
-                Ok(false) => {}
+                // Its peer is slow, and reads.
+                Ok(false) => self.note_blocked(endpoint, &mut out),
                 Err(error) => return self.fail(endpoint, out, &error),
             }
         }
@@ -322,6 +333,27 @@ impl Stream {
                 }
             }
         }
+    }
+}
+
+/// Whoever reads a stream. If it is dropped before that has ended, as its runtime ends, so does the stream.
+struct Reading {
+    stream: Arc<Stream>,
+    endpoint: Weak<Inner>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if !self.stream.ended.swap(true, Ordering::AcqRel)
+            && let Some(endpoint) = self.endpoint.upgrade()
+        {
+            endpoint.enter(|core| {
+                let why = "nobody reads it any more: the runtime of its endpoint has ended";
+                core.endpoint
+                    .handle_ended(self.stream.id, &mut BytesMut::new(), why.to_owned());
+            });
+        }
+        self.stream.writer.shutdown();
     }
 }
 

@@ -115,7 +115,7 @@ impl Inner {
             wanted
         });
         match wanted {
-            true => drop(self.runtime.spawn(stream.drive(reader, Arc::clone(self)))),
+            true => drop(self.runtime.spawn(stream.drive(reader, self))),
             false => stream.close(&[]),
         }
     }
@@ -156,7 +156,7 @@ impl Inner {
             core.put_stream(conn, Streaming::Open(Arc::clone(&stream)));
             stream
         });
-        self.runtime.spawn(stream.drive(reader, Arc::clone(self)));
+        self.runtime.spawn(stream.drive(reader, self));
     }
 
     fn note_accepted(&self, peer: &Identity) {

@@ -110,7 +110,7 @@ impl Job {
         match handled {
             Ok(future) => run.future = Some(future),
             Err(panic) => {
-                let status = run.handling.panicked(&*panic);
+                let status = run.handling.panicked(panic);
                 run.future = Some(Box::pin(ready(Err(status))));
             }
         }
@@ -172,8 +172,8 @@ impl RunningHandler {
         match self.span.in_scope(poll) {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(result)) => Some(result),
-            Err(panic) if self.closing => Some(Err(self.handling.interceptor_panicked(&*panic))),
-            Err(panic) => Some(Err(self.handling.panicked(&*panic))),
+            Err(panic) if self.closing => Some(Err(self.handling.interceptor_panicked(panic))),
+            Err(panic) => Some(Err(self.handling.panicked(panic))),
         }
     }
 

@@ -215,7 +215,7 @@ impl Exit {
         runtime.spawn(async move {
             // The handler was told that it is sent: what prevents that ends the request.
             match until_stopped(&handling, caught(sending)).await {
-                Some(Err(panic)) => handling.fail_now(&handling.interceptor_panicked(&*panic)),
+                Some(Err(panic)) => handling.fail_now(&handling.interceptor_panicked(panic)),
                 Some(Ok(Err(error))) => handling.fail_now(&Status::from(error)),
                 Some(Ok(Ok(()))) | None => {}
             }

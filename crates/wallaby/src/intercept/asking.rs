@@ -46,7 +46,7 @@ impl Asking {
     async fn wait(mut self, mut wait: Wait) {
         loop {
             let decided = caught(wait).await;
-            let decided = decided.unwrap_or_else(|panic| self.refuse_for(&*panic));
+            let decided = decided.unwrap_or_else(|panic| self.refuse_for(panic));
             let next = match self.follow(decided) {
                 ControlFlow::Continue(()) => self.ask(),
                 ControlFlow::Break(next) => next,
@@ -68,7 +68,7 @@ impl Asking {
                 _ => interceptor.admit(&incoming),
             });
             let decided = self.handling.span().in_scope(|| catch_unwind(ask));
-            let decided = decided.unwrap_or_else(|panic| self.refuse_for(&*panic));
+            let decided = decided.unwrap_or_else(|panic| self.refuse_for(panic));
             if let ControlFlow::Break(next) = self.follow(decided) {
                 return next;
             }
@@ -102,7 +102,7 @@ impl Asking {
         ControlFlow::Break(None)
     }
 
-    fn refuse_for(&self, panic: &(dyn Any + Send)) -> Admission {
+    fn refuse_for(&self, panic: Box<dyn Any + Send>) -> Admission {
         Admission::Refuse(self.handling.interceptor_panicked(panic))
     }
 }

@@ -212,7 +212,7 @@ impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
         }
         let answer = answer.and_then(|answer| {
             let request = answer.request;
-            C::decode(answer.payload).map_err(|error| CallError::Decode { request, error })
+            C::decode(answer.payload).map_err(|error| self.call.shared().unreadable(request, error))
         });
         let stage = &mut self.stages[position];
         match &answer {

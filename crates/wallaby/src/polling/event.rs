@@ -91,7 +91,7 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     pub fn read(&self, answer: Answer) -> Result<A::Item, CallError> {
         let request = answer.request;
         let payload = answer.payload()?;
-        C::decode(payload).map_err(|error| CallError::Decode { request, error })
+        C::decode(payload).map_err(|error| CallError::unreadable(request, error))
     }
 }
 

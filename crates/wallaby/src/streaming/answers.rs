@@ -114,7 +114,7 @@ impl<T: Into<Bytes>, C: Codec<T>> Chunks<T, C> {
             )));
         }
         let item = C::decode(answer.payload);
-        let item = item.map_err(|error| failed(CallError::Decode { request, error }))?;
+        let item = item.map_err(|error| failed(CallError::unreadable(request, error)))?;
         Ok(item.into())
     }
 }

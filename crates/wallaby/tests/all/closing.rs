@@ -170,3 +170,69 @@ fn what_was_not_even_read_is_not_executed() {
         assert_eq!(ran.load(Ordering::Relaxed), 1);
     }
 }
+
+/// Whoever waits until nothing of a call runs any more does not wait for ever if its own endpoint is closed.
+#[tokio::test]
+async fn who_waits_for_the_rest_of_a_call_is_told_when_its_endpoint_is_closed() {
+    patience(async {
+        let net = Net::mem();
+        let (ran, gate) = (Arc::default(), Gate::new());
+        let shielded = counting(&ran, &gate).shielded();
+        let server = net.bind(Endpoint::builder().serve(shielded)).await;
+        let client = patient(&net).await;
+        let to = Client::new(&client, at(&server));
+        let call = to.call_raw(work::ONE.definition(), "\x01x".into());
+        until(|| ran.load(Ordering::Relaxed) == 1).await;
+        let call = Arc::new(call);
+        let waits = tokio::spawn({
+            let call = Arc::clone(&call);
+            async move {
+                call.abort();
+                call.settled().await;
+            }
+        });
+        until(|| call.outcome().is_some()).await;
+        client.close();
+        waits.await.expect("it does not panic");
+    })
+    .await;
+}
+
+/// The runtime of an endpoint ends while somebody outside waits for a call of it.
+#[test]
+fn a_deadline_passes_also_when_the_runtime_has_ended() {
+    let one = || {
+        Runtime::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+    };
+    let (there, here) = (one().expect("a runtime"), one().expect("a runtime"));
+    let (told, hears) = std::sync::mpsc::channel();
+    let (ran, gate) = (Arc::<AtomicUsize>::default(), Gate::new());
+    let service = counting(&ran, &gate);
+    let listen = || Endpoint::builder().listen("tcp://127.0.0.1:0");
+    let server = there
+        .block_on(listen().serve(service).bind())
+        .expect("it binds");
+    let client = here.block_on(listen().bind()).expect("it binds");
+    let to = at(&server);
+    std::thread::spawn(move || {
+        let calls = work::at(&client, to).deadline(Duration::from_secs(1));
+        let answer = calls.one("x".into()).blocking_answer();
+        let _ = told.send(answer.map_err(|error| error.code()));
+    });
+    while ran.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    here.shutdown_background();
+    let ended = hears.recv_timeout(Duration::from_secs(30));
+    let failed = ended.expect("it ends").expect_err("nobody has answered");
+    assert!(
+        matches!(
+            failed,
+            Code::DeadlineExceeded | Code::Unavailable | Code::Unknown
+        ),
+        "{failed:?}"
+    );
+}

@@ -1109,3 +1109,31 @@ async fn a_panic_of_an_exchange_that_is_dropped_is_caught() {
     })
     .await;
 }
+
+/// So does what somebody has put beside a request.
+#[tokio::test]
+async fn a_panic_of_what_is_beside_a_request_is_caught() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as it likes");
+        }
+    }
+    patience(async {
+        for net in [Net::mem(), Net::tcp()] {
+            let beside = |incoming: &Incoming| {
+                incoming.extensions().insert(Panics);
+                Admission::Run
+            };
+            let builder = Endpoint::builder().serve(echo());
+            let server = net.bind(builder.interceptor(beside)).await;
+            let client = client();
+            for _ in 0..3 {
+                let call = &mut work::at(&client, at(&server)).many("x".into());
+                let (answers, statuses) = sorted(call).await;
+                assert_eq!((answers, statuses), (vec!["x".into()], vec![]));
+            }
+        }
+    })
+    .await;
+}

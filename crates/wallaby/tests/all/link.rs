@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::common::{Gate, Net, all, at, heap, service, status, until, work};
+use crate::common::{Gate, Net, all, at, heap, patience, service, status, until, work};
 use bytes::{Bytes, BytesMut};
 use wallaby::transport::{ReadHalf, Stream, Wrap, WriteHalf};
 use wallaby::{Builder, Code, Endpoint, Many, One, Request, Status};
@@ -241,4 +241,73 @@ async fn wraps_are_passed_in_their_order(net: Net) {
     assert_eq!(answer, Ok(payload));
     let noted = noted.lock().expect("nobody panics");
     assert_eq!(noted[..2], ["near", "far"]);
+}
+
+/// Takes little at a time, and that seldom.
+#[derive(Debug)]
+struct Slow;
+
+#[derive(Debug)]
+struct SlowWriter {
+    writer: Box<dyn WriteHalf>,
+    next: Mutex<std::pin::Pin<Box<tokio::time::Sleep>>>,
+}
+
+const SELDOM: Duration = Duration::from_millis(100);
+
+impl Wrap for Slow {
+    fn stream(&self, stream: Stream) -> Stream {
+        stream.map_writer(|writer| SlowWriter {
+            writer,
+            next: Mutex::new(Box::pin(tokio::time::sleep(Duration::ZERO))),
+        })
+    }
+}
+
+impl WriteHalf for SlowWriter {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut next = self.next.lock().expect("nobody panics");
+        if !next.is_elapsed() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        next.set(tokio::time::sleep(SELDOM));
+        self.writer.try_write(&bytes[..bytes.len().min(4096)])
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut next = self.next.lock().expect("nobody panics");
+        next.as_mut().poll(cx).map(Ok)
+    }
+
+    fn shutdown(&self) {
+        self.writer.shutdown();
+    }
+}
+
+/// A peer that takes little at a time, for long, is not silent.
+#[tokio::test]
+async fn who_takes_answers_slowly_is_not_given_up() {
+    patience(async {
+        let net = Net::tcp();
+        let builder = Endpoint::builder()
+            .keep_alive(Duration::from_millis(200), Duration::from_millis(800))
+            .wrap_transports(Arc::new(Slow));
+        let echo = service().method(
+            &heap::ONE,
+            |request: Request<One<_>, _>, (_,): (Bytes,)| async move {
+                Ok(request.respond(Bytes::from(vec![7; 30_000])).await?)
+            },
+        );
+        let server = net.bind(builder.serve(echo)).await;
+        let client = Endpoint::builder()
+            .bind()
+            .await
+            .expect("there is a runtime");
+        let heap = heap::at(&client, at(&server));
+        let calls: Vec<_> = (0..4).map(|_| heap.one(Bytes::new())).collect();
+        for call in calls {
+            assert_eq!(call.await.map(|answer| answer.len()), Ok(30_000));
+        }
+    })
+    .await;
 }

@@ -11,6 +11,9 @@ use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
 use crate::wire::{PingSettings, Request};
 
+/// Calls that are forgotten for one request at most: an initiator's oldest live call may end after very many that came later.
+const MOST_FORGOTTEN: usize = 256;
+
 impl Records {
     /// A request arrived: is it handled?
     pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Admission {
@@ -187,16 +190,19 @@ impl Records {
 
     /// The initiator's oldest live call, as was said over a session: it is about the calls that came over it alone. It
     /// frees memory; where the other end says that it is the initiator, it also stops what still runs. Each call is looked at
-    /// once, as others may remain.
+    /// once, as others may remain; and no more of them than [`MOST_FORGOTTEN`] for one request, the others for those that follow.
     #[inline]
     pub(super) fn handle_oldest(&mut self, peer: u32, session_index: u8, oldest: u64) {
         let of_session = self.table.of_session(peer, session_index);
-        if oldest <= of_session.oldest || of_session.is_shared() {
+        if of_session.is_shared() {
             return;
         }
-        of_session.oldest = oldest;
+        of_session.oldest = oldest.max(of_session.oldest);
         let own = of_session.own;
-        while let Some(call) = self.table.of_session(peer, session_index).next_over() {
+        for _ in 0..MOST_FORGOTTEN {
+            let Some(call) = self.table.of_session(peer, session_index).next_over() else {
+                return;
+            };
             self.forget_call(call, own);
         }
     }
@@ -255,4 +261,31 @@ fn full(what: &str, limit: usize) -> Admission {
     let text =
         format!("this server remembers {limit} {what}, and none of them can be forgotten yet");
     Admission::Refused(Status::new(Code::ResourceExhausted, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::records::RecordLimits;
+    use crate::call::records::collect::tests::{answer, node, request};
+
+    /// A call that has lasted ends after very many short ones: all of these are over for their server at once.
+    #[test]
+    fn one_request_forgets_few_of_very_many_calls() {
+        let mut records = Records::new(RecordLimits::default());
+        records.session_opened(SessionNumber(1), node(1));
+        let calls = 3 * MOST_FORGOTTEN as u64;
+        for sequence in 1..=calls {
+            answer(&mut records, 1, request(1, sequence), 9);
+        }
+        for step in 1..=4 {
+            let before = records.remembered().calls;
+            let mut next = request(1, calls + step);
+            next.oldest = calls + 1;
+            answer(&mut records, 1, next, 9);
+            let forgotten = before + 1 - records.remembered().calls;
+            assert!(forgotten <= MOST_FORGOTTEN, "{forgotten} at once");
+        }
+        assert_eq!(records.remembered().calls, 4, "those that came last");
+    }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Connection, ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
+    Connection, ConnectionLimits as WireLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::endpoint::{
-    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Output, Probe,
-    RequestKey, Schemes, Seeds, Serving,
+    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Next, Output,
+    Probe, RequestKey, Schemes, Seeds, Serving,
 };
 use wallaby_proto::error::SendError;
-use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
+use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
 
 /// Calls whose answers wait.
@@ -320,6 +320,82 @@ fn room_is_told_of_at_once_where_few_were_refused_and_seldom_where_many_were() {
     world.server.handle_timeout();
     world.carry();
     assert_eq!(world.spaces, 2);
+}
+
+/// A message was refused for want of room to wait in. Then its peer grants credit: it needs no room any more.
+#[test]
+fn who_was_refused_is_told_of_credit() {
+    let mut held = Limits::default();
+    held.waiting = 10 * (1_000 + 64);
+    let mut world = World::with(1, held);
+    let payload = Bytes::from(vec![7; 1_000]);
+    let refused = (1..100).find_map(|sequence| {
+        let key = world.call(sequence);
+        world.reply(key, &"first".into());
+        let sent = world.server.reply(key, payload.clone());
+        world.server.flush(key);
+        match sent {
+            Ok(()) => None,
+            Err(error) => {
+                assert_eq!(error, SendError::Full);
+                Some((sequence, key))
+            }
+        }
+    });
+    let (sequence, key) = refused.expect("so much has no room");
+    world.carry();
+    let before = world.spaces;
+    world.peer.grant_call(call_id(sequence), 1, 5);
+    world.carry();
+    assert_eq!(world.spaces, before + 1);
+    assert_eq!(world.server.reply(key, payload), Ok(()));
+}
+
+/// A shell has written a large request, and a server has executed it, before the shell comes to say that it was written. The server
+/// leaves, and says how much it has read.
+#[test]
+fn what_may_have_been_written_is_not_called_unexecuted() {
+    let mut world = World::new(1);
+    let client = &mut world.server;
+    let there: Address = "mem://there".parse().expect("an address");
+    let key = client.begin(&CallOptions::default()).expect("room");
+    let payload = vec![7; 300_000].into();
+    let sent = client.send_only(key, &there, &Arc::new(method()), payload, false);
+    sent.expect("it is sent");
+    let dialled = std::iter::from_fn(|| client.poll_output()).find_map(|output| match output {
+        Output::Dial(conn, _) => Some(conn),
+        _ => None,
+    });
+    let conn = dialled.expect("it is dialled");
+    let mut server = Connection::accept(hello(9, WireLimits::default()));
+    let mut is_there = false;
+    for _ in 0..100 {
+        let mut output = Vec::new();
+        client.take_output(conn, &mut output);
+        let mut input = BytesMut::from(&output[..]);
+        while let Some(event) = server.handle_input(&mut input).expect("legal") {
+            is_there |= matches!(event, Event::Message(Message::Request(_)));
+        }
+        if is_there {
+            break; // the shell says nothing of it yet
+        }
+        client.advance(conn, output.len());
+        client.handle_written(conn, false);
+        let back = server.output().len();
+        let mut input = BytesMut::from(server.output());
+        server.advance(back);
+        client.handle_input(conn, &mut input);
+    }
+    assert!(is_there, "all of it has come");
+    server.stop_reading();
+    server.close("it leaves");
+    let mut last = BytesMut::from(server.output());
+    client.handle_input(conn, &mut last);
+    client.handle_ended(conn, &mut last, "it has left".into());
+    client.settle();
+    while let Next::Answer(answer) = client.next_answer(key) {
+        panic!("{:?}", answer.payload());
+    }
 }
 
 #[test]

@@ -245,15 +245,21 @@ impl From<SendError> for Status {
     }
 }
 
-/// So that a handler that calls other servers can use `?` on their answers. A status keeps its code, its message and its server;
-/// its request was one of another call.
+/// So that a handler that calls other servers can use `?` on their answers. A status keeps its code. It is about the handler's own
+/// request from then on, and its text says where it came from.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         match error {
+            // It becomes the answer of the handler's own request, at its server: the text tells where this came from.
             CallError::Status(status) => {
-                Self::new(status.code(), status.message()).by(status.server())
+                let place = match (status.method(), status.server()) {
+                    (Some(method), Some(server)) => format!(" ({method} at {server})"),
+                    (None, Some(server)) => format!(" (at {server})"),
+                    (_, None) => String::new(),
+                };
+                Self::new(status.code(), format!("{}{place}", status.message()))
             }
-            error => Self::new(error.code(), error.to_string()).by(error.server()),
+            error => Self::new(error.code(), error.to_string()),
         }
     }
 }

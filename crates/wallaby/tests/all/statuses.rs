@@ -163,31 +163,6 @@ async fn a_call_goes_on_after_statuses(net: Net) {
     assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 2 }));
 }
 
-/// A handler that calls another server passes its status on, and says no more of it than that one did.
-#[tokio::test]
-async fn a_status_of_another_call_keeps_its_code_and_its_words() {
-    patience(async {
-        let net = Net::mem();
-        let leaf = service().method(&work::ONE, |_, (_,): (String,)| async move {
-            Err(Status::out_of_range("too far"))
-        });
-        let leaf = net.serve(leaf).await;
-        let (to, own) = (at(&leaf), net.bind(Endpoint::builder()).await);
-        let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
-            let inner = work::at(&own, to.clone()).one(what);
-            async move { Ok(request.respond(inner.await?).await?) }
-        });
-        let front = net.serve(front).await;
-        let client = client();
-        let status = status(work::at(&client, at(&front)).one("x".into()).await);
-        assert_eq!(
-            (status.code(), status.message(), status.server()),
-            (Code::OutOfRange, "too far", Some(&at(&leaf)))
-        );
-    })
-    .await;
-}
-
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct NotFound {
     what: String,
@@ -472,4 +447,46 @@ async fn a_handler_that_ends_with_its_runtime_has_not_ended_well(net: Net) {
     while call.next().await.is_some() {}
     let outcome = call.outcome().expect("it is over");
     assert_ne!(outcome, Outcome::Complete { statuses: 0 });
+}
+
+/// A handler that calls, and passes on what it got by `?`: the status is its own, and says where it comes from.
+#[tokio::test]
+async fn a_status_of_a_call_within_is_that_of_its_caller_and_names_the_other() {
+    patience(async {
+        let net = Net::tcp();
+        let behind = service().method(&work::ONE, |_: Request<One<String>>, (what,)| async move {
+            Err(Status::not_found(format!("no {what} here")))
+        });
+        let behind = net.serve(behind).await;
+        let next = at(&behind);
+        let front = net
+            .serve(
+                service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+                    let next = next.clone();
+                    async move {
+                        let answer = work::within(request.call().at(next)).one(what).await?;
+                        Ok(request.respond(answer).await?)
+                    }
+                }),
+            )
+            .await;
+        let client = client();
+        let status = status(
+            work::at(&client, at(&front))
+                .one("word".into())
+                .answer()
+                .await,
+        );
+        assert_eq!(
+            (status.code(), status.server()),
+            (Code::NotFound, front.address())
+        );
+        let from = format!(
+            "no word here ({} at {})",
+            work::ONE.definition().name(),
+            at(&behind)
+        );
+        assert_eq!(status.message(), from);
+    })
+    .await;
 }

@@ -376,7 +376,7 @@ fn calls_of_several_initial_requests_complete_when_they_are_closed() {
         work::ONE.definition(),
         postcard("four"),
     );
-    assert_eq!(late, Err(Failure::Closed));
+    assert_eq!(late, Err(Failure::CallClosed));
 }
 
 fn postcard(word: &str) -> bytes::Bytes {

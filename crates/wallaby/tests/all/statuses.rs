@@ -3,7 +3,7 @@
 use crate::common::{Net, all, at, client, patience, service, sorted, status, until, work};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use wallaby::{Client, Code, Endpoint, Failure, Many, One, Outcome, Request, Status};
+use wallaby::{Client, Code, Failure, Many, One, Outcome, Request, Status};
 
 over_every_transport!(
     an_error_of_a_handler_is_a_status,

@@ -368,7 +368,11 @@ impl<P: Probe> Endpoint<P> {
                 Err(refusal) => return Err(refused(request.id, server, refusal)),
             }
         }
-        if !self.queue_room.has_room(request.payload.len()) {
+        let payload = request.payload.len();
+        if !self.queue_room.has_room(payload) {
+            self.drop_ended_requests();
+        }
+        if !self.queue_room.has_room(payload) {
             let reason = "too much waits to be sent already".into();
             return Err(Failure::Refused {
                 request: id,

@@ -281,6 +281,8 @@ pub struct Endpoint<P = ()> {
     directory: Directory,
     dialling: Dialling,
     queue_room: QueueRoom,
+    /// When it may be looked again which requests wait in vain.
+    purge_next: Duration,
     /// Who has how much of the room for answers that are relayed.
     relayed: Shares,
     /// Answers to which no route leads.
@@ -393,6 +395,7 @@ impl<P: Probe> Endpoint<P> {
             directory: Directory::default(),
             dialling,
             queue_room,
+            purge_next: Duration::ZERO,
             relayed: Shares::new(relayed),
             unrouted,
             used: 0,

@@ -23,6 +23,12 @@ use crate::error::ConnectError;
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
 
+/// Questions of others, and reports, that wait for a connection to open.
+const MOST_CONTROLS: usize = 256;
+
+/// How often it is looked, at most, whether requests wait whose calls have ended.
+const PURGE_PAUSE: Duration = Duration::from_millis(100);
+
 /// Calls whose answers wait for others in parts and that are tried each time that something has left.
 const LARGE_TRIED: usize = 16;
 
@@ -101,9 +107,14 @@ impl<P: Probe> Endpoint<P> {
             self.attempt(id, parcel)
         };
         if let (Some(parcel), Some(peer)) = (waiting, self.conns.get_mut(id)) {
-            // Who does not read what it asked for asks again.
-            let is_report = matches!(parcel.message, Message::Pong(_) | Message::Trace(_));
-            if is_report && peer.node.is_some() {
+            // Who does not read what it asked for asks again, and so does who asks others through this endpoint.
+            let is_repeated = match &parcel.message {
+                Message::Pong(_) | Message::Trace(_) => true,
+                Message::Ping(ping) => ping.call.initiator != self.node,
+                _ => false,
+            };
+            if is_repeated && (peer.node.is_some() || peer.queues().controls.len() >= MOST_CONTROLS)
+            {
                 return;
             }
             self.queue(id, parcel);
@@ -408,6 +419,45 @@ impl<P: Probe> Endpoint<P> {
         self.end_wait(room.of);
         self.queue_room.give_back(id, room);
         self.note_space();
+    }
+
+    /// Initial requests wait that are not sent any more, as their calls have ended: they make room. Not each time that there is none,
+    /// as this looks at all that wait.
+    #[cold]
+    pub(super) fn drop_ended_requests(&mut self) {
+        if self.now < self.purge_next {
+            return;
+        }
+        self.purge_next = self.now.saturating_add(PURGE_PAUSE);
+        for id in self.conns.ids() {
+            let Some(queues) = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut()) else {
+                continue;
+            };
+            let requests = std::mem::take(&mut queues.requests);
+            let followed = std::mem::take(&mut queues.followed);
+            let requests = self.without_ended(id, requests);
+            let followed = self.without_ended(id, followed);
+            if let Some(conn) = self.conns.get_mut(id) {
+                let queues = conn.queues();
+                (queues.requests, queues.followed) = (requests, followed);
+            }
+        }
+    }
+
+    fn without_ended(&mut self, id: ConnId, parcels: VecDeque<Parcel>) -> VecDeque<Parcel> {
+        let (ended, rest): (VecDeque<Parcel>, VecDeque<Parcel>) =
+            parcels.into_iter().partition(|parcel| {
+                let call = parcel.message.call();
+                let initial = parcel.released.is_none() && call.initiator == self.node;
+                initial && self.is_over(call.sequence)
+            });
+        for parcel in ended {
+            if let Some(body) = parcel.body {
+                self.body_over(body);
+            }
+            self.leave_queue(id, parcel.room);
+        }
+        rest
     }
 
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {

@@ -351,6 +351,37 @@ fn who_was_refused_is_told_of_credit() {
     assert_eq!(world.server.reply(key, payload), Ok(()));
 }
 
+/// A server takes nothing, and calls of it end: their requests, which are never sent, leave room for those of others.
+#[test]
+fn requests_of_calls_that_have_ended_take_no_room() {
+    let mut held = Limits::default();
+    held.waiting = 10 * (1_000 + 64);
+    let mut world = World::with(1, held);
+    let client = &mut world.server;
+    let [stuck, other]: [Address; 2] =
+        ["mem://stuck", "mem://other"].map(|at| at.parse().expect("an address"));
+    let options = CallOptions::default();
+    let send = |client: &mut Endpoint<Attempts>, to: &Address| {
+        let key = client.begin(&options).expect("room for calls");
+        let payload = vec![7; 1_000].into();
+        let sent = client.send_only(key, to, &Arc::new(method()), payload, false);
+        (key, sent.map(drop))
+    };
+    for _ in 0..10 {
+        let (key, sent) = send(client, &stuck);
+        assert_eq!(sent, Ok(()));
+        client.abort(key);
+    }
+    for _ in 0..10 {
+        assert_eq!(
+            send(client, &other).1,
+            Ok(()),
+            "what was given up takes none"
+        );
+    }
+    assert!(send(client, &other).1.is_err(), "these live");
+}
+
 /// A shell has written a large request, and a server has executed it, before the shell comes to say that it was written. The server
 /// leaves, and says how much it has read.
 #[test]

@@ -555,6 +555,7 @@ impl<P: Probe> Endpoint<P> {
         let above = (call.client.roots.iter())
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
         let mut routes: Vec<ConnId> = above.filter_map(|root| root.session).collect();
+        routes.sort_unstable();
         routes.dedup();
         for route in routes {
             self.attempt_control(route, Message::Ping(ping.clone()));

@@ -236,6 +236,12 @@ impl Coming {
         mut stack: Stack,
     ) -> Result<Stack, (Stack, Status)> {
         let came = match &mut coming {
+            // They have gone on with what the link had come to before.
+            None if stack.tail.away.take().is_some() => {
+                stack.levels.clear();
+                let message = "the chain has gone on with its state before";
+                return Err((stack, Status::internal(message)));
+            }
             None => return Ok(stack),
             Some(coming) => (&mut coming.0).await,
         };

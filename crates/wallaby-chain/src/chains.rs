@@ -264,6 +264,14 @@ impl Chains {
         self
     }
 
+    /// Hands code of clients on only if the policy says so of who has sent it: for a server where none runs, but which others let
+    /// bring it, by its key ([`is_sealed`](wallaby::RequestInfo::is_sealed)) or its name. Without this, and without a policy of
+    /// [`code`](Self::code) or [`proxy`](Self::proxy), which are asked for that as well, all code is handed on.
+    pub fn pass_code(mut self, policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static) -> Self {
+        self.engine.passing = Some(Box::new(policy));
+        self
+    }
+
     /// The endpoint takes part in chains, by all methods that it serves. Interceptors that are added to the builder later are asked
     /// before. Those that were added before it are not asked where a link is not run, as a record says what it has come to
     /// ([`Run::retries`](crate::Run::retries)).
@@ -521,7 +529,9 @@ impl Turn {
             (Ok(stack), What::Link) => Departures::new(stack, Vec::new()),
             (Ok(stack), What::Merge(gathered)) => {
                 place.durable = gathered.durable;
-                engine.merge(stack, gathered.results, place).await
+                let merged = engine.merge(stack, gathered.results, place).await;
+                drop(gathered.kept);
+                merged
             }
             (Ok(stack), What::Catch(exception)) => engine.catch(stack, exception, place).await,
             (Ok(stack), What::Apply(given)) => engine.apply(stack, given, place).await,

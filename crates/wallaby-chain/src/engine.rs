@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     pub(crate) codes: Option<Codes>,
     /// Where such code runs, if not here.
     pub(crate) proxy: Option<Proxy>,
+    /// Whose code is handed on, where none runs for this server.
+    pub(crate) passing: Option<Box<Policy>>,
     /// What is too large to travel within requests.
     pub(crate) states: Arc<States>,
 }
@@ -144,21 +146,23 @@ impl Given {
 impl Engine {
     /// Whether who has sent this may bring code.
     pub(crate) fn lets_bring(&self, request: &Incoming) -> bool {
-        match (&self.codes, &self.proxy) {
-            (Some(codes), _) => codes.allows(request),
-            (None, Some(proxy)) => (proxy.policy)(request),
-            (None, None) => false,
+        match (&self.codes, &self.proxy, &self.passing) {
+            (Some(codes), ..) => codes.allows(request),
+            (None, Some(proxy), _) => (proxy.policy)(request),
+            (None, None, Some(passes)) => passes(request),
+            (None, None, None) => false,
         }
     }
 
-    /// Whether a chain may go on with the code that it has. To who runs code for this server, its leave is that of who has sent the
-    /// chain, however the code comes there.
+    /// Whether a chain may go on with the code that it has, wherever in it that is. Where it comes next, this server is its sender, and
+    /// has perhaps the leave, or the key, that who has sent it here has not.
     ///
     /// # Errors
     ///
     /// Who has sent it may not bring code here.
     pub(crate) fn may_leave(&self, stack: &Stack, place: Place<'_>) -> Result<(), Status> {
-        match self.proxy.is_some() && stack.has_code() && !place.may_bring {
+        let asks = self.codes.is_some() || self.proxy.is_some() || self.passing.is_some();
+        match asks && stack.has_code() && !place.may_bring {
             true => Err(may_not_bring(place)),
             false => Ok(()),
         }

@@ -57,6 +57,20 @@ pub(crate) struct Gathered {
     pub(crate) hops: u32,
     /// The name of the first one's request, if it has any: so what comes then has the same names whoever is the last.
     pub(crate) durable: Option<DurableId>,
+    /// Until they are merged, as the last one may still wait for its state.
+    pub(crate) kept: Kept,
+}
+
+/// The bytes that they take.
+pub(crate) struct Kept {
+    gathers: Arc<Gathers>,
+    bytes: usize,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.gathers.lock().bytes -= self.bytes;
+    }
 }
 
 /// A branch that waits for the others. If it does not any more before they are there, nobody does.
@@ -90,6 +104,10 @@ impl Gathers {
             Err(exception) => exception.size(),
         };
         let size = size + more + WAITS;
+        if index >= of as usize {
+            let message = format!("branch {number} of {of}: there is none");
+            return Err(Status::invalid_argument(message));
+        }
         let mut guard = self.lock();
         let table = &mut *guard;
         table.check(&key, of as usize, size, limits)?;
@@ -102,8 +120,7 @@ impl Gathers {
         });
         let Some(slot @ None) = gather.arrived.get_mut(index) else {
             table.open.insert(key, gather);
-            let message =
-                format!("branch {number} of {of}: it has arrived before, or there is none");
+            let message = format!("branch {number} of {of}: it has arrived before");
             return Err(Status::invalid_argument(message));
         };
         *slot = Some(what);
@@ -111,11 +128,11 @@ impl Gathers {
         if number == 1 {
             gather.durable = durable;
         }
+        gather.bytes += size;
+        table.bytes += size;
         if gather.arrived.iter().any(Option::is_none) {
             let (told, all) = oneshot::channel();
             gather.waiting.push(told);
-            gather.bytes += size;
-            table.bytes += size;
             table.open.insert(key.clone(), gather);
             return Ok(Arrival::Early(Waiting {
                 gathers: Arc::clone(self),
@@ -123,7 +140,6 @@ impl Gathers {
                 all,
             }));
         }
-        table.bytes -= gather.bytes;
         drop(guard);
         for told in gather.waiting {
             let _ = told.send(());
@@ -133,6 +149,10 @@ impl Gathers {
             results,
             hops: gather.hops,
             durable: gather.durable,
+            kept: Kept {
+                gathers: Arc::clone(self),
+                bytes: gather.bytes,
+            },
         }))
     }
 
@@ -240,7 +260,13 @@ mod tests {
             panic!("all are there");
         };
         assert_eq!(all.durable, Some(DurableId::new(7, 1)));
-        let (all, hops) = (all.results, all.hops);
+        assert_eq!(
+            gathers.lock().bytes,
+            3 * (1 + WAITS),
+            "until they are merged"
+        );
+        let (all, hops, kept) = (all.results, all.hops, all.kept);
+        drop(kept);
         let all: Vec<u8> = all
             .iter()
             .flatten()
@@ -250,6 +276,16 @@ mod tests {
         assert_eq!(gathers.lock().bytes, 0);
         assert!(gathers.lock().open.is_empty());
         drop((second, third));
+    }
+
+    /// Nor does what is no branch of a split take the place of one.
+    #[tokio::test]
+    async fn what_is_no_branch_leaves_nothing() {
+        let gathers = Arc::default();
+        for number in [0, 4] {
+            assert!(arrive(&gathers, number, 3).is_err());
+        }
+        assert!(gathers.lock().open.is_empty());
     }
 
     /// What is kept is counted, and keeps nothing else.

@@ -262,7 +262,8 @@ impl Repository {
                 "a module of {size} bytes: at most {module_bytes} are allowed"
             ));
         }
-        let held: u64 = kept.iter().map(|(_, size)| size).sum();
+        // Others may have said what they like of sizes.
+        let held = (kept.iter()).fold(0_u64, |all, (_, size)| all.saturating_add(*size));
         if kept.len() >= modules || size as u64 > (bytes as u64).saturating_sub(held) {
             return full(format!(
                 "the repository is full: {modules} modules, {bytes} bytes"

@@ -123,7 +123,7 @@ impl Sidecar {
             false => builder.serve(caught(Arc::clone(&grpc))),
         };
         let builder = match config.chains {
-            true => chains(config.code)?.add_to(builder),
+            true => chains(config.code, config.cluster_key.is_some())?.add_to(builder),
             false => builder,
         };
         let endpoint = guarded(builder, &config.allow).bind().await?;
@@ -201,10 +201,14 @@ fn builder(config: &Config) -> Result<Builder, StartError> {
     Ok(builder)
 }
 
-/// Chains, and the functions that clients may bring.
-fn chains(code: Option<CodeConfig>) -> Result<Chains, StartError> {
+/// Chains, and the functions that clients may bring. A member of a cluster hands on those of members only, since it seals what it sends.
+fn chains(code: Option<CodeConfig>, is_member: bool) -> Result<Chains, StartError> {
     let Some(CodeConfig { allow, at }) = code else {
-        return Ok(Chains::new());
+        let chains = Chains::new();
+        return Ok(match is_member {
+            true => chains.pass_code(|request| request.is_sealed()),
+            false => chains,
+        });
     };
     let policy = move |request: &Incoming| match &allow {
         CodeAllow::Callers => true, // others are not heard

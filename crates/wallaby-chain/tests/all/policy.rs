@@ -81,6 +81,11 @@ async fn a_server_runs_code_of_whom_it_shares_a_key_with() {
             let refused = status(chain().call(stranger.caller()).expect("it is small").await);
             assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
             assert_eq!(hosts(&refused), texts([&at(&first)]));
+            // Nor is a function handed on that the chain has further down, in the name of the server.
+            let chain = pipe(at(&first), &words::REPEAT, (1,)).then(at(&next), &words::SHOUT);
+            let chain = chain.catch(at(&next), code(1).function("count"), State::new());
+            let refused = status(chain.call(stranger.caller()).expect("it is small").await);
+            assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
             // Others than functions are not asked about.
             let chain = pipe(at(&first), &words::REPEAT, (1,)).then(at(&next), &words::SHOUT);
             let answer = chain.call(stranger.caller()).expect("it is small").await;

@@ -111,7 +111,7 @@ mod tests {
         let calls = draw("calls", &hosts, &messages(&calls));
         let expected = "\
 chain                                    calls
-           client   archive    quotes               client   archive    quotes
+           client    archive   quotes               client    archive   quotes
   20.1 ms     ├────────▶│         │        20.1 ms     ├────────▶│         │
   40.2 ms     │         ├────────▶│        40.2 ms     │◀────────┤         │
   60.3 ms     │◀────────┼─────────┤        60.3 ms     ├─────────┼────────▶│

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use world::{Does, World};
 
-/// What is measured of chains.
+/// The parts of the benchmark of chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A chain beside plain calls, over the number of links.
@@ -28,11 +28,11 @@ pub enum Part {
     /// A link that has its work done at another server by a chain of its own, which becomes a part of the caller's or does not
     /// (figure 13).
     Composition,
-    /// What functions cost (figure 8): compiling and running them by their size, and a chain of one link on this machine.
+    /// The cost of functions (figure 8): compiling and running them by their size, and a chain of one link on this machine.
     Functions,
 }
 
-/// What to measure.
+/// The settings of the benchmark.
 #[derive(Clone, Debug)]
 pub struct ChainsOptions {
     /// The parts, in one run.
@@ -43,13 +43,13 @@ pub struct ChainsOptions {
     pub states: Vec<usize>,
     /// Emulated one-way delay of each message.
     pub link: Duration,
-    /// Of the link that all that a process sends shares, for [`Part::State`]; in bits per second.
+    /// The rate of the link that all messages of a process share, for [`Part::State`]; in bits per second.
     pub bandwidth: NonZeroU64,
     /// Rounds; each system has one turn in each.
     pub rounds: u32,
     /// About how long a turn takes, unless two operations take longer.
     pub turn: Duration,
-    /// Of the order of turns.
+    /// The seed of the order of turns.
     pub seed: u64,
 }
 
@@ -242,7 +242,7 @@ fn points(part: Part, options: &ChainsOptions, runtime: &Rc<Runtime>) -> Result<
     Ok(points)
 }
 
-/// What is measured for a part: names, what is done, and with how many links.
+/// The systems of a part: their names, what they do, and with how many links.
 fn subjects(part: Part, options: &ChainsOptions) -> Vec<(&'static str, Does, usize)> {
     match part {
         Part::Links => {

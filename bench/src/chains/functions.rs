@@ -1,4 +1,4 @@
-//! What functions that clients bring cost a server, without messages: compiling some of several sizes, and a run of one that is
+//! The cost of functions that clients bring, at a server, without messages: compiling some of several sizes, and a run of one that is
 //! compiled.
 
 use super::Point;

@@ -113,8 +113,11 @@ impl<P: Probe> Endpoint<P> {
                 Message::Ping(ping) => ping.call.initiator != self.node,
                 _ => false,
             };
-            if is_repeated && (peer.node.is_some() || peer.queues().controls.len() >= MOST_CONTROLS)
-            {
+            let controls = peer
+                .queues
+                .as_ref()
+                .map_or(0, |queues| queues.controls.len());
+            if is_repeated && (peer.node.is_some() || controls >= MOST_CONTROLS) {
                 return;
             }
             self.queue(id, parcel);
@@ -440,7 +443,11 @@ impl<P: Probe> Endpoint<P> {
             if let Some(conn) = self.conns.get_mut(id) {
                 let queues = conn.queues();
                 (queues.requests, queues.followed) = (requests, followed);
+                if queues.is_empty() {
+                    conn.queues = None; // it may be one that nobody needs
+                }
             }
+            self.may_rest(id);
         }
     }
 

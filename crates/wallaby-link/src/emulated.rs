@@ -52,24 +52,32 @@ pub fn emulate(
     if delay.is_zero() && bandwidth.is_none() {
         return Ok(builder);
     }
-    // Who sends is held back before that.
-    let line = DelayLine::start(
-        delay,
-        bandwidth.map(Pacer::new),
-        usize::MAX,
-        UnderWay::arrive,
-    )?;
-    Ok(builder.wrap_transports(Arc::new(Link {
-        line: Arc::new(line),
-        datagrams: Arc::default(),
-    })))
+    Ok(builder.wrap_transports(Arc::new(Link::new(delay, bandwidth)?)))
 }
 
 /// What an endpoint's transports are wrapped in.
-struct Link {
+pub(crate) struct Link {
     line: Arc<DelayLine<UnderWay>>,
     /// How many are under way.
     datagrams: Arc<AtomicUsize>,
+}
+
+impl Link {
+    pub(crate) fn new(delay: Duration, bandwidth: Option<NonZeroU64>) -> io::Result<Self> {
+        // Who sends is held back before that.
+        let most = usize::MAX;
+        let line = DelayLine::start(delay, bandwidth.map(Pacer::new), most, UnderWay::arrive)?;
+        Ok(Self {
+            line: Arc::new(line),
+            datagrams: Arc::default(),
+        })
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.line.fmt(f)
+    }
 }
 
 /// What a link carries.

@@ -5,12 +5,14 @@
 //! That is far too coarse for links as they are found in a data centre, hence a clock of our own. Below about 250 µs
 //! one way the cost of waking up a thread begins to show; such links belong into a simulator.
 //!
-//! [`emulate`] puts an endpoint of Wallaby at such a link. Apart from endpoints, start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not. [`parse_delay`] reads a link's delay from
-//! a command line.
+//! [`emulate`] puts an endpoint of Wallaby at such a link, and a [`Wan`] several at sites, between which a [`Topology`] says what
+//! links there are. Apart from endpoints, start at [`sleep_until`] if the thread may block, at [`DelayLine`] if it may not.
+//! [`parse_delay`] reads a link's delay from a command line.
 
 mod emulated;
 mod pacer;
 mod span;
+mod wan;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,6 +28,7 @@ use pacer::PACKET;
 pub use emulated::emulate;
 pub use pacer::Pacer;
 pub use span::{DelayError, parse_delay};
+pub use wan::{Topology, TopologyError, Wan, Way};
 
 /// Blocks the thread until `deadline`, and not longer than a few microseconds more on a machine that is not overloaded.
 ///

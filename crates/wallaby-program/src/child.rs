@@ -165,20 +165,21 @@ impl<A> Cluster<A> {
         &mut self.children
     }
 
-    /// Tells all of them the same, as a line of JSON, and waits until each has said another line.
+    /// Tells all of them the same, as a line of JSON, and waits until each has said another line, which it returns.
     ///
     /// # Errors
     ///
     /// If one of them ends instead.
-    pub async fn tell(&mut self, what: &impl Serialize) -> anyhow::Result<()> {
+    pub async fn tell(&mut self, what: &impl Serialize) -> anyhow::Result<Vec<String>> {
         let line = serde_json::to_string(what)?;
         for child in &mut self.children {
             child.tell(&line).await?;
         }
+        let mut said = Vec::with_capacity(self.children.len());
         for child in &mut self.children {
-            child.line().await?;
+            said.push(child.line().await?);
         }
-        Ok(())
+        Ok(said)
     }
 
     /// Waits until one of them has ended by itself, and says which, and how.
@@ -281,7 +282,7 @@ mod tests {
         let read = |line: &str| Ok(line.parse::<u32>()?);
         let mut cluster = Cluster::start((1..=3).map(echo), read).await?;
         assert_eq!(cluster.said(), [1, 2, 3]);
-        cluster.tell(&["hello"]).await?;
+        assert_eq!(cluster.tell(&["hello"]).await?, [r#"["hello"]"#; 3]);
         cluster.children()[1].kill().await?;
         assert_eq!(
             cluster.first_ended().await,

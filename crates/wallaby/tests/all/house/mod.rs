@@ -45,6 +45,7 @@ const LAYERS: &[&str] = &[
     "wallaby-graph",
     "wallaby-chord",
     "wallaby-library",
+    "wallaby-mail",
     "wallaby-raytrace",
 ];
 

@@ -47,6 +47,8 @@ pub(crate) struct Attachment {
 const MOST_TEXT: usize = 256 << 10;
 /// Characters of a line of the head.
 const MOST_LINE: usize = 500;
+/// Mails inside each other that are looked into.
+const MOST_LEVELS: u32 = 3;
 /// Attachments that are shown.
 const MOST_ATTACHMENTS: usize = 100;
 
@@ -62,6 +64,10 @@ impl Letter {
 
     fn of(mail: &Message<'_>) -> Self {
         let date = mail.date().filter(|date| date.is_valid());
+        let mut text = text(mail, MOST_LEVELS);
+        if text.is_empty() && mail.attachment_count() == 0 {
+            text = behind_head(mail.raw_message());
+        }
         let answer_to = mail.reply_to().or(mail.from());
         let answer_to = answer_to.and_then(|to| to.iter().find_map(|to| to.address()));
         Self {
@@ -72,7 +78,7 @@ impl Letter {
             subject: mail.subject().map(line).unwrap_or_default(),
             sent_at: date.map(DateTime::to_timestamp),
             date: date.map_or_else(|| raw(mail, HeaderName::Date), DateTime::to_rfc822),
-            text: text(mail),
+            text: bounded(&text),
             attachments: attachments(mail),
         }
     }
@@ -107,12 +113,17 @@ pub(crate) fn day(sent_at: i64) -> String {
 
 /// What `look` finds in the mail, unless the parser, which is not ours, fails on it.
 fn parsed<T>(bytes: &[u8], look: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
-    let parse = || {
-        MessageParser::default()
-            .parse(bytes)
-            .map(|mail| look(&mail))
-    };
-    catch_unwind(AssertUnwindSafe(parse)).ok().flatten()
+    let mail = catch_unwind(|| MessageParser::default().parse(bytes)).ok()??;
+    let found = catch_unwind(AssertUnwindSafe(|| look(&mail))).ok();
+    // To drop thousands of mails inside each other at once would take too much of the stack.
+    let mut mails = vec![mail];
+    while let Some(mail) = mails.pop() {
+        mails.extend(mail.parts.into_iter().filter_map(|part| match part.body {
+            PartType::Message(inside) => Some(inside),
+            _ => None,
+        }));
+    }
+    found
 }
 
 fn people(mail: &Message<'_>, header: HeaderName<'_>) -> String {
@@ -142,10 +153,33 @@ fn raw(mail: &Message<'_>, header: HeaderName<'_>) -> String {
     mail.header_raw(header).map(line).unwrap_or_default()
 }
 
-fn text(mail: &Message<'_>) -> String {
+/// What a mail says; if nothing itself, then what mails and nameless texts inside it say, so many levels deep.
+fn text(mail: &Message<'_>, levels: u32) -> String {
     let parts = (0..mail.text_body_count()).filter_map(|number| mail.body_text(number));
     let parts: Vec<Cow<'_, str>> = parts.filter(|text| !text.trim().is_empty()).collect();
-    bounded(&parts.join("\n\n"))
+    if !parts.is_empty() || levels == 0 {
+        return parts.join("\n\n");
+    }
+    let inside = mail.attachments().take(MOST_ATTACHMENTS);
+    let inside = inside.filter_map(|part| match &part.body {
+        PartType::Message(mail) => {
+            let (from, subject) = (people(mail, HeaderName::From), mail.subject().map(line));
+            let head = format!("{from}: {}", subject.unwrap_or_default());
+            Some(format!("{head}\n\n{}", text(mail, levels - 1)))
+        }
+        PartType::Text(text) if part.attachment_name().is_none() => Some(text.to_string()),
+        _ => None,
+    });
+    inside.collect::<Vec<_>>().join("\n\n")
+}
+
+/// What stands behind the first empty line; all, if there is none.
+fn behind_head(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes).replace("\r\n", "\n");
+    match text.split_once("\n\n") {
+        Some((_, behind)) => behind.to_owned(),
+        None => text,
+    }
 }
 
 fn attachments(mail: &Message<'_>) -> Vec<Attachment> {
@@ -250,6 +284,25 @@ mod tests {
             deep += &format!("Content-Type: multipart/mixed; boundary=b{level}\n\n--b{level}\n");
         }
         Letter::read(deep.as_bytes());
+        Letter::read("Content-Type: message/rfc822\n\n".repeat(20_000).as_bytes());
+        // An assertion of the parser's fails on this.
+        let digest = "Content-Type: multipart/digest; boundary=1\n\n--1\n\nr\nContent-Type: message/rfc822\n\n\n--1--";
+        Letter::read(digest.as_bytes());
+    }
+
+    #[test]
+    fn a_mail_that_says_nothing_shows_what_is_inside() {
+        let inside =
+            b"Content-Type: message/rfc822\n\nFrom: eve@evil.example\nSubject: inner\n\nhello\n";
+        assert_eq!(
+            Letter::read(inside).text.trim(),
+            "eve@evil.example: inner\n\nhello"
+        );
+        let endless = b"Subject: a head that does not end\n \n hello\n";
+        assert!(Letter::read(endless).text.ends_with("hello\n"));
+        assert_eq!(Letter::read(b"Subject: an empty mail\n\n").text, "");
+        let unclosed = b"Content-Type: multipart/mixed; boundary=a\n\n--b\n\nhello\n";
+        assert_eq!(Letter::read(unclosed).text.trim(), "--b\n\nhello");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use wallaby_onc::xdr::Xdr;
 use wallaby_onc::{CallError, Channel, Peer, Procedure, service};
 use wallaby_program::output;
 
-use crate::output::plain;
+use crate::output::{json_line, plain};
 use crate::remote::block_on;
 
 /// How a machine is asked.
@@ -151,7 +151,7 @@ impl List {
                         "owner": mapping.owner,
                     })
                 });
-                return output::text(format!("{}\n", json!(rows.collect::<Vec<_>>())));
+                return json_line(&json!(rows.collect::<Vec<_>>()));
             }
             let mut text = format!(
                 "{:>10} {:>7}  {:<6} {:<24} {}\n",

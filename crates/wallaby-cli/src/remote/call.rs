@@ -15,7 +15,7 @@ use wallaby_program::output;
 use super::list::signature;
 use super::types::Types;
 use super::{Asking, block_on, following};
-use crate::output::{Exit, plain};
+use crate::output::{Exit, json_line, plain};
 
 /// A call whose answers are bytes.
 type Answers = wallaby::Call<Many<Bytes>, Raw>;
@@ -128,7 +128,7 @@ impl Call {
                 answer.map(|answer| types.answer(&answer).map_err(|error| error.to_string()));
             match shown {
                 Ok(Ok(answer)) if self.json && types.are_raw() => {
-                    output::line(format_args!("{{\"answer\":{}}}", json!(answer)))?;
+                    json_line(&json!({ "answer": answer }))?;
                 }
                 Ok(Ok(answer)) if self.json => {
                     output::line(format_args!("{{\"answer\":{}}}", plain(&answer)))?;
@@ -157,7 +157,7 @@ impl Call {
             if self.traced {
                 end["trace"] = json!(call.trace().to_string());
             }
-            output::line(end)?;
+            json_line(&end)?;
         } else if self.traced {
             let trace = call.trace().to_string();
             trace.lines().for_each(|line| eprintln!("{}", plain(line)));
@@ -171,7 +171,7 @@ impl Call {
 
     fn complain(&self, kind: &str, text: &str, value: &Value) -> anyhow::Result<()> {
         if self.json {
-            return output::line(json!({ kind: value }));
+            return json_line(&json!({ kind: value }));
         }
         eprintln!("{kind}: {}", plain(text));
         Ok(())

@@ -16,6 +16,7 @@ use wallaby::codec::Raw;
 use wallaby::{Body, IntoStreaming};
 
 use super::types::Items;
+use crate::output::plain;
 
 /// So many chunks or items are read ahead.
 const AHEAD: usize = 16;
@@ -77,7 +78,7 @@ fn parts(read: impl FnOnce(&dyn Fn(Part) -> bool) + Send + 'static) -> Parts {
         read(&|part| {
             let goes_on = part.is_ok();
             if let Err(why) = &part {
-                eprintln!("following: {why}");
+                eprintln!("following: {}", plain(why));
             }
             sender.blocking_send(part).is_ok() && goes_on
         });

@@ -1,6 +1,6 @@
 //! `wallaby list`: what an endpoint serves, in Rust's words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use clap::Args;
@@ -12,7 +12,7 @@ use wallaby_program::output;
 #[cfg(feature = "proto")]
 use super::messages;
 use super::{Asking, block_on, is_own};
-use crate::output::plain;
+use crate::output::{json_line, plain};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -44,7 +44,7 @@ impl List {
                 methods.retain(|method| !is_own(&method.name));
             }
             if self.json {
-                return output::line(json!(methods));
+                return json_line(&json!(methods));
             }
             let more = all_messages(&client, &self.prefix, &methods).await;
             output::text(text(&methods, &more))
@@ -105,17 +105,18 @@ fn text(
     for (name, methods) in services {
         let blank = if out.is_empty() { "" } else { "\n" };
         let _ = writeln!(out, "{blank}{}", plain(name));
-        let mut types = Vec::new();
+        let (mut types, mut told) = (Vec::new(), BTreeSet::new());
         for method in methods {
             let _ = writeln!(out, "  {}", plain(&signature(method)));
-            for definition in method.signature.iter().flat_map(Signature::types) {
-                if !types.contains(&definition) {
-                    types.push(definition);
+            for (type_name, definition) in method.signature.iter().flat_map(Signature::types) {
+                let text = definition.text(type_name);
+                if told.insert(text.clone()) {
+                    types.push(text);
                 }
             }
         }
-        for (type_name, definition) in types {
-            let _ = writeln!(out, "  {}", plain(&definition.text(type_name)));
+        for text in types {
+            let _ = writeln!(out, "  {}", plain(&text));
         }
         for text in more.get(name).into_iter().flat_map(BTreeMap::values) {
             let _ = writeln!(out, "  {}", plain(text));

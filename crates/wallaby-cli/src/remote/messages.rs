@@ -10,6 +10,8 @@ use wallaby::schema::Schema;
 use wallaby::{Client, Code};
 use wallaby_values::messages::{Files, Message, name_of};
 
+use super::MOST_TOLD;
+
 /// So many sets of files there are for a method at most: of what it takes, of what follows, and of what it gives.
 const MOST_SETS: usize = 3;
 
@@ -22,6 +24,7 @@ pub(crate) struct Messages {
 
 /// Asks the server what the messages of so many methods look like, whose names begin with the prefix.
 pub(super) async fn files(client: &Client, prefix: &str, methods: usize) -> anyhow::Result<Files> {
+    let client = client.clone().budgets(MOST_TOLD);
     let mut sets = client.call(&DESCRIPTORS, (prefix.to_owned(),));
     let mut files = Files::default();
     let mut count = 0;

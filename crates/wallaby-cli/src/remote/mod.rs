@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use wallaby::reflection::{METHODS, MethodDescription};
-use wallaby::{Address, CallError, Caller, Client, Code, Endpoint};
+use wallaby::{Address, Budgets, CallError, Caller, Client, Code, Endpoint};
 use wallaby_tls::Tls;
 
 pub(crate) use self::call::Call;
@@ -27,6 +27,14 @@ pub(crate) use self::types::{Types, raw};
 
 /// So many names are told to who has a wrong one.
 const MOST_NAMES: usize = 20;
+
+/// So much a server may tell of its methods and their types, which are kept until all of them are there.
+const MOST_TOLD: Budgets = Budgets {
+    requests: 64,
+    responses: 1 << 14,
+    bytes: 64 << 20,
+    depth: 16,
+};
 
 /// Whom to ask, and how.
 #[derive(Debug, Args)]
@@ -113,12 +121,16 @@ impl Asking {
         client: &Client,
         prefix: &str,
     ) -> anyhow::Result<Vec<MethodDescription>> {
-        let told = client.call(&METHODS, (prefix.to_owned(),)).collect().await;
-        let told = told.map_err(|error| self.explain(error))?;
-        let methods = told.iter().map(|text| MethodDescription::parse(text));
-        let mut methods: Vec<_> = methods
-            .collect::<Result<_, _>>()
-            .with_context(|| format!("{} describes its methods in other words", self.address))?;
+        let client = client.clone().budgets(MOST_TOLD);
+        let mut told = client.call(&METHODS, (prefix.to_owned(),));
+        let mut methods = Vec::new();
+        while let Some(text) = told.next().await {
+            let text = text.map_err(|error| self.explain(error))?;
+            let method = MethodDescription::parse(&text).with_context(|| {
+                format!("{} describes its methods in other words", self.address)
+            })?;
+            methods.push(method);
+        }
         methods.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(methods)
     }

@@ -11,7 +11,7 @@ use wallaby::{Address, CallError, Client, Code};
 use wallaby_program::output;
 
 use super::{Way, block_on};
-use crate::output::{Exit, plain};
+use crate::output::{Exit, json_line, plain};
 use crate::time::parse_nonzero;
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ impl Top {
         if self.json {
             let each = watched.iter().zip(seen);
             return (each.into_iter())
-                .try_for_each(|(watched, seen)| output::line(told(&watched.address, seen)));
+                .try_for_each(|(watched, seen)| json_line(&told(&watched.address, seen)));
         }
         let addresses: Vec<String> = (watched.iter())
             .map(|watched| plain(&watched.address.to_string()))
@@ -141,7 +141,7 @@ fn explain(error: &CallError) -> String {
             "does not tell: reflection is switched off there, or it has none".into()
         }
         Code::Unavailable if matches!(error, CallError::Status(_)) => "shuts down".into(),
-        _ => plain(&error.to_string()),
+        _ => error.to_string(),
     }
 }
 
@@ -244,7 +244,7 @@ fn table(addresses: &[String], seen: &[Seen]) -> String {
     for (address, cells) in addresses.iter().zip(&cells) {
         out += &match cells {
             Ok(cells) => line(address, cells.each_ref().map(String::as_str)),
-            Err(error) => format!("{address:first$}  {error}\n"),
+            Err(error) => format!("{address:first$}  {}\n", plain(error)),
         };
     }
     out

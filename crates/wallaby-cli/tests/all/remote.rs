@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use wallaby::codec::{Codec, MessagePack, Raw};
+use wallaby::extension::Reserved;
 use wallaby::intercept::{Admission, Incoming};
+use wallaby::reflection::METHODS;
 use wallaby::{
     Address, Body, Builder, Endpoint, ExecutorConfig, Health, Many, Method, One, Request, Service,
     Status, Streaming,
@@ -579,6 +581,84 @@ fn endpoints_that_do_not_tell_say_so() {
     let mut nobody = Command::new(env!("CARGO_BIN_EXE_wallaby"));
     let output = nobody.args(["list", "tcp://127.0.0.1:1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+/// A server that says this of its methods, and again and again if it is to.
+fn telling(told: Vec<String>, again: bool) -> Served {
+    let reflection = Service::new("hostile")
+        .reserved(Reserved::new("wallaby.Reflection"))
+        .method(&METHODS, move |request: Request<_>, _| {
+            let told = told.clone();
+            async move {
+                loop {
+                    for text in &told {
+                        request.reply(text.clone()).await?;
+                    }
+                    if !again {
+                        return Ok(());
+                    }
+                }
+            }
+        });
+    Served::with(|builder| builder.reflection(false).serve(reflection))
+}
+
+/// What a server says of `test.shop`, without the other methods.
+fn described(served: &Served) -> Vec<String> {
+    let output = served.run("list", &["test.shop.", "--json"]);
+    let listed: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    listed.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_server_that_tells_of_methods_for_ever_is_not_listened_to_for_ever() {
+    let served = telling(described(&Served::start()), true);
+    for command in ["list", "call"] {
+        let output = served.run(command, &["test.shop.", "--deadline", "30s"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("budget of responses is used up"), "{said}");
+    }
+}
+
+#[test]
+fn words_of_a_server_do_nothing_to_a_terminal() {
+    const EVIL: &str = "\u{1b}[2J\u{9b}2J\u{202e}";
+    let told = described(&Served::start());
+    let evil = json!(EVIL).to_string();
+    let told = told.iter().map(|text| text.replace("\"kind\"", &evil));
+    let served = telling(told.collect(), false);
+    let is_plain = |text: &str| {
+        let is_evil = |character: char| character != '\n' && character.is_control();
+        assert!(
+            !text.contains(is_evil) && !text.contains('\u{202e}'),
+            "{text:?}"
+        );
+    };
+
+    let output = served.run("list", &["--json"]);
+    is_plain(&stdout(&output));
+    let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(listed.to_string().contains(&evil), "it is the same JSON");
+    is_plain(&stdout(&served.run("list", &[])));
+
+    let items = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(items.path(), "{\"colour\": 1}").unwrap();
+    let file = items.path().to_str().unwrap();
+    let output = served.run("call", &["test.shop.Shop/load", "--following", file]);
+    let said = stderr(&output);
+    assert!(
+        said.contains("following: item 0: no field \"colour\""),
+        "{said}"
+    );
+    assert!(said.contains("\\u001b[2J"), "{said}");
+    is_plain(&said);
+
+    let output = served.run("call", &["test.shop.Echo/echo", EVIL, "--json"]);
+    let said = stdout(&output);
+    is_plain(&said);
+    let answer: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(answer, json!({ "answer": EVIL }));
 }
 
 #[test]

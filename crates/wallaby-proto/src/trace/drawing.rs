@@ -19,10 +19,8 @@ impl Trace {
         let servers: Vec<String> = shown
             .iter()
             .map(|hop| {
-                self.hops[*hop]
-                    .server
-                    .as_ref()
-                    .map_or_else(|| "?".to_owned(), &name)
+                let server = self.hops[*hop].server.as_ref();
+                server.map_or_else(|| "?".to_owned(), |server| in_a_line(&name(server)))
             })
             .collect();
         let width = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
@@ -94,7 +92,19 @@ fn label(hops: &[Hop], hop: usize) -> String {
     let method = hops[hop].method.as_deref().unwrap_or("?");
     // Without its package.
     let method = method.split_once('.').map_or(method, |(_, method)| method);
-    format!("{}{method}", parts.concat())
+    format!("{}{}", parts.concat(), in_a_line(method))
+}
+
+/// Servers say what they called, and where they are: no line of the drawing may look like several.
+fn in_a_line(told: &str) -> String {
+    let mut out = String::with_capacity(told.len());
+    for character in told.chars() {
+        match character.is_control() || matches!(character, '\u{2028}' | '\u{2029}') {
+            true => out.extend(character.escape_unicode()),
+            false => out.push(character),
+        }
+    }
+    out
 }
 
 fn is_last_child(hops: &[Hop], hop: usize) -> bool {
@@ -191,6 +201,20 @@ mod tests {
         );
         assert!(drawn.contains("1.50 ms"), "{drawn}");
         assert_eq!(example().depth(), 3);
+    }
+
+    #[test]
+    fn a_server_cannot_draw_hops_that_are_none() {
+        let mut trace = example();
+        let forged = "one\n   └─ Friends/forged\u{2028}   └─ Friends/forged  mem://3";
+        trace.hops[3].method = Some(format!("graph.Deeper/{forged}"));
+        trace.hops[2].server = format!("unix:///a{forged}").parse().ok();
+        let drawn = trace.to_string();
+        let is_end = |character| matches!(character, '\n' | '\u{2028}');
+        let lines: Vec<&str> = drawn.trim_end().split(is_end).collect();
+        assert_eq!(lines.len(), 1 + trace.hops.len(), "{drawn}");
+        assert!(drawn.contains("Deeper/one\\u{a}"), "{drawn}");
+        assert!(drawn.contains("unix:///aone\\u{a}"), "{drawn}");
     }
 
     #[test]

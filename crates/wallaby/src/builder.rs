@@ -113,8 +113,9 @@ impl<D> Builder<D> {
     /// containers whose ports are mapped, or with several networks.
     ///
     /// Answers of servers further on come straight to this address. If nobody can dial it they come back the way that their
-    /// request went, which costs a message a hop. Who listens at `0.0.0.0` or `::` and says nothing here tells others the
-    /// address from which this host sends to other networks.
+    /// request went, which costs a message a hop. Who listens at `0.0.0.0` or `::`, whatever the scheme, and says nothing here tells
+    /// others the address from which this host sends to other networks; where it sends to none, they are told no address, and a
+    /// warning is logged.
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
         self

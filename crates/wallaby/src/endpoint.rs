@@ -74,9 +74,7 @@ impl Endpoint {
             listeners.push(transport::listen(address, transports).await?);
         }
         let first = listeners.first().map(|(_, address)| address.clone());
-        builder.advertise = builder
-            .advertise
-            .or_else(|| first.map(transport::advertised));
+        builder.advertise = builder.advertise.or(first).and_then(transport::advertised);
         if let (Some(folder), Some(address)) = (&builder.driver.same_host, &builder.advertise)
             && let Some(socket) = same_host::socket(folder, address)
         {
@@ -137,7 +135,8 @@ impl Endpoint {
         self.inner.health.set(service, health);
     }
 
-    /// Where others reach this endpoint; `None` if it does not listen.
+    /// Where others reach this endpoint; `None` if it does not listen, or if no address is known that others could dial: see
+    /// [`Builder::advertise`].
     pub fn address(&self) -> Option<&Address> {
         self.inner.address.as_ref()
     }

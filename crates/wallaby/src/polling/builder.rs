@@ -83,8 +83,11 @@ impl crate::Builder<Polling> {
     ) -> Result<Endpoint<D>, BindError> {
         self.config.timers_wait = DEAR;
         let (streams, addresses) = listen(addresses, datagrams.local())?;
-        let first = || addresses.first().cloned().map(transport::advertised);
-        let core = self.core(self.advertise.clone().or_else(first), SCHEMES)?;
+        let here = self
+            .advertise
+            .clone()
+            .or_else(|| addresses.first().cloned());
+        let core = self.core(here.and_then(transport::advertised), SCHEMES)?;
         let interceptors = self.call_interceptors;
         let (ring, listens) = (self.ring, addresses);
         Ok(Endpoint::new(

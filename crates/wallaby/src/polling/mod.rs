@@ -218,10 +218,11 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    /// Where others reach this endpoint: what it tells them.
+    /// Where others reach this endpoint: what it tells them; where it tells them nothing, where it listens.
     pub fn address(&self) -> Address {
         let local = || Address::Udp(self.datagrams.local());
-        self.core.address().cloned().unwrap_or_else(local)
+        let here = self.core.address().or(self.addresses.first());
+        here.cloned().unwrap_or_else(local)
     }
 
     /// All addresses that it listens at, in the order in which they were named.

@@ -42,7 +42,7 @@ use std::task::{Context, Poll, ready};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
-use wallaby_proto::Address;
+use wallaby_proto::{Address, OtherAddress};
 
 pub use self::datagrams::{DatagramSocket, Datagrams};
 pub(crate) use self::foreign::Transports;
@@ -232,25 +232,40 @@ pub(crate) async fn listen(
     Ok((entrance, here))
 }
 
-/// What others are told of an address that was listened at. Nobody else can dial `0.0.0.0` or `::`; in their place comes the
-/// address from which this host sends to other networks. Where it has no way there they stay, and a warning says so.
-pub(crate) fn advertised(here: Address) -> Address {
-    let (Address::Tcp(socket) | Address::Udp(socket)) = here else {
-        return here;
+/// What others are told of an address that was listened at, or was given for that. Nobody else can dial `0.0.0.0` or `::`, whatever
+/// the scheme: who tried would reach itself. In their place comes the address from which this host sends to other networks. Where
+/// it has no way there others are told nothing, and a warning says so.
+pub(crate) fn advertised(here: Address) -> Option<Address> {
+    told(here, outward)
+}
+
+fn told(here: Address, outward: impl Fn(IpAddr) -> Option<IpAddr>) -> Option<Address> {
+    let socket = match &here {
+        Address::Tcp(socket) | Address::Udp(socket) => Some(*socket),
+        Address::Other(other) => other.socket(),
+        _ => None,
     };
-    if !socket.ip().is_unspecified() {
-        return here;
+    let Some(socket) = socket.filter(|socket| socket.ip().to_canonical().is_unspecified()) else {
+        return Some(here);
+    };
+    let outward = outward(socket.ip()).map(|ip| SocketAddr::new(ip, socket.port()));
+    let told = outward.and_then(|socket| match &here {
+        Address::Udp(_) => Some(Address::Udp(socket)),
+        Address::Other(other) => {
+            let same = OtherAddress::new(other.scheme(), &socket.to_string());
+            same.ok().map(Address::Other)
+        }
+        _ => Some(Address::Tcp(socket)),
+    });
+    match &told {
+        Some(told) => {
+            tracing::info!(%here, %told, "others are told this address; Builder::advertise sets another");
+        }
+        None => tracing::warn!(
+            %here,
+            "nobody can dial this address, so others are told none, and answers come by relays: set Builder::advertise"
+        ),
     }
-    let Some(ip) = outward(socket.ip()) else {
-        tracing::warn!(%here, "nobody can dial this address, so answers come by relays: set Builder::advertise");
-        return here;
-    };
-    let told = SocketAddr::new(ip, socket.port());
-    let told = match here {
-        Address::Udp(_) => Address::Udp(told),
-        _ => Address::Tcp(told),
-    };
-    tracing::info!(%here, %told, "others are told this address; Builder::advertise sets another");
     told
 }
 
@@ -347,4 +362,41 @@ fn tcp(stream: TcpStream) -> io::Result<Stream> {
 fn unix(stream: UnixStream) -> io::Result<Stream> {
     let identity = Identity::of_local(&stream);
     socket::unix(stream).map(|(reader, writer)| Stream::new(reader, writer, identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_can_dial_is_never_told() {
+        let outward = |any: IpAddr| match any {
+            IpAddr::V4(_) => Some(IpAddr::from([192, 0, 2, 7])),
+            IpAddr::V6(_) => Some(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7])),
+        };
+        for (here, others) in [
+            ("tcp://0.0.0.0:1", "tcp://192.0.2.7:1"),
+            ("udp://0.0.0.0:1", "udp://192.0.2.7:1"),
+            ("tls://0.0.0.0:1", "tls://192.0.2.7:1"),
+            ("tls://[::]:1", "tls://[2001:db8::7]:1"),
+            ("tcp://[::]:1", "tcp://[2001:db8::7]:1"),
+            ("tcp://[::ffff:0.0.0.0]:1", "tcp://[2001:db8::7]:1"),
+        ] {
+            let here: Address = here.parse().expect("an address");
+            let told_here = |outward| told(here.clone(), outward).map(|told| told.to_string());
+            assert_eq!(
+                told_here(&outward as &dyn Fn(_) -> _).as_deref(),
+                Some(others)
+            );
+            assert_eq!(told_here(&|_| None), None, "a host without networks");
+        }
+        for here in [
+            "tls://192.0.2.9:1",
+            "tls://index.example:1",
+            "unix:///0.0.0.0:1",
+        ] {
+            let here: Address = here.parse().expect("an address");
+            assert_eq!(told(here.clone(), |_| None), Some(here));
+        }
+    }
 }

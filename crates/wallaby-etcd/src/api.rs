@@ -53,7 +53,7 @@ pub(crate) struct Password {
     pub(crate) password: String,
 }
 
-/// All values below a key, and of when that is.
+/// All values below a key that are text, and of when that is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) values: Vec<String>,
@@ -163,7 +163,7 @@ impl Api {
         u32::try_from(self.members.len()).unwrap_or(u32::MAX)
     }
 
-    /// All values whose keys begin with this.
+    /// All values whose keys begin with this. What is no text is left out, and logged: anybody may have written it.
     pub(crate) fn list(&self, prefix: &str) -> Result<Listed, EtcdError> {
         let what = "a list of servers";
         let (member, answer) = self.ask(PATIENCE, what, "kv/range", &below(prefix))?;
@@ -175,12 +175,15 @@ impl Api {
         let ranged: Ranged = answer;
         let revision = ranged.header.revision.parse();
         let revision = revision.map_err(|_| unreadable("it has no revision".into()))?;
-        let text = |pair: &Pair| {
-            let bytes = BASE64_STANDARD.decode(&pair.value).ok()?;
-            String::from_utf8(bytes).ok()
-        };
-        let values: Option<Vec<String>> = ranged.kvs.iter().map(text).collect();
-        let values = values.ok_or_else(|| unreadable("a value is no text".into()))?;
+        let mut values = Vec::with_capacity(ranged.kvs.len());
+        for pair in &ranged.kvs {
+            let value = BASE64_STANDARD.decode(&pair.value);
+            let value = value.map_err(|_| unreadable("a value has no base64".into()))?;
+            match String::from_utf8(value) {
+                Ok(value) => values.push(value),
+                Err(error) => tracing::warn!(prefix, %error, "a server in etcd is left out"),
+            }
+        }
         Ok(Listed { values, revision })
     }
 
@@ -582,6 +585,34 @@ mod tests {
         let why = "HTTP status 307 Temporary Redirect";
         assert!(error.to_string().contains(why), "{error}");
         member_redirects.join().expect("it has ended");
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_leaves_the_others() {
+        let values = [
+            "tcp://127.0.0.1:1".as_bytes(),
+            b"\xff",
+            b"tcp://127.0.0.1:2",
+        ];
+        let pair = |value| json!({ "key": coded("a/b"), "value": BASE64_STANDARD.encode(value) });
+        let kvs = values.map(pair);
+        let list = json!({ "header": { "revision": "12" }, "kvs": kvs }).to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let member = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let member_lists = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it is asked");
+            let _asked = stream.read(&mut [0; 4096]).expect("a request");
+            let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length";
+            let answer = format!("{head}: {}\r\n\r\n{list}", list.len());
+            stream.write_all(answer.as_bytes()).expect("it is there");
+        });
+        let api = Api::new(vec![member], TlsConfig::default(), None);
+        let listed = Listed {
+            values: vec!["tcp://127.0.0.1:1".into(), "tcp://127.0.0.1:2".into()],
+            revision: 12,
+        };
+        assert_eq!(api.list("a/"), Ok(listed));
+        member_lists.join().expect("it has ended");
     }
 
     #[test]

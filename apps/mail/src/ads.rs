@@ -40,7 +40,8 @@ impl AdServer {
 
 #[wallaby::serve]
 impl Ads for AdServer {
-    async fn append(&self, message: Message) -> Reading {
+    // A thread of its own: a mail may be long.
+    fn append(&self, message: Message) -> Reading {
         let letter = Letter::read(&message.bytes);
         let mut text = letter.text;
         text.truncate(text.floor_char_boundary(MOST_LOOKED_AT));

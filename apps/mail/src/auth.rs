@@ -142,15 +142,20 @@ impl Guard {
 
 /// What a server that needs another one says of an error: if that is not there, it is `FailedPrecondition`, and says which.
 pub(crate) fn away(server: &str, error: CallError) -> Status {
-    use Code::{InvalidArgument, NotFound, ResourceExhausted, Unauthenticated};
+    use Code::{FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unauthenticated};
+    use Code::{Internal, Mismatch, Panicked, PermissionDenied};
     match (error.code(), error.status()) {
         (
-            code @ (Unauthenticated | NotFound | InvalidArgument | ResourceExhausted),
+            code @ (FailedPrecondition | InvalidArgument | NotFound | ResourceExhausted
+            | Unauthenticated),
             Some(status),
-        ) => Status::new(code, status.message()),
-        _ => {
-            eprintln!("the {server} server: {error}");
-            Status::failed_precondition(format!("the {server} server does not answer"))
+        ) => return Status::new(code, status.message()),
+        _ => eprintln!("the {server} server: {error}"),
+    }
+    match error.code() {
+        Internal | Mismatch | Panicked | PermissionDenied => {
+            Status::internal(format!("something is wrong at the {server} server"))
         }
+        _ => Status::failed_precondition(format!("the {server} server does not answer")),
     }
 }

@@ -1,5 +1,6 @@
 //! The web server: pages and forms. It has no authority of its own: what it shows the browser's token opens.
 
+use crate::auth::away;
 use crate::http::{self, Answer, SHOWN, Visit, go_to, page, with_session};
 use crate::letter::{Letter, part};
 use crate::mail::By;
@@ -35,29 +36,20 @@ enum Trouble {
     Told(StatusCode, String),
 }
 
-impl From<CallError> for Trouble {
-    fn from(error: CallError) -> Self {
-        let said = error.status().map(|status| status.message().to_owned());
-        match (error.code(), said) {
-            (Code::Unauthenticated, _) => Self::Stranger,
-            (Code::NotFound, _) => missing("mail"),
-            (Code::FailedPrecondition | Code::ResourceExhausted, Some(said)) => {
-                Self::Told(StatusCode::SERVICE_UNAVAILABLE, format!("Sorry: {said}."))
+/// What a server says, or why it does not.
+fn said<T>(server: &str, answer: Result<T, CallError>) -> Result<T, Trouble> {
+    answer.map_err(|error| {
+        let status = away(server, error);
+        let sorry = format!("Sorry: {}.", status.message());
+        match status.code() {
+            Code::Unauthenticated => Trouble::Stranger,
+            Code::NotFound => missing("mail"),
+            Code::FailedPrecondition | Code::ResourceExhausted => {
+                Trouble::Told(StatusCode::SERVICE_UNAVAILABLE, sorry)
             }
-            (Code::Mismatch | Code::Internal | Code::InvalidArgument | Code::Panicked, _) => {
-                eprintln!("{error}");
-                Self::Told(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "Sorry: something is wrong here.".into(),
-                )
-            }
-            _ => {
-                eprintln!("{error}");
-                let sorry = "Sorry: a server that this page needs does not answer.";
-                Self::Told(StatusCode::SERVICE_UNAVAILABLE, sorry.into())
-            }
+            _ => Trouble::Told(StatusCode::INTERNAL_SERVER_ERROR, sorry),
         }
-    }
+    })
 }
 
 impl Site {
@@ -122,11 +114,14 @@ impl Site {
             ("/book", true) => self.put_contact(visit, token).await,
             ("/book/remove", true) => {
                 let address = visit.form.of("address").to_owned();
-                self.book.remove(token.clone(), address).await?;
+                said(
+                    "address book",
+                    self.book.remove(token.clone(), address).await,
+                )?;
                 Ok(go_to("/book"))
             }
             ("/logout", true) => {
-                self.auth.logout(token.clone()).await?;
+                said("authentication", self.auth.logout(token.clone()).await)?;
                 Err(Trouble::Stranger)
             }
             _ => Err(missing("page")),
@@ -136,10 +131,13 @@ impl Site {
     async fn login(&self, visit: &Visit) -> Result<Answer, Trouble> {
         let (name, password) = (visit.form.of("name"), visit.form.of("password"));
         let (wanted, from) = (Secret(password.to_owned()), visit.from.to_string());
-        let why = match self.auth.login(name.to_owned(), wanted, from).await? {
+        let why = match said(
+            "authentication",
+            self.auth.login(name.to_owned(), wanted, from).await,
+        )? {
             Ok(token) => {
                 if let Some(old) = &visit.token {
-                    self.auth.logout(old.clone()).await?;
+                    said("authentication", self.auth.logout(old.clone()).await)?;
                 }
                 return Ok(with_session(go_to("/inbox"), Some(&token), self.https));
             }
@@ -160,20 +158,24 @@ impl Site {
             skip: (number - 1) * LISTED,
             most: LISTED,
         };
-        let listing = self.mail.list(token.clone(), query.clone()).await?;
+        let listing = said("mail", self.mail.list(token.clone(), query.clone()).await)?;
         shown(page::list(&token.form(), &listing, &query, number))
     }
 
     async fn read(&self, visit: &Visit, token: &Token) -> Result<Answer, Trouble> {
         let (folder, id) = place(visit)?;
-        let reading = self.mail.read(token.clone(), folder, id, self.by).await?;
+        let reading = said(
+            "mail",
+            self.mail.read(token.clone(), folder, id, self.by).await,
+        )?;
         let letter = Letter::read(&reading.what.message.bytes);
         shown(page::read(&token.form(), &reading, folder, &letter))
     }
 
     async fn attachment(&self, visit: &Visit, token: &Token) -> Result<Answer, Trouble> {
         let (folder, id) = place(visit)?;
-        let Owned { what: message, .. } = self.mail.fetch(token.clone(), folder, id).await?;
+        let Owned { what: message, .. } =
+            said("mail", self.mail.fetch(token.clone(), folder, id).await)?;
         // The mail itself, as it is.
         if visit.query.of("part") == "all" {
             return Ok(http::file(&message.id, "message/rfc822", message.bytes));
@@ -191,25 +193,37 @@ impl Site {
         };
         if !visit.query.of("id").is_empty() {
             let (folder, id) = place(visit)?;
-            let fetched = self.mail.fetch(token.clone(), folder, id).await?;
+            let fetched = said("mail", self.mail.fetch(token.clone(), folder, id).await)?;
             draft = reply(&Letter::read(&fetched.what.bytes));
         }
-        self.draft(token, &draft, "").await
+        self.draft(token, &draft, StatusCode::OK, "").await
     }
 
-    async fn draft(&self, token: &Token, draft: &Draft, why: &str) -> Result<Answer, Trouble> {
-        let contacts = self.book.contacts(token.clone()).await?;
-        answered(why, page::write(&token.form(), &contacts, draft, why))
+    async fn draft(
+        &self,
+        token: &Token,
+        draft: &Draft,
+        status: StatusCode,
+        why: &str,
+    ) -> Result<Answer, Trouble> {
+        let contacts = said("address book", self.book.contacts(token.clone()).await)?;
+        let text = page::write(&token.form(), &contacts, draft, why);
+        Ok(page(status, text))
     }
 
+    /// What cannot be sent stays on the page.
     async fn send(&self, visit: &Visit, token: &Token) -> Result<Answer, Trouble> {
         let field = |name| visit.form.of(name).to_owned();
         let (to, subject, text) = (field("to"), field("subject"), field("text"));
         let draft = Draft { to, subject, text };
-        match self.mail.send(token.clone(), draft.clone()).await? {
-            Ok(()) => Ok(go_to("/sent")),
-            Err(why) => self.draft(token, &draft, &why).await,
-        }
+        let sent = self.mail.send(token.clone(), draft.clone()).await;
+        let (status, why) = match said("mail", sent) {
+            Ok(Ok(())) => return Ok(go_to("/sent")),
+            Ok(Err(why)) => (StatusCode::BAD_REQUEST, why),
+            Err(Trouble::Told(status, why)) => (status, why),
+            Err(Trouble::Stranger) => return Err(Trouble::Stranger),
+        };
+        self.draft(token, &draft, status, &why).await
     }
 
     async fn contacts(
@@ -218,8 +232,14 @@ impl Site {
         why: &str,
         wanted: &Contact,
     ) -> Result<Answer, Trouble> {
-        let contacts = self.book.contacts(token.clone()).await?;
-        answered(why, page::book(&token.form(), &contacts, why, wanted))
+        let contacts = said("address book", self.book.contacts(token.clone()).await)?;
+        let status = if why.is_empty() {
+            StatusCode::OK
+        } else {
+            StatusCode::BAD_REQUEST
+        };
+        let text = page::book(&token.form(), &contacts, why, wanted);
+        Ok(page(status, text))
     }
 
     async fn put_contact(&self, visit: &Visit, token: &Token) -> Result<Answer, Trouble> {
@@ -227,7 +247,10 @@ impl Site {
             name: visit.form.of("name").trim().to_owned(),
             address: visit.form.of("address").trim().to_owned(),
         };
-        match self.book.put(token.clone(), contact.clone()).await? {
+        match said(
+            "address book",
+            self.book.put(token.clone(), contact.clone()).await,
+        )? {
             Ok(()) => Ok(go_to("/book")),
             Err(why) => self.contacts(token, &why, &contact).await,
         }
@@ -236,14 +259,6 @@ impl Site {
 
 fn shown(text: Markup) -> Result<Answer, Trouble> {
     Ok(page(StatusCode::OK, text))
-}
-
-/// A page with a form, which may say why it was not taken.
-fn answered(why: &str, text: Markup) -> Result<Answer, Trouble> {
-    match why {
-        "" => shown(text),
-        _ => Ok(page(StatusCode::BAD_REQUEST, text)),
-    }
 }
 
 fn missing(what: &str) -> Trouble {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use wallaby::{Address, Answer, Call, CallError, Client, Endpoint, Executed, Failure, FailureKind};
+use wallaby::{Address, Answer, Call, CallError, Client, Endpoint, Failure, FailureKind};
 use wallaby_bench::random::Random;
 
 use crate::control::{
@@ -434,7 +434,6 @@ fn failed(failure: &Failure) -> Outcome {
                     FailureKind::Silent { .. } => "silent",
                     FailureKind::ResponseLost { .. } => "response lost",
                     FailureKind::Stalled { .. } => "stalled",
-                    FailureKind::Undelivered => "undelivered",
                     _ => "violation",
                 }
                 .to_owned(),
@@ -442,7 +441,6 @@ fn failed(failure: &Failure) -> Outcome {
                     .filter_map(|location| location.address.as_ref())
                     .map(Address::to_string)
                     .collect(),
-                nothing_sent: loss.executed == Executed::NothingSent,
                 words,
             }
         }

@@ -199,7 +199,6 @@ pub(crate) enum Outcome {
         kind: String,
         /// Addresses of the request's server and of those on the way to it, as far as known.
         servers: Vec<String>,
-        nothing_sent: bool,
         words: String,
     },
     /// The first request never left.

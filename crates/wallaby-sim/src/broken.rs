@@ -19,8 +19,8 @@ pub enum Broken {
     ResendAfterReset,
     /// An answer of a call that is over is taken for one of a call that lives.
     AnyCall,
-    /// A failed call says that nothing of it was sent.
-    NothingSent,
+    /// A failed call says that nobody has told whether anything of it was executed.
+    ExecutionUntold,
     /// Whoever answers at an initiator's address gets its answers, without a look at its node id.
     AnyLife,
     /// Refused work ends like work that is done.

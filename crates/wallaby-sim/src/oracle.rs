@@ -8,8 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::missing::Missing;
-use wallaby_proto::call::watch::{FailureKind, Location, Loss};
+use wallaby_proto::call::watch::{FailureKind, Loss};
 use wallaby_proto::wire::{Message, Pong, Response};
 use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 
@@ -584,26 +583,14 @@ impl Oracle {
         now: Duration,
         (call, request): (CallId, RequestId),
         hanging: Vec<(u32, Duration)>,
-        plan: &Plan,
     ) {
-        let Some(record) = self.calls.get(&call) else {
+        let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
-        let failure = Loss {
-            call,
-            kind: FailureKind::Undelivered,
-            request,
-            method: None,
-            server: Location::default(),
-            path: Vec::new(),
-            known: 0,
-            finished: 0,
-            responses: 0,
-            executed: record.trail.executed(),
-            evicted: false,
-            missing: Missing::default(),
-        };
-        self.failed(now, &failure, hanging, plan);
+        let wrong = record.trail.not_sent(now, request, hanging, &self.lives);
+        if let Some(words) = wrong {
+            self.violate(now, Rule::WrongFailure, format!("{call}: {words}"));
+        }
     }
 
     /// In place of this status goes the word that no more comes.

@@ -140,7 +140,8 @@ struct Run {
 #[derive(Debug)]
 struct Failed {
     at: Duration,
-    kind: FailureKind,
+    /// `None` if its request was not sent, as its initiator says.
+    kind: Option<FailureKind>,
     request: RequestId,
     evicted: bool,
     /// Servers whose dial by the initiator was cut without its knowledge, and when: pings waited for that to open.
@@ -304,10 +305,7 @@ impl Trail {
             };
             self.letters.contains_key(&Item::Request(first)) || self.runs.contains_key(&first)
         };
-        let exists = |id: &RequestId| {
-            self.letters.contains_key(&Item::Request(*id)) || self.runs.contains_key(id)
-        };
-        if !exists(&request) {
+        if !self.exists(&request) {
             return Some(format!("request {request} was never sent"));
         }
         if let Some(step) = failure.path.iter().find(|step| !here(&step.request.path)) {
@@ -334,9 +332,6 @@ impl Trail {
                     run.is_some_and(|run| run.idle >= limit || run.progressed + limit <= now);
                 (!stuck).then(|| format!("{request} makes progress"))
             }
-            FailureKind::Undelivered => run
-                .is_some()
-                .then(|| format!("{request} has reached its server")),
             _ => None,
         };
         let (node, at) = (failure.server.node, run.map(|run| run.life));
@@ -344,15 +339,47 @@ impl Trail {
         let wrong = wrong
             .or_else(|| misplaced.map(|(says, is)| format!("{request} is at {is}, not at {says}")))
             .or_else(|| self.wrong_about_execution(failure, now));
+        let kind = Some(failure.kind.clone());
+        self.note_failed((now, request), (kind, failure.evicted), hanging, lives);
+        wrong
+    }
+
+    /// The call fails now, as an initial request of it certainly was not sent; what of that is not true?
+    pub(crate) fn not_sent(
+        &mut self,
+        now: Duration,
+        request: RequestId,
+        hanging: Vec<(u32, Duration)>,
+        lives: &Lives,
+    ) -> Option<String> {
+        if !self.exists(&request) {
+            return Some(format!("there is no request {request}"));
+        }
+        self.note_failed((now, request), (None, false), hanging, lives);
+        let has_arrived = self.runs.contains_key(&request);
+        has_arrived.then(|| format!("{request} has reached its server"))
+    }
+
+    fn exists(&self, id: &RequestId) -> bool {
+        self.letters.contains_key(&Item::Request(*id)) || self.runs.contains_key(id)
+    }
+
+    fn note_failed(
+        &mut self,
+        (now, request): (Duration, RequestId),
+        (kind, evicted): (Option<FailureKind>, bool),
+        hanging: Vec<(u32, Duration)>,
+        lives: &Lives,
+    ) {
         let dead = || {
             let runs = self.runs.iter();
             runs.filter(|(_, run)| lives.had_ended(run.life, now))
         };
         self.failed = Some(Failed {
             at: now,
-            kind: failure.kind.clone(),
+            kind,
             request,
-            evicted: failure.evicted,
+            evicted,
             hanging,
             outstanding: self
                 .letters
@@ -364,15 +391,11 @@ impl Trail {
             died_running: dead().any(|(_, run)| !run.ended),
             died: dead().next().is_some(),
         });
-        wrong
     }
 
     /// What a failure says about execution must be what was seen.
     fn wrong_about_execution(&self, failure: &Loss, now: Duration) -> Option<String> {
-        let sent =
-            |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
         let words = match failure.executed {
-            Executed::NothingSent if self.letters.iter().any(sent) => "something was sent",
             Executed::Executed if self.runs.is_empty() => "no server has taken anything",
             Executed::Unknown if self.told.is_some_and(|at| at < now) => {
                 "a server has told that it took a request"
@@ -380,17 +403,6 @@ impl Trail {
             _ => return None,
         };
         Some(format!("it says that {}, but {words}", failure.executed))
-    }
-
-    /// What is known here of the execution of a call.
-    pub(crate) fn executed(&self) -> Executed {
-        let sent =
-            |(item, letter): (&Item, &Letter)| matches!(item, Item::Request(_)) && letter.sent;
-        match self.told {
-            Some(_) => Executed::Executed,
-            None if self.letters.iter().any(sent) => Executed::Unknown,
-            None => Executed::NothingSent,
-        }
     }
 
     /// Nothing happens any more: what made the call fail, in a word.
@@ -401,14 +413,14 @@ impl Trail {
         lives: &Lives,
     ) -> Option<&'static str> {
         let failed = self.failed.as_ref()?;
-        if matches!(failed.kind, FailureKind::Stalled { .. }) {
+        if matches!(failed.kind, Some(FailureKind::Stalled { .. })) {
             return Some("stalled"); // it was looked into when the call failed
         }
         let branch = failed.request.path;
         if plan.faults.is_empty() && !failed.evicted {
             return None; // sessions and connections lose nothing by themselves
         }
-        if failed.kind == FailureKind::Undelivered {
+        if failed.kind.is_none() {
             let from = failed.at.saturating_sub(LONGEST_DIAL);
             let mut targets = self.targets(branch);
             let cut = |node: u32| {
@@ -434,7 +446,7 @@ impl Trail {
             .iter()
             .filter(|(item, at)| lost(item, at));
         let concerns = |item: &Item| match (&failed.kind, item) {
-            (FailureKind::ResponseLost { index }, Item::Answer(place)) => {
+            (Some(FailureKind::ResponseLost { index }), Item::Answer(place)) => {
                 *place == Place::Response(branch, *index)
             }
             // It is never sent again: the call can't complete, whichever branch shows that first.

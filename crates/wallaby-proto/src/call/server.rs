@@ -256,11 +256,6 @@ impl<T> Server<T> {
         self.held = None;
     }
 
-    /// Whether a message waits to learn if it is the last.
-    pub fn holds_back(&self) -> bool {
-        self.held.is_some()
-    }
-
     // What the call's budgets allow.
 
     /// What the request may still use up, if the call's budgets are stated or this server has a maximum.

@@ -7,8 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use thiserror::Error;
-
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, NodeId, RequestId, SessionNumber, Token};
 use crate::numbers::MESSAGE_COST;
@@ -35,24 +33,6 @@ impl Default for WaitingLimits {
     }
 }
 
-/// Why an answer may not wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "no route to its initiator, and {answers} answers of {bytes} bytes wait already, {of_connection} bytes for the same \
-     connection: at most {} of {} bytes may, and each connection has a share",
-    limits.answers, limits.bytes
-)]
-pub struct WaitingFull {
-    /// How many wait.
-    pub answers: usize,
-    /// What they take.
-    pub bytes: u64,
-    /// What those take whose requests came over the same connection.
-    pub of_connection: u64,
-    /// What is allowed.
-    pub limits: WaitingLimits,
-}
-
 /// What an answer waits for: a route for answers of this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Awaited {
@@ -75,7 +55,7 @@ const MOST_SEARCHED: usize = 1024;
 
 /// Names an answer that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WaitingId {
+struct WaitingId {
     due: Duration,
     number: u64,
 }
@@ -83,7 +63,8 @@ pub struct WaitingId {
 /// Answers that wait, as `T` of the driver's.
 #[derive(Debug)]
 pub struct WaitingAnswers<T> {
-    limits: WaitingLimits,
+    /// How long each waits.
+    time: Duration,
     answers: BTreeMap<WaitingId, WaitingAnswer<T>>,
     by_call: BTreeSet<(CallId, Token, WaitingId)>,
     /// Who has how many of the answers, and of their bytes.
@@ -114,7 +95,7 @@ impl<T> WaitingAnswers<T> {
     /// Nothing waits.
     pub fn new(limits: WaitingLimits) -> Self {
         Self {
-            limits,
+            time: limits.time,
             answers: BTreeMap::new(),
             by_call: BTreeSet::new(),
             shares: (
@@ -137,11 +118,7 @@ impl<T> WaitingAnswers<T> {
 
     /// The session that answers of this call were put here for, if any wait.
     pub fn session(&self, call: CallId, token: Token) -> Option<SessionNumber> {
-        let first = WaitingId {
-            due: Duration::ZERO,
-            number: 0,
-        };
-        let (of, by, id) = self.by_call.range((call, token, first)..).next()?;
+        let (of, by, id) = self.by_call.range((call, token, FIRST)..).next()?;
         let answer = self.answers.get(id)?;
         ((*of, *by) == (call, token)).then_some(answer.session)
     }
@@ -151,27 +128,19 @@ impl<T> WaitingAnswers<T> {
     ///
     /// # Errors
     ///
-    /// If too many wait already; `what` comes back.
+    /// If too many wait already, or its session has its share: `what` comes back.
     pub fn put(
         &mut self,
         (awaited, session): (Awaited, SessionNumber),
         payload: usize,
         what: T,
         now: Duration,
-    ) -> Result<WaitingId, (WaitingFull, T)> {
+    ) -> Result<(), T> {
         let cost = payload.saturating_add(MESSAGE_COST as usize);
         let Some(shares) = self.share((session, awaited.call.initiator), cost) else {
-            let (_, bytes) = &mut self.shares;
-            let share = bytes.name(session, awaited.call.initiator);
-            let full = WaitingFull {
-                answers: self.answers.len(),
-                bytes: bytes.taken() as u64,
-                of_connection: bytes.taken_by_connection(share) as u64,
-                limits: self.limits,
-            };
-            return Err((full, what));
+            return Err(what);
         };
-        let due = now.saturating_add(self.limits.time);
+        let due = now.saturating_add(self.time);
         let number = self.next;
         let id = WaitingId { due, number };
         self.next += 1;
@@ -184,7 +153,7 @@ impl<T> WaitingAnswers<T> {
             what,
         };
         self.answers.insert(id, answer);
-        Ok(id)
+        Ok(())
     }
 
     fn share(
@@ -204,7 +173,7 @@ impl<T> WaitingAnswers<T> {
     }
 
     /// An answer does not wait any more; `None` if it did not.
-    pub fn remove(&mut self, id: WaitingId) -> Option<T> {
+    fn remove(&mut self, id: WaitingId) -> Option<T> {
         let answer = self.answers.remove(&id)?;
         self.shares.0.give_back(answer.shares.0);
         self.shares.1.give_back_all(answer.shares.1, answer.cost);

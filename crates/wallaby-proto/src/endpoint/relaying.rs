@@ -288,8 +288,8 @@ impl<P: Probe> Endpoint<P> {
             .unrouted
             .put((awaited, came), payload, parcel, self.now);
         match put {
-            Ok(_) => self.metrics.waited_for_routes += 1,
-            Err((_, parcel)) => self.drop_answer(parcel),
+            Ok(()) => self.metrics.waited_for_routes += 1,
+            Err(parcel) => self.drop_answer(parcel),
         }
         if let Some(due) = self.unrouted.next_timeout() {
             self.note_due(due);

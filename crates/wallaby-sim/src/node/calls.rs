@@ -296,8 +296,8 @@ impl Node {
             Failure::Closed => return Verdict::InitiatorGone,
             Failure::Deadline { .. } => return Verdict::Deadline,
             Failure::Lost(mut failure) => {
-                if context.is(Broken::NothingSent) {
-                    failure.executed = Executed::NothingSent;
+                if context.is(Broken::ExecutionUntold) {
+                    failure.executed = Executed::Unknown;
                 }
                 context.hit(match failure.kind {
                     FailureKind::Silent { .. } => Point::FailureSilent,
@@ -309,7 +309,7 @@ impl Node {
             }
             Failure::NotSent { request, .. } => {
                 context.hit(Point::FailureUndelivered);
-                context.oracle.not_sent(now, (id, request), hanging, plan);
+                context.oracle.not_sent(now, (id, request), hanging);
             }
             Failure::TooLarge { .. } => return Verdict::TooLarge,
             Failure::Violation(_) | Failure::Diverged(_)

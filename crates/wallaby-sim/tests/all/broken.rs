@@ -7,7 +7,7 @@
 //! | a response delivered twice, to another call, to another life | `ResponseTwice`, `AnyCall`, `AnyLife` |
 //! | a call that neither completes nor fails | `NoWatch` |
 //! | a terminal status that changes | `OutcomeChanges` |
-//! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `NothingSent` |
+//! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `ExecutionUntold` |
 //! | a failure of what somebody has told the end of | `ManifestForgotten` |
 //! | a failure of what a server has that lives | `SurvivorUnheard` |
 //! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
@@ -87,7 +87,7 @@ fn answers_of_another_call() {
 
 #[test]
 fn a_failure_that_says_what_is_not_true() {
-    check(Broken::NothingSent, &[Rule::WrongFailure]);
+    check(Broken::ExecutionUntold, &[Rule::WrongFailure]);
 }
 
 #[test]

@@ -195,7 +195,15 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         options: DelegateOptions,
     ) -> Result<RequestId, SendError> {
-        self.hand_on(server.into(), method, payload, options, How::More)
+        let delegation = NewDelegation {
+            server: server.into(),
+            method: Arc::clone(method),
+            payload,
+            options: Some(options),
+            followed: false,
+        };
+        self.core.delegate_with(self.key, delegation, How::More)?;
+        self.core.latest_delegation(self.key)
     }
 
     /// [`delegate`](Self::delegate) with a body that follows, as [`super::Endpoint::call`] says, whatever becomes of this request
@@ -248,40 +256,6 @@ impl<'a> RawRequest<'a> {
             self.calling.bodies.send(self.core, out, body);
         }
         Ok(())
-    }
-
-    /// [`forward`](Self::forward) with what it has of its own; its place is told.
-    ///
-    /// # Errors
-    ///
-    /// As `forward`.
-    pub fn forward_with(
-        mut self,
-        server: impl Into<Address>,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        options: DelegateOptions,
-    ) -> Result<RequestId, SendError> {
-        self.hand_on(server.into(), method, payload, options, How::Last)
-    }
-
-    fn hand_on(
-        &mut self,
-        server: Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        options: DelegateOptions,
-        how: How,
-    ) -> Result<RequestId, SendError> {
-        let delegation = NewDelegation {
-            server,
-            method: Arc::clone(method),
-            payload,
-            options: Some(options),
-            followed: false,
-        };
-        self.core.delegate_with(self.key, delegation, how)?;
-        self.core.latest_delegation(self.key)
     }
 
     /// Hands the rest of the work to another server and ends the request: a tail call.

@@ -76,9 +76,6 @@ pub enum FailureKind {
         /// How long, by the server's clock.
         idle: Duration,
     },
-    /// The request certainly did not reach its server.
-    #[error("was not delivered")]
-    Undelivered,
     /// A peer did what the protocol forbids.
     #[error("broke the protocol: {0}")]
     Violation(Violation),
@@ -128,8 +125,6 @@ fn after(absence: Option<Absence>) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Executed {
-    /// No request of the call was sent.
-    NothingSent,
     /// Requests were sent; nobody has told what became of them.
     Unknown,
     /// At least one server has taken a request of the call.
@@ -139,7 +134,6 @@ pub enum Executed {
 impl fmt::Display for Executed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NothingSent => "nothing was sent",
             Self::Unknown => "it is unknown whether anything was executed",
             Self::Executed => "some of it was executed",
         })
@@ -154,7 +148,6 @@ impl Loss {
             FailureKind::Silent { .. }
                 | FailureKind::ResponseLost { .. }
                 | FailureKind::Stalled { .. }
-                | FailureKind::Undelivered
         )
     }
 

@@ -392,14 +392,13 @@ impl Watch {
             Some(known.at.clone())
         };
         let path = self.path_to(position, request);
-        let (known, counts) = (self.tree.branch_count(), self.tree.counts());
+        let counts = self.tree.counts();
         let (responses, statuses) = self.tree.responses();
         // A status may be this endpoint's own, in the name of a request that it could not send: that one led to nothing.
         let told = responses > statuses || u64::from(counts.ended) > statuses || counts.went_on;
-        let executed = match (&kind, self.taken || told) {
-            (_, true) => Executed::Executed,
-            (FailureKind::Undelivered, false) if known <= 1 => Executed::NothingSent,
-            (_, false) => Executed::Unknown,
+        let executed = match self.taken || told {
+            true => Executed::Executed,
+            false => Executed::Unknown,
         };
         Loss {
             call: self.tree.call(),
@@ -410,7 +409,7 @@ impl Watch {
                 .and_then(|position| located(position, request.hop))
                 .unwrap_or_default(),
             path,
-            known: u64::from(known),
+            known: u64::from(self.tree.branch_count()),
             finished: counts.settled.into(),
             responses,
             executed,

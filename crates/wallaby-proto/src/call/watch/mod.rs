@@ -612,15 +612,6 @@ impl Watch {
         self.wind_down(now);
     }
 
-    /// The call fails for a reason that was found elsewhere: a request that certainly was not delivered, or a violation
-    /// that the initiator reported.
-    pub fn fail(&mut self, request: RequestId, kind: FailureKind, now: Duration) {
-        self.begin_turn(now);
-        self.look_at_changes(now);
-        let position = self.tree.find(&request.path);
-        self.fail_at(position, request, kind, now);
-    }
-
     /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
     pub fn handle_timeout(&mut self, now: Duration) {
         self.begin_turn(now);

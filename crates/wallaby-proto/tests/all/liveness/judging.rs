@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use wallaby_proto::call::clock::Clock;
-use wallaby_proto::call::initiator::{Initiator, Violation};
-use wallaby_proto::call::watch::{
-    Action, Executed, FailureKind, Found, Source, Watch, WatchSettings,
-};
-use wallaby_proto::wire::{Budgets, End, Progress, Response};
+use wallaby_proto::call::initiator::Violation;
+use wallaby_proto::call::watch::{Executed, FailureKind, Found, Source, WatchSettings};
+use wallaby_proto::wire::{End, Progress, Response};
 use wallaby_proto::{Address, Status};
 
 use crate::liveness::desk::{
-    Desk, NOWHERE, PERIOD, at, call, child, continued, ended, facts, location, node, pong,
-    response, running, settings, token,
+    Desk, NOWHERE, at, call, child, continued, ended, facts, location, node, pong, response,
+    running, settings, token,
 };
 
 fn failed(actions: &[String]) -> Option<&String> {
@@ -70,20 +68,6 @@ fn a_request_that_nobody_confirmed_may_not_have_been_executed() {
     let failure = desk.failure.expect("just failed");
     assert_eq!(failure.executed, Executed::Unknown);
     assert!(failure.evicted, "the server may have forgotten it");
-}
-
-/// Note 19: certain non-delivery ends the call at once, and says that nothing was sent.
-#[test]
-fn an_undelivered_request_fails_at_once() {
-    let mut desk = Desk::new();
-    let now = desk.time();
-    let kind = FailureKind::Undelivered;
-    desk.watch.fail(at("0"), kind, now);
-    assert_eq!(desk.actions()[0], "failed: 0 was not delivered");
-    assert_eq!(
-        desk.failure.expect("just failed").executed,
-        Executed::NothingSent
-    );
 }
 
 /// Note 16: each of these is a sign of life.
@@ -649,12 +633,8 @@ fn contradictions_are_violations() {
 fn a_verdict_is_given_once() {
     let mut desk = Desk::new();
     assert!(failed(&desk.until(600)).is_some());
-    desk.pong(1, "0", ended(1, 1));
-    desk.pong(1, "0", ended(0, 1));
-    let now = desk.time();
-    let kind = FailureKind::Undelivered;
-    desk.watch.fail(at("0"), kind, now);
-    assert_eq!(failed(&desk.actions()), None);
+    assert_eq!(failed(&desk.pong(1, "0", ended(1, 1))), None);
+    assert_eq!(failed(&desk.pong(1, "0", ended(0, 1))), None);
     assert_eq!(failed(&desk.until(5000)), None);
 }
 
@@ -999,25 +979,6 @@ fn an_answer_alone_and_an_end_alone_tell_of_execution() {
     desk.until(600);
     let failure = desk.failure.expect("two responses are lost");
     assert_eq!(failure.executed, Executed::Executed);
-}
-
-/// That one request of several was not delivered says nothing of the others.
-#[test]
-fn what_was_sent_besides_may_have_been_executed() {
-    let mut initiator = Initiator::new(call(), token(), Budgets::default());
-    for _ in 0..2 {
-        initiator.send().expect("within the budget");
-    }
-    initiator.close();
-    let now = Duration::from_millis(PERIOD);
-    let servers = [location(1), location(2)];
-    let mut watch = Watch::new(initiator, settings(), servers, now);
-    watch.fail(at("1"), FailureKind::Undelivered, now);
-    let failure = std::iter::from_fn(|| watch.poll()).find_map(|action| match action {
-        Action::Failed(failure) => Some(failure),
-        _ => None,
-    });
-    assert_eq!(failure.expect("it failed").executed, Executed::Unknown);
 }
 
 /// The status of a later execution contradicts an answer only where there was one.

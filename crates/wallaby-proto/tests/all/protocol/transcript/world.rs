@@ -115,7 +115,8 @@ impl World {
             ["fail"] => sent.push(server.fail(&Status::new(Code::NotFound, "none"), None)),
             _ => panic!("no such act: {act:?}"),
         }
-        let (id, ended, holds_back) = (server.id(), server.has_ended(), server.holds_back());
+        let (id, ended) = (server.id(), server.has_ended());
+        let holds_back = matches!(act[0], "reply" | "delegate");
         for message in sent {
             self.send_outbound(node, id, message);
         }

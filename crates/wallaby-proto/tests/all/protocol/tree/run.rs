@@ -184,7 +184,7 @@ fn handle<'a>(request: &mut Request, plan: &'a Plan) -> Vec<Outbound<&'a Plan>> 
         Finale::Forward(plan) => outputs.extend(server.forward(plan, Bytes::new(), None)),
         Finale::Fail => outputs.push(server.fail(&Status::new(Code::Internal, "planned"), None)),
     }
-    assert!(server.has_ended() && !server.holds_back());
+    assert!(server.has_ended() && server.flush().is_none());
     outputs
 }
 

@@ -7,7 +7,7 @@
 //!   calls notice of large messages on their connection; [`throughput()`] how many calls a second there can be;
 //!   [`scale()`] what many live calls, connections and requests cost.
 //! - [`chains()`] measures chains beside plain calls, and what their functions cost.
-//! - [`thesis`] measures all of the thesis' sixth chapter anew.
+//! - [`thesis`] measures all of the thesis' sixth chapter anew, and predicts it for a [`cluster`] that is not there.
 //! - [`flexrpc`] measures what FlexRPC's paper shows in its figures 4 to 8, beside libtirpc, which [`tirpc`] loads.
 //! - [`row`]: the result row, one line of JSON. [`table`] and [`picture`] show rows, with what [`ratio`] compares them with.
 //! - [`meter`]: whether processor time is the application's, the interface's or the protocol's.
@@ -18,6 +18,7 @@
 //! - [`process`], [`patience`], [`random`]: pinning and processor time; giving up; choices that a seed repeats.
 
 mod chains;
+pub mod cluster;
 mod comparison;
 mod fanout;
 pub mod fleet;
@@ -45,6 +46,7 @@ pub mod table;
 pub mod thesis;
 mod throughput;
 pub mod tirpc;
+mod tree;
 mod workload;
 
 pub use chains::{ChainsOptions, Part as ChainsPart, chains};

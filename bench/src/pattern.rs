@@ -1,9 +1,9 @@
 //! The patterns of messages that are measured, and whom they go to.
 
 use crate::random::Random;
+pub use crate::tree::{Form, Node, Query, Shape, Tree};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-pub use wallaby_sim::tree::{Form, Query, Shape, Tree};
 
 /// Who sends what to whom in one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! What messages cost, from what was measured: the model of a cluster is calibrated by it.
 
+use crate::cluster::{Costs, MessageCosts, Network};
 use crate::row::Row;
 use anyhow::{Context, Result, ensure};
-use wallaby_sim::cluster::{Costs, MessageCosts, Network};
 
 /// The costs of Wallaby's messages over a transport, from rows of [`super::latency()`] of processes on one core.
 ///

@@ -1,11 +1,11 @@
-//! The cluster that is not there: what the model of `wallaby-sim` says about the same trees.
+//! The cluster that is not there: what its model says about the same trees.
 
+use crate::cluster::{Costs, Load, Prediction, Setting, predict};
 use crate::comparison::round;
 use crate::pattern::{Form, Query, Shape};
 use crate::row::Row;
 use anyhow::Result;
 use std::time::Duration;
-use wallaby_sim::cluster::{Costs, Load, Prediction, Setting, predict};
 
 use super::LatencyOptions;
 
@@ -34,14 +34,6 @@ impl Default for ClusterOptions {
             seed: 1,
         }
     }
-}
-
-/// The costs of this name, thesis or wallaby, or those in a file.
-///
-/// # Errors
-/// The file can't be read, or has no costs.
-pub fn costs(name: &str) -> Result<Costs> {
-    Costs::named(name)
 }
 
 /// Predicts the latencies that [`super::latency()`] measures, of one operation at a time.
@@ -153,5 +145,26 @@ mod tests {
         let marked = |row: &Row| row.simulated.as_deref() == Some("thesis");
         assert!(rows.iter().all(marked));
         assert!(crate::table::markdown(&rows).contains("SIMULATED"));
+    }
+
+    #[test]
+    fn hosts_at_several_sites_are_farther_from_each_other() {
+        let mut options = ClusterOptions {
+            operations: 5,
+            ..ClusterOptions::default()
+        };
+        let near = cluster(&options).unwrap();
+        let network = &mut options.costs.network;
+        (network.sites, network.between_sites_us) = (3, 20e3);
+        let far = cluster(&options).unwrap();
+        assert!(
+            near.iter()
+                .zip(&far)
+                .all(|(near, far)| far.p50_us >= near.p50_us)
+        );
+        assert!(
+            far.iter()
+                .any(|row| row.p50_us > 20e3 && row.link_us == 20_000)
+        );
     }
 }

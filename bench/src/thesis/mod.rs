@@ -11,7 +11,7 @@ mod load;
 mod split;
 
 pub use calibrate::calibrate;
-pub use cluster::{ClusterOptions, cluster, cluster_load, costs};
+pub use cluster::{ClusterOptions, cluster, cluster_load};
 pub use latency::{LatencyOptions, latency};
 pub use load::{LoadOptions, load};
 pub use split::{split, split_options};

@@ -2,15 +2,17 @@
 
 use crate::bench::show_rows;
 use crate::progress::Progress;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
+use wallaby_bench::cluster::{Check, Costs, MOST_DEVIATION, check};
 use wallaby_bench::thesis::{
     ClusterOptions, LatencyOptions, LoadOptions, calibrate, cluster, cluster_load, latency, load,
     split, split_options,
 };
 use wallaby_bench::{Row, Transport};
+use wallaby_program::output::text;
 
 /// What `wallaby bench thesis` takes.
 #[derive(Debug, Args)]
@@ -41,6 +43,9 @@ pub(crate) struct Thesis {
     /// Simulated: what messages cost, thesis, wallaby, or a file that --calibrate wrote
     #[arg(long, value_name = "NAME", default_value = "wallaby")]
     costs: String,
+    /// Simulated: compare the model with what the thesis published, and neither measure nor predict anything
+    #[arg(long, conflicts_with_all = ["part", "calibrate", "sites", "json"])]
+    check: bool,
     /// Servers; on one processor each finds its caches as others left them, so fewer may be nearer to a cluster
     #[arg(long, value_name = "NUMBER", default_value_t = 20)]
     servers: usize,
@@ -72,6 +77,9 @@ enum Part {
 
 impl Thesis {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if self.check {
+            return self.check_model();
+        }
         let mut rows = Vec::new();
         for &part in &self.part {
             rows.extend(self.rows(part)?);
@@ -120,7 +128,7 @@ impl Thesis {
     }
 
     fn simulated(&self) -> anyhow::Result<ClusterOptions> {
-        let mut costs = wallaby_bench::thesis::costs(&self.costs)?;
+        let mut costs = Costs::named(&self.costs)?;
         if let Some((sites, between)) = self.sites.zip(self.between_sites) {
             costs.network.sites = sites;
             costs.network.between_sites_us = between.as_secs_f64() * 1e6;
@@ -130,6 +138,18 @@ impl Thesis {
             servers: self.servers,
             ..ClusterOptions::default()
         })
+    }
+
+    fn check_model(&self) -> anyhow::Result<()> {
+        let checks = check(&self.simulated()?.costs)?;
+        let lines: String = (checks.iter().map(|check| format!("{check}\n"))).collect();
+        text(lines)?;
+        ensure!(
+            checks.iter().all(Check::holds),
+            "these costs do not reproduce what the thesis published: at most {:.0} % are allowed",
+            MOST_DEVIATION * 100.0
+        );
+        Ok(())
     }
 
     fn write_costs(&self, rows: &[Row], file: &PathBuf) -> anyhow::Result<()> {

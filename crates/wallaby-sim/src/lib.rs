@@ -6,7 +6,6 @@
 
 mod broken;
 mod campaign;
-pub mod cluster;
 mod context;
 mod coverage;
 mod detection;
@@ -21,7 +20,6 @@ mod rerun;
 mod short;
 mod shrink;
 mod trail;
-pub mod tree;
 mod weights;
 mod workload;
 mod world;

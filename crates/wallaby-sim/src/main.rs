@@ -1,12 +1,9 @@
 //! The simulator's command line: many seeds, or one of them in every detail.
 
-mod command;
-
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use command::Cluster;
+use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use wallaby_sim::{Broken, Kind, Options, Summary, run, shrink};
 
@@ -15,10 +12,8 @@ const SHOWN: usize = 3;
 
 /// The protocol under virtual time, with faults, watched by an oracle
 #[derive(Debug, Parser)]
-#[command(name = "wallaby-sim", version, args_conflicts_with_subcommands = true)]
+#[command(name = "wallaby-sim", version)]
 struct Cli {
-    #[command(subcommand)]
-    command: Option<Command>,
     /// How many seeds to run
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -45,18 +40,11 @@ struct Cli {
     broken: Option<Broken>,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Predict what a cluster would do that is not there: hosts of one core each, and what a message costs them
-    Cluster(Cluster),
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let good = match (&cli.command, cli.seed) {
-        (Some(Command::Cluster(cluster)), _) => cluster.run(),
-        (None, Some(seed)) => one(seed, &cli),
-        (None, None) => many(&cli),
+    let good = match cli.seed {
+        Some(seed) => one(seed, &cli),
+        None => many(&cli),
     };
     match good {
         Ok(true) => ExitCode::SUCCESS,

@@ -58,55 +58,6 @@ fn a_violation_is_exit_status_1_with_the_command_that_replays_it() {
 }
 
 #[test]
-fn predictions_say_that_they_are_simulated() {
-    let arguments = ["cluster", "--costs", "thesis", "--operations", "5"];
-    let shown = text(&sim(&arguments).stdout);
-    assert!(
-        shown.starts_with("simulated with the costs of thesis"),
-        "{shown}"
-    );
-    let lines = text(&sim(&[&arguments[..], &["--json"]].concat()).stdout);
-    let is2 = lines
-        .lines()
-        .find(|line| line.contains("\"is2\"") && line.contains("multi-hop"));
-    let object: serde_json::Value =
-        serde_json::from_str(is2.expect("it has that query")).expect("it is JSON");
-    assert_eq!(object["simulated"], "thesis");
-    assert_eq!(
-        (&object["messages"], &object["client_messages"]),
-        (&61.0.into(), &21.0.into())
-    );
-    let three_sites = [&arguments[..], &["--sites", "3", "--between-sites", "20"]].concat();
-    assert_ne!(text(&sim(&three_sites).stdout), shown);
-}
-
-#[test]
-fn a_model_that_reproduces_nothing_is_exit_status_1() {
-    let good = sim(&["cluster", "--check", "--costs", "thesis"]);
-    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
-    let file = std::env::temp_dir().join(format!("wallaby-sim-costs-{}", std::process::id()));
-    let costs = wallaby_sim::cluster::Costs::thesis();
-    let slow = wallaby_sim::cluster::MessageCosts {
-        send_us: 9.0,
-        ..costs.calls
-    };
-    let wrong = wallaby_sim::cluster::Costs {
-        calls: slow,
-        ..costs
-    };
-    std::fs::write(&file, serde_json::to_vec(&wrong).expect("it has a form")).expect("it fits");
-    let file_name = file.to_str().expect("it is text");
-    let output = sim(&["cluster", "--check", "--costs", file_name]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stdout).contains("NOT REPRODUCED"));
-    std::fs::remove_file(&file).expect("it is there");
-    assert_eq!(
-        sim(&["cluster", "--costs", file_name]).status.code(),
-        Some(1)
-    );
-}
-
-#[test]
 fn a_log_shows_the_plan_and_what_happened() {
     let output = sim(&["--seed", "1", "--log"]);
     assert_eq!(output.status.code(), Some(0));

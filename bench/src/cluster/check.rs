@@ -1,5 +1,7 @@
 //! The model against what the thesis published.
 
+use std::fmt;
+
 use anyhow::Result;
 
 use super::{Costs, Load, Setting, predict};
@@ -35,6 +37,22 @@ impl Check {
     /// Whether the model may be used for all that this figure says.
     pub fn holds(&self) -> bool {
         self.deviation().abs() <= MOST_DEVIATION
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let deviation = self.deviation() * 100.0;
+        let unit = if self.in_micros { "µs" } else { "% less" };
+        write!(
+            f,
+            "{:26}  published {:>6.2} {unit:6}  model {:>6.2}  latency {deviation:>+5.1} %",
+            self.what, self.published, self.predicted
+        )?;
+        match self.holds() {
+            true => Ok(()),
+            false => f.write_str("  NOT REPRODUCED"),
+        }
     }
 }
 
@@ -108,5 +126,14 @@ mod tests {
         for check in check(&Costs::thesis()).unwrap() {
             assert!(check.holds(), "{check:?}: {:.3}", check.deviation());
         }
+    }
+
+    #[test]
+    fn a_model_that_reproduces_nothing_says_so() {
+        let mut costs = Costs::thesis();
+        costs.calls.send_us = 9.0;
+        let checks = check(&costs).unwrap();
+        let wrong = checks.iter().find(|check| !check.holds()).expect("wrong");
+        assert!(wrong.to_string().ends_with("NOT REPRODUCED"), "{wrong}");
     }
 }

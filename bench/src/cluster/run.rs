@@ -109,7 +109,7 @@ impl<'run> Run<'run> {
             Load::UnderWay(count) => {
                 for host in (0..self.setting.servers).flat_map(|host| vec![host; count]) {
                     // All at once would be a crowd that no load of many clients is.
-                    let pause = self.pause(1e5);
+                    let pause = self.random.pause(1e5);
                     self.begin_at(pause, host);
                 }
             }
@@ -280,7 +280,7 @@ impl<'run> Run<'run> {
         for node in self.tree.nodes() {
             let above = node.parent.map_or(client, |parent| route[parent]);
             let server = loop {
-                let server = self.random.below(self.setting.servers as u64) as usize;
+                let server = self.random.below(self.setting.servers);
                 if server != client && server != above {
                     break server;
                 }
@@ -292,17 +292,10 @@ impl<'run> Run<'run> {
 
     fn begin_some_time(&mut self, now: Duration) {
         if let Load::PerSecond(rate) = self.setting.load {
-            let host = self.random.below(self.setting.servers as u64) as usize;
-            let pause = self.pause(rate);
+            let host = self.random.below(self.setting.servers);
+            let pause = self.random.pause(rate);
             self.begin_at(now + pause, host);
         }
-    }
-
-    /// A time between two of so many events a second of a Poisson process.
-    fn pause(&mut self, per_second: f64) -> Duration {
-        // 53 bits, so never 1: the logarithm is finite.
-        let uniform = (self.random.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        Duration::from_secs_f64(-(1.0 - uniform).ln() / per_second)
     }
 
     fn begin_at(&mut self, at: Duration, host: usize) {

@@ -241,6 +241,10 @@ impl CallShared {
         trace.unwrap_or_else(|| Trace::empty(self.id))
     }
 
+    pub(crate) fn key(&self) -> CallKey {
+        self.key
+    }
+
     /// How many times requests of the call were sent again.
     pub(crate) fn resent(&self) -> u32 {
         self.endpoint.ask(|core| core.endpoint.resent(self.key))

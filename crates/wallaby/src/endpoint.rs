@@ -178,6 +178,7 @@ impl Endpoint {
 
     /// Shuts the endpoint down without loss: what runs here is finished and answered, new requests are refused with the
     /// status `Unavailable`, handlers cannot delegate any more, and connected peers send their next requests elsewhere.
+    /// Its own calls come to their end, too, also those that are between two attempts, as long as their applications wait for them.
     /// When all is done, or after `within`, the endpoint is [closed](Self::close).
     ///
     /// # Errors
@@ -249,7 +250,7 @@ impl Inner {
 
     fn poll_drained(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.enter(|core| {
-            if core.endpoint.is_drained() {
+            if core.is_drained() {
                 return Poll::Ready(());
             }
             core.wait(Wait::Drained, cx.waker());

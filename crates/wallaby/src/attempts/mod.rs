@@ -16,46 +16,35 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 
-use self::plan::{NewAttempt, Plan, RetryPolicy, Verdict};
+use self::plan::{Heard, Plan, RetryPolicy};
 use crate::call::{CallShared, Outcome, RawAnswer, RawCall};
 use crate::client::{Client, Outgoing};
+use crate::driver::shared::Undecided;
 use crate::error::{CallError, Failure};
+use crate::retry;
 use crate::timer::{self, Instant, Sleep};
-use crate::{random, retry};
 
 /// What an application gets next.
 type Next = Option<Result<RawAnswer, CallError>>;
 
 /// The attempts of a call.
 pub(crate) struct Attempts {
-    plan: Plan,
+    plan: Plan<RawCall>,
     client: Client,
     method: Arc<MethodDefinition>,
     /// The arguments, kept for a further attempt.
     payload: Bytes,
     begun: Instant,
-    /// Attempts that may still deliver, with their numbers.
-    racing: Vec<(u32, RawCall)>,
     /// Attempts that no longer count.
     past: Vec<Arc<CallShared>>,
-    phase: Phase,
-    /// Until the call is hedged.
-    hedge: Option<Sleep>,
+    /// Until there may be another one.
+    due: Option<(Duration, Sleep)>,
+    /// How the call has failed, which is told once.
+    failure: Option<Failure>,
+    told: bool,
     aborted: AtomicBool,
-}
-
-enum Phase {
-    /// No attempt has delivered anything yet.
-    Racing,
-    /// The last attempt has failed; the next one begins after a while.
-    Pausing(Sleep),
-    /// One of them has delivered an answer.
-    Delivering,
-    /// The call is over. A failure is told once.
-    Over {
-        outcome: Option<Outcome>,
-        told: bool,
-    },
+    /// Who drains the endpoint waits until there is no further attempt.
+    undecided: Option<Undecided>,
 }
 
 impl Attempts {
@@ -74,17 +63,19 @@ impl Attempts {
                 client.servers().cloned(),
                 time,
             ),
+            undecided: Some(Undecided::new(client.endpoint())),
             client: client.kept(),
             method: Arc::clone(method),
             payload,
             begun: Instant::now(),
-            racing: Vec::with_capacity(1),
             past: Vec::new(),
-            phase: Phase::Racing,
-            hedge: None,
+            due: None,
+            failure: None,
+            told: false,
             aborted: AtomicBool::new(false),
         };
-        let first = attempts.begin_next();
+        attempts.begin_next();
+        let first = Arc::clone(attempts.plan.racing()[0].handle.shared());
         RawCall::with_attempts(first, attempts)
     }
 
@@ -94,7 +85,8 @@ impl Attempts {
 
     /// All attempts.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<CallShared>> {
-        let racing = self.racing.iter().map(|(_, call)| call.shared());
+        let racing = self.plan.racing().iter();
+        let racing = racing.map(|attempt| attempt.handle.shared());
         self.past.iter().chain(racing)
     }
 
@@ -105,21 +97,21 @@ impl Attempts {
 
     /// How the call ended, if that is settled; `current` is the attempt that counts.
     pub(crate) fn outcome(&self, current: &CallShared) -> Option<Outcome> {
-        match &self.phase {
-            Phase::Over {
-                outcome: Some(outcome),
-                ..
-            } => Some(outcome.clone()),
-            Phase::Over { outcome: None, .. } => current.outcome(),
-            _ if self.aborted.load(Ordering::Relaxed) => Some(Outcome::Failed(aborted(current))),
-            Phase::Delivering => Some(match current.outcome()? {
+        match &self.failure {
+            Some(failure) => Some(Outcome::Failed(failure.clone())),
+            None if self.is_aborted() => Some(Outcome::Failed(aborted(current))),
+            None if self.plan.delivers() => Some(match current.outcome()? {
                 Outcome::Failed(failure) => {
                     Outcome::Failed(self.plan.delivered_and_failed(failure))
                 }
                 complete @ Outcome::Complete { .. } => complete,
             }),
-            Phase::Racing | Phase::Pausing(_) => None,
+            None => None,
         }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
     }
 
     /// What the application gets next. `current` is changed to the attempt that counts.
@@ -129,178 +121,124 @@ impl Attempts {
         cx: &mut Context<'_>,
     ) -> Poll<Next> {
         loop {
-            match &mut self.phase {
-                Phase::Racing => {
-                    if let Poll::Ready(next) = self.poll_race(current, cx) {
-                        match next {
-                            Some(next) => return Poll::Ready(next),
-                            None => continue,
-                        }
-                    }
-                    ready!(self.poll_hedge(cx));
-                }
-                Phase::Pausing(sleep) => {
-                    if self.aborted.load(Ordering::Relaxed) {
-                        self.fail(aborted(current));
-                        continue;
-                    }
-                    ready!(Pin::new(sleep).poll(cx));
-                    self.phase = Phase::Racing;
-                    *current = self.begin_next();
-                }
-                Phase::Delivering => {
-                    let next = ready!(current.poll_next(cx));
-                    let Some(Err(CallError::Failed(failure))) = next else {
-                        return Poll::Ready(next);
-                    };
-                    self.fail(self.plan.delivered_and_failed(failure));
-                }
-                Phase::Over { outcome, told } => {
-                    let told = std::mem::replace(told, true);
-                    let failure = match outcome {
-                        Some(Outcome::Failed(failure)) if !told => Some(failure.clone()),
-                        _ => None,
-                    };
-                    return Poll::Ready(failure.map(|failure| Err(failure.into())));
-                }
+            if let Some(failure) = &self.failure {
+                let told = std::mem::replace(&mut self.told, true);
+                return Poll::Ready((!told).then(|| Err(failure.clone().into())));
             }
-        }
-    }
-
-    fn now(&self) -> Duration {
-        self.begun.elapsed()
-    }
-
-    fn at(&self, time: Duration) -> Sleep {
-        timer::sleep_until(self.begun + timer::bounded(time))
-    }
-
-    /// The first attempt, or the one after a pause.
-    fn begin_next(&mut self) -> Arc<CallShared> {
-        let new = self.plan.begin(self.now(), &self.client.endpoint().meters);
-        self.hedge = self.plan.hedge_at().map(|at| self.at(at));
-        self.send(new)
-    }
-
-    fn send(&mut self, new: NewAttempt) -> Arc<CallShared> {
-        let mut options = self.client.options();
-        if new.time.is_some() {
-            options = Arc::new(new.options(&options));
-        }
-        let call = self.client.send(Outgoing {
-            server: new.server,
-            method: Arc::clone(&self.method),
-            payload: self.payload.clone(),
-            options,
-            attempt: new.number,
-            body: None,
-            visit: new.visit,
-            watches: Vec::new(),
-        });
-        let shared = Arc::clone(call.shared());
-        self.racing.push((new.number, call));
-        shared
-    }
-
-    /// Looks at all attempts that may deliver; ready with what the application gets, or with nothing if the race is over
-    /// without that.
-    fn poll_race(
-        &mut self,
-        current: &mut Arc<CallShared>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Next>> {
-        let mut place = 0;
-        while let Some((number, call)) = self.racing.get(place) {
-            let number = *number;
-            let Poll::Ready(next) = call.shared().poll_next(cx) else {
-                place += 1;
+            if self.plan.racing().is_empty() && self.is_aborted() {
+                self.failure = Some(aborted(current));
+                continue;
+            }
+            let Poll::Ready((place, next)) = self.poll_racing(cx) else {
+                ready!(self.poll_due(cx));
+                self.begin_next();
+                self.find_current(current);
                 continue;
             };
-            let now = self.now();
-            let error = match next {
-                Some(Err(error))
-                    if matches!(error, CallError::Failed(_))
-                        || self.plan.is_retried(&error, now) =>
-                {
-                    error
-                }
-                next => {
-                    self.win(place, current, next.is_none());
-                    return Poll::Ready(Some(next));
-                }
-            };
-            let meters = &self.client.endpoint().meters;
-            // What was not sent has left nothing anywhere, and who waits has much of it.
-            let is_unsent = retry::is_unsent(&error);
-            let verdict = self.plan.fail(number, error, now, random::number(), meters);
-            let (_, call) = self.racing.remove(place);
-            let is_over = matches!(verdict, Verdict::Over(_));
-            if is_over || !is_unsent {
-                self.past.push(Arc::clone(call.shared()));
+            if let Some(next) = self.hear(place, next, current) {
+                return Poll::Ready(next);
             }
-            match verdict {
-                Verdict::Beside => {}
-                Verdict::Again(at) => self.phase = Phase::Pausing(self.at(at)),
-                Verdict::Over(failure) => {
-                    self.end_race();
-                    self.fail(failure);
-                }
-            }
-            match self.racing.first() {
-                // The other one may still deliver, and is the call now.
-                Some((_, other)) => *current = Arc::clone(other.shared()),
-                None => return Poll::Ready(None),
+        }
+    }
+
+    /// What comes next of an attempt, and its place.
+    fn poll_racing(&self, cx: &mut Context<'_>) -> Poll<(usize, Next)> {
+        for (place, attempt) in self.plan.racing().iter().enumerate() {
+            if let Poll::Ready(next) = attempt.handle.shared().poll_next(cx) {
+                return Poll::Ready((place, next));
             }
         }
         Poll::Pending
     }
 
-    /// An attempt delivers: the others are aborted.
-    fn win(&mut self, place: usize, current: &mut Arc<CallShared>, over: bool) {
-        let attempt = self.racing.swap_remove(place);
-        *current = Arc::clone(attempt.1.shared());
-        self.end_race();
-        self.plan.win(attempt.0, &self.client.endpoint().meters);
-        self.phase = match over {
-            true => Phase::Over {
-                outcome: None,
-                told: true,
-            },
-            false => Phase::Delivering,
+    /// What has come of an attempt, as the application gets it, if it does.
+    fn hear(&mut self, place: usize, next: Next, current: &mut Arc<CallShared>) -> Option<Next> {
+        let came = match &next {
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(_)) | None if self.plan.delivers() => return Some(next),
+            Some(Ok(_)) | None => Ok(()),
         };
-        // It lives on as `current`; only what is dropped with the call aborts it.
-        self.racing.push(attempt);
-        self.payload = Bytes::new();
+        // What was not sent has left nothing anywhere, and who waits has much of it.
+        let is_unsent = came.as_ref().is_err_and(retry::is_unsent);
+        let meters = &self.client.endpoint().meters;
+        let past = match self.plan.hear(place, came, self.begun.elapsed(), meters) {
+            Heard::Delivers(others) => {
+                (self.payload, self.undecided) = (Bytes::new(), None);
+                self.find_current(current);
+                self.past.extend(others.iter().map(shared));
+                return Some(next);
+            }
+            Heard::GoesOn(_) if is_unsent => Vec::new(),
+            Heard::GoesOn(failed) => vec![failed],
+            Heard::Over(failure, all) => {
+                (self.failure, self.undecided) = (Some(failure), None);
+                all
+            }
+        };
+        self.note_racing();
+        self.past.extend(past.iter().map(shared));
+        self.find_current(current);
+        None
     }
 
-    /// No attempt counts any more.
-    fn end_race(&mut self) {
-        self.hedge = None;
-        for (_, call) in std::mem::take(&mut self.racing) {
-            self.past.push(Arc::clone(call.shared()));
+    fn note_racing(&self) {
+        if let Some(undecided) = &self.undecided {
+            let racing = self.plan.racing().iter();
+            undecided.race(
+                racing
+                    .map(|attempt| attempt.handle.shared().key())
+                    .collect(),
+            );
         }
     }
 
-    fn fail(&mut self, failure: Failure) {
-        self.phase = Phase::Over {
-            outcome: Some(Outcome::Failed(failure)),
-            told: false,
-        };
+    /// The first one that may still deliver is the call now.
+    fn find_current(&self, current: &mut Arc<CallShared>) {
+        if let Some(first) = self.plan.racing().first() {
+            *current = shared(&first.handle);
+        }
     }
 
-    /// Ready when there is a second attempt.
-    fn poll_hedge(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(hedge) = &mut self.hedge else {
+    /// Ready when there may be another attempt.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(due) = self.plan.due() else {
             return Poll::Pending;
         };
-        ready!(Pin::new(hedge).poll(cx));
-        self.hedge = None;
-        let second = self.plan.hedge(self.now(), &self.client.endpoint().meters);
-        if let Some(second) = second {
-            self.send(second);
-        }
+        let known = self.due.take().filter(|(at, _)| *at == due);
+        let (_, sleep) = self.due.insert(known.unwrap_or_else(|| {
+            let at = self.begun + timer::bounded(due);
+            (due, timer::sleep_until(at))
+        }));
+        ready!(Pin::new(sleep).poll(cx));
+        self.due = None;
         Poll::Ready(())
     }
+
+    /// The first attempt, or another one, if there may be one now.
+    fn begin_next(&mut self) {
+        let (now, meters) = (self.begun.elapsed(), &self.client.endpoint().meters);
+        self.plan.begin(now, meters, |new| {
+            let options = self.client.options();
+            self.client.send(Outgoing {
+                options: match new.time {
+                    Some(_) => Arc::new(new.options(&options)),
+                    None => options,
+                },
+                server: new.server,
+                method: Arc::clone(&self.method),
+                payload: self.payload.clone(),
+                attempt: new.number,
+                body: None,
+                visit: new.visit,
+                watches: Vec::new(),
+            })
+        });
+        self.note_racing();
+    }
+}
+
+fn shared(attempt: &RawCall) -> Arc<CallShared> {
+    Arc::clone(attempt.shared())
 }
 
 /// The end of a call that its application has given up; `current` is its latest attempt.

@@ -1,5 +1,5 @@
-//! What decides about the attempts of a call: it is told what became of each, and says what to do. It has no clock: all times are
-//! since the call began.
+//! The attempts of a call: it is told what comes of each, and says what becomes of the call and when there is another one. It has no
+//! clock: all times are since the call began.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use crate::call::{CallOptions, Resend};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
 use crate::hedge::Hedge;
 use crate::metrics::Meters;
+use crate::random;
 use crate::retry::{self, Retry};
 use crate::servers::{Servers, Visit};
 
@@ -78,9 +79,9 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(5);
 /// Most attempts before the last that are told of.
 const MOST_TOLD: usize = 63;
 
-/// The attempts of a call so far, and when there is another one.
+/// The attempts of a call so far, and when there is another one. `A` is what its driver knows an attempt by.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Plan<A> {
     policy: Arc<RetryPolicy>,
     server: Address,
     /// Those of which each attempt goes to one.
@@ -92,21 +93,26 @@ pub(crate) struct Plan {
     waited: u32,
     /// Since when no attempt was sent.
     unsent: Option<Duration>,
-    /// Attempts that may still deliver: one, or two once the call is hedged.
-    racing: Vec<Attempt>,
+    /// Attempts that may still deliver: one, two once the call is hedged, and none while it pauses.
+    racing: Vec<Attempt<A>>,
+    /// One has delivered: it is the call.
+    delivers: bool,
     failed: Vec<FailedAttempt>,
     /// How many failed before these.
     untold: u32,
+    /// When the next attempt begins, after the last one has failed.
+    again_at: Option<Duration>,
     /// When the call is hedged.
     hedge_at: Option<Duration>,
 }
 
 /// One that has begun.
 #[derive(Debug)]
-struct Attempt {
+pub(crate) struct Attempt<A> {
     number: u32,
     server: Address,
     hedged: bool,
+    pub(crate) handle: A,
 }
 
 /// One that is to begin now.
@@ -120,15 +126,15 @@ pub(crate) struct NewAttempt {
     pub(crate) time: Option<Duration>,
 }
 
-/// What follows from the failure of an attempt.
+/// What follows from what has come of an attempt.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    /// The other one that was made beside it may still deliver.
-    Beside,
-    /// The next one begins then.
-    Again(Duration),
-    /// The call has failed.
-    Over(Failure),
+pub(crate) enum Heard<A> {
+    /// It is the call, and what has come is the application's. These others do not count any more.
+    Delivers(Vec<A>),
+    /// This one has failed, and the call goes on: another one may deliver, now or later.
+    GoesOn(A),
+    /// The call has failed. These were its attempts to the last.
+    Over(Failure, Vec<A>),
 }
 
 impl NewAttempt {
@@ -142,7 +148,7 @@ impl NewAttempt {
     }
 }
 
-impl Plan {
+impl<A> Plan<A> {
     /// The plan of a call to this server.
     pub(crate) fn new(
         policy: Arc<RetryPolicy>,
@@ -160,8 +166,10 @@ impl Plan {
             waited: 0,
             unsent: None,
             racing: Vec::with_capacity(1),
+            delivers: false,
             failed: Vec::new(),
             untold: 0,
+            again_at: None,
             hedge_at: None,
         }
     }
@@ -171,46 +179,66 @@ impl Plan {
         self.made
     }
 
-    /// When the call is hedged, unless it is over before.
-    pub(crate) fn hedge_at(&self) -> Option<Duration> {
-        self.hedge_at
+    /// Whether an attempt has delivered something.
+    pub(crate) fn delivers(&self) -> bool {
+        self.delivers
     }
 
-    /// The first attempt begins, or the next one after a pause.
-    pub(crate) fn begin(&mut self, now: Duration, meters: &Meters) -> NewAttempt {
+    /// The attempts that may still deliver.
+    pub(crate) fn racing(&self) -> &[Attempt<A>] {
+        &self.racing
+    }
+
+    /// None of them counts any more.
+    pub(crate) fn give_up(&mut self) -> Vec<A> {
+        let racing = std::mem::take(&mut self.racing).into_iter();
+        racing.map(|attempt| attempt.handle).collect()
+    }
+
+    /// When there may be another attempt.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.again_at.or(self.hedge_at)
+    }
+
+    /// Makes the first attempt, or another one that is [due](Self::due): after a pause, or beside one that is slow, if there may be
+    /// one. Whether or not it can be sent it is one of those that [race](Self::racing).
+    pub(crate) fn begin(
+        &mut self,
+        now: Duration,
+        meters: &Meters,
+        make: impl FnOnce(NewAttempt) -> A,
+    ) {
+        if self.made > 0 && self.again_at.take().is_none() {
+            if self.hedge_at.take().is_some() && self.may_hedge(now, meters) {
+                self.add(now, true, make);
+            }
+            return;
+        }
         let hedge = self.policy.hedge.as_ref();
-        self.hedge_at = match self.made {
-            0 => hedge.map(|hedge| now.saturating_add(hedge.after())),
-            // A call is hedged once.
-            _ => self
-                .hedge_at
-                .and(hedge)
-                .map(|hedge| now.saturating_add(hedge.after())),
-        };
+        // A call is hedged once.
+        let hedge = hedge.filter(|_| self.made == 0 || self.hedge_at.is_some());
+        self.hedge_at = hedge.map(|hedge| now.saturating_add(hedge.after()));
         if self.made > 0 {
             meters.retries.add();
         }
-        self.add(now, false)
+        self.add(now, false, make);
     }
 
-    /// It is time to hedge the call: the attempt that begins beside the other one, if there may be one.
-    pub(crate) fn hedge(&mut self, now: Duration, meters: &Meters) -> Option<NewAttempt> {
-        self.hedge_at = None;
+    /// Whether there may be an attempt beside the other one.
+    fn may_hedge(&self, now: Duration, meters: &Meters) -> bool {
         let is_late = now >= self.deadline;
         if self.racing.len() != 1 || is_late || !self.may_go_on(None) {
-            return None;
+            return false;
         }
-        if !self.policy.budget.take() {
-            meters.retries_over_budget.add();
-            return None;
+        let may = self.policy.budget.take();
+        match may {
+            true => meters.hedges.add(),
+            false => meters.retries_over_budget.add(),
         }
-        meters.hedges.add();
-        let second = self.add(now, true);
-        tracing::debug!(server = %second.server, after = ?now, "a second attempt beside a slow one");
-        Some(second)
+        may
     }
 
-    fn add(&mut self, now: Duration, hedged: bool) -> NewAttempt {
+    fn add(&mut self, now: Duration, hedged: bool, make: impl FnOnce(NewAttempt) -> A) {
         let number = self.made;
         let left = self.deadline.saturating_sub(now);
         let each = self.policy.retry.as_ref().and_then(|retry| retry.each);
@@ -224,18 +252,22 @@ impl Plan {
             Some(visit) => visit.server().clone(),
             None => self.in_turn(number),
         };
+        if hedged {
+            tracing::debug!(%server, after = ?now, "a second attempt beside a slow one");
+        }
         self.made += 1;
-        self.racing.push(Attempt {
+        let handle = make(NewAttempt {
             number,
             server: server.clone(),
-            hedged,
-        });
-        NewAttempt {
-            number,
-            server,
             visit,
             time,
-        }
+        });
+        self.racing.push(Attempt {
+            number,
+            server,
+            hedged,
+            handle,
+        });
     }
 
     /// The servers of all attempts so far.
@@ -269,9 +301,8 @@ impl Plan {
         }
     }
 
-    /// Whether an error that came in place of the first answer ends only its attempt: see [`Self::fail`]. If not, a status is what
-    /// the attempt delivers.
-    pub(crate) fn is_retried(&self, error: &CallError, now: Duration) -> bool {
+    /// Whether an error that came in place of the first answer ends only its attempt. If not, a status is what the attempt delivers.
+    fn is_retried(&self, error: &CallError, now: Duration) -> bool {
         if self.racing.len() > 1 && retry::is_no_answer(error) {
             return true;
         }
@@ -284,44 +315,65 @@ impl Plan {
         }
     }
 
-    /// An attempt has failed before it delivered anything. `random` is drawn from all numbers.
-    pub(crate) fn fail(
+    /// An answer of the attempt at this place among those that [race](Self::racing), an error in place of one, or its end: without an
+    /// error, if all has come that was to come.
+    pub(crate) fn hear(
         &mut self,
-        number: u32,
-        error: CallError,
+        place: usize,
+        came: Result<(), CallError>,
         now: Duration,
-        random: u64,
         meters: &Meters,
-    ) -> Verdict {
+    ) -> Heard<A> {
+        match came {
+            Err(CallError::Failed(failure)) if self.delivers => {
+                Heard::Over(self.delivered_and_failed(failure), self.give_up())
+            }
+            _ if self.delivers => Heard::Delivers(Vec::new()),
+            Err(error) if error.failure().is_some() || self.is_retried(&error, now) => {
+                self.fail(place, error, now, meters)
+            }
+            _ => Heard::Delivers(self.win(place, meters)),
+        }
+    }
+
+    /// An attempt has failed before it delivered anything.
+    fn fail(&mut self, place: usize, error: CallError, now: Duration, meters: &Meters) -> Heard<A> {
         // How an attempt fails says nothing of the one beside it, unless the time of both is over.
         let is_over =
             matches!(error, CallError::Failed(Failure::Deadline { .. })) && now >= self.deadline;
         let is_beside = self.racing.len() > 1 && !is_over;
         let is_retried = is_beside || self.is_retried(&error, now);
-        let place = (self.racing.iter()).position(|attempt| attempt.number == number);
-        let server = match place {
-            Some(place) => self.racing.remove(place).server,
-            None => self.in_turn(number),
+        let attempt = self.racing.remove(place);
+        let (number, server) = (attempt.number, &attempt.server);
+        let next = match &error {
+            CallError::Failed(failure) if !is_retried => Err(self.failed_for_good(failure.clone())),
+            _ => {
+                tracing::debug!(attempt = number, %server, %error, "an attempt failed");
+                let next = match self.racing.is_empty() {
+                    false => Ok(None),
+                    true => self.next((server, &error), now, meters).map(Some),
+                };
+                next.map_err(|why| self.all_failed(error.clone(), why))
+            }
         };
-        if let (false, CallError::Failed(failure)) = (is_retried, &error) {
-            return Verdict::Over(self.failed_for_good(failure.clone()));
+        match next {
+            Ok(at) => self.again_at = at,
+            Err(failure) => {
+                let mut all = self.give_up();
+                all.push(attempt.handle);
+                return Heard::Over(failure, all);
+            }
         }
-        tracing::debug!(attempt = number, %server, %error, "an attempt failed");
-        let verdict = match self.racing.is_empty() {
-            false => Verdict::Beside,
-            true => match self.next((&server, &error), now, random, meters) {
-                Ok(at) => Verdict::Again(at),
-                Err(why) => return Verdict::Over(self.all_failed(error, why)),
-            },
-        };
         // Who waits long has many: the latest are told.
         if self.failed.len() == MOST_TOLD {
             self.failed.remove(0);
             self.untold += 1;
         }
-        let error = brief(&error);
-        self.failed.push(FailedAttempt { server, error });
-        verdict
+        self.failed.push(FailedAttempt {
+            server: attempt.server,
+            error: brief(&error),
+        });
+        Heard::GoesOn(attempt.handle)
     }
 
     /// No further attempt could mend this.
@@ -342,12 +394,11 @@ impl Plan {
         &mut self,
         (server, error): (&Address, &CallError),
         now: Duration,
-        random: u64,
         meters: &Meters,
     ) -> Result<Duration, NoMore> {
         let retry = self.policy.retry.as_ref().ok_or(NoMore::Limit)?;
         let wait = retry.waits(error);
-        let at = now.saturating_add(retry.pause(self.made, random));
+        let at = now.saturating_add(retry.pause(self.made, random::number()));
         if at >= self.deadline {
             return Err(NoMore::Deadline);
         }
@@ -374,20 +425,23 @@ impl Plan {
         Ok(at)
     }
 
-    /// An attempt delivers: from now on it is the call.
-    pub(crate) fn win(&mut self, number: u32, meters: &Meters) {
-        self.hedge_at = None;
-        let hedged = |attempt: &Attempt| attempt.number == number && attempt.hedged;
-        if self.racing.iter().any(hedged) {
+    /// An attempt delivers: from now on it is the call, and no other counts.
+    fn win(&mut self, place: usize, meters: &Meters) -> Vec<A> {
+        (self.delivers, self.hedge_at) = (true, None);
+        let winner = self.racing.remove(place);
+        if winner.hedged {
             meters.hedges_won.add();
         }
         if self.made > 1 {
             tracing::debug!(
-                attempt = number,
+                attempt = winner.number,
                 made = self.made,
                 "the attempt that delivers"
             );
         }
+        let others = self.give_up();
+        self.racing.push(winner);
+        others
     }
 
     /// How the call fails when the attempt that has delivered does.

@@ -10,15 +10,16 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, Next, Outcome};
 use wallaby_proto::trace::Trace;
 
-use super::calls::Initial;
+use super::calls::{Calling, Initial};
 use super::datagrams::Datagrams;
 use super::event::{Call, Event};
 use super::{Endpoint, Notification};
-use crate::attempts::plan::{NewAttempt, Plan, RetryPolicy, Verdict};
+use crate::attempts::plan::{Attempt, Heard, Plan, RetryPolicy};
 use crate::codec::Codec;
 use crate::error::{CallError, Failure};
 use crate::method::{self, Target};
-use crate::{random, timer};
+use crate::metrics::Meters;
+use crate::timer;
 
 /// The calls that may have several attempts.
 #[derive(Debug, Default)]
@@ -33,18 +34,12 @@ pub(super) struct Retried {
 
 #[derive(Debug)]
 struct RetriedCall {
-    plan: Plan,
+    plan: Plan<CallKey>,
     begun: Duration,
     method: Arc<MethodDefinition>,
     /// The arguments, kept for a further attempt.
     payload: Bytes,
     options: CallOptions,
-    /// Attempts that may still deliver, with their numbers.
-    racing: Vec<(u32, CallKey)>,
-    /// When the next attempt begins, after one that has failed.
-    again_at: Option<Duration>,
-    /// One of them has delivered: it is the call.
-    delivers: bool,
     /// The tree of hops of the latest attempt that has told its own.
     trace: Option<Box<Trace>>,
     /// When it is looked at again.
@@ -52,9 +47,27 @@ struct RetriedCall {
 }
 
 impl RetriedCall {
-    fn due(&self) -> Option<Duration> {
-        let hedge_at = self.plan.hedge_at().map(|at| self.begun.saturating_add(at));
-        self.again_at.or(hedge_at)
+    /// The first attempt, or another one if there may be one now: its key, and whether it was sent.
+    fn begin_attempt(
+        &mut self,
+        (core, calling): (&mut Core, &mut Calling),
+        passed: Duration,
+        meters: &Meters,
+    ) -> Option<(CallKey, Result<(), Failure>)> {
+        let mut made = None;
+        self.plan.begin(passed, meters, |new| {
+            let initial = Initial {
+                server: new.server.clone(),
+                method: &self.method,
+                payload: self.payload.clone(),
+                body: None,
+            };
+            let (of, own) = ((None, new.number), new.options(&self.options));
+            let (attempt, sent) = calling.attempt(core, of, own, initial);
+            made = Some((attempt, sent));
+            attempt
+        });
+        made
     }
 }
 
@@ -90,34 +103,28 @@ impl<D: Datagrams> Endpoint<D> {
             return Err(Failure::TooManyCalls { limit });
         }
         let time = options.deadline.unwrap_or(self.core.default_deadline());
-        let mut plan = Plan::new(Arc::new(policy.clone()), server, None, timer::bounded(time));
-        let first = plan.begin(Duration::ZERO, &self.meters);
+        let time = timer::bounded(time);
         self.look_at_clock();
-        let initial = Initial {
-            server: first.server.clone(),
-            method: &target.definition,
-            payload: payload.clone(),
-            body: None,
-        };
-        let (new, own) = ((None, first.number), first.options(options));
-        let (key, sent) = self.calling.attempt(&mut self.core, new, own, initial);
-        if key == CallKey::NONE {
-            return sent.map(|()| Call::new(key)); // there is no call
-        }
-        let call = RetriedCall {
-            plan,
+        let mut call = RetriedCall {
+            plan: Plan::new(Arc::new(policy.clone()), server, None, time),
             begun: self.now,
             method: target.definition,
             payload,
             options: options.clone(),
-            racing: Vec::with_capacity(1),
-            again_at: None,
-            delivers: false,
             trace: None,
             noted: None,
         };
+        let made = call.begin_attempt(
+            (&mut self.core, &mut self.calling),
+            Duration::ZERO,
+            &self.meters,
+        );
+        let (key, sent) = made.unwrap_or((CallKey::NONE, Ok(())));
+        if key == CallKey::NONE {
+            return sent.map(|()| Call::new(key)); // there is no call
+        }
         self.retried.calls.insert(key, call);
-        self.note_attempt(key, first.number, sent.map(|()| key));
+        self.note_attempt(key, key, sent);
         Ok(Call::new(key))
     }
 
@@ -135,55 +142,28 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    /// Makes a further attempt.
-    fn make_attempt(&mut self, key: CallKey, new: &NewAttempt) {
-        let Some(call) = self.retried.calls.get(&key) else {
-            return;
-        };
-        let initial = Initial {
-            server: new.server.clone(),
-            method: &call.method,
-            payload: call.payload.clone(),
-            body: None,
-        };
-        let (of, own) = ((None, new.number), new.options(&call.options));
-        let (attempt, sent) = self.calling.attempt(&mut self.core, of, own, initial);
-        self.note_attempt(key, new.number, sent.map(|()| attempt));
-    }
-
     /// An attempt was sent, or cannot be.
-    fn note_attempt(&mut self, key: CallKey, number: u32, sent: Result<CallKey, Failure>) {
-        let Some(call) = self.retried.calls.get_mut(&key) else {
-            return;
-        };
-        match sent {
-            Ok(attempt) => {
-                call.racing.push((number, attempt));
-                self.retried.attempts.insert(attempt, key);
-                self.retried.note_due(key);
-            }
-            Err(failure) => self.fail_attempt(key, number, failure.into()),
+    fn note_attempt(&mut self, key: CallKey, attempt: CallKey, sent: Result<(), Failure>) {
+        self.retried.attempts.insert(attempt, key);
+        self.retried.note_due(key);
+        if let Err(failure) = sent {
+            self.hear_of(attempt, key, Err(failure.into()));
         }
     }
 
     /// What comes next of an attempt, for the application; nothing if it is told later.
     pub(super) fn next_of_attempt(&mut self, attempt: CallKey, key: CallKey) -> Option<Event> {
-        let now = self.now;
         let call = self.retried.calls.get_mut(&key)?;
-        let of_it = |(_, racing): &&(u32, CallKey)| *racing == attempt;
-        let number = call.racing.iter().find(of_it)?.0;
         match self.core.next_answer(attempt) {
             Next::Pending => None,
             Next::Answer(mut answer) => {
-                let passed = now.saturating_sub(call.begun);
-                if !call.delivers
-                    && let Err(error) = answer.clone().payload()
-                    && call.plan.is_retried(&error, passed)
-                {
-                    self.fail_attempt(key, number, error);
+                let came = match call.plan.delivers() {
+                    true => Ok(()),
+                    false => answer.clone().payload().map(drop),
+                };
+                if !self.hear_of(attempt, key, came) {
                     return None;
                 }
-                self.deliver(key, number);
                 self.told.push_back(Notification::Call(attempt)); // others have their turn
                 answer.call = key;
                 Some(Event::Answer(answer))
@@ -194,79 +174,61 @@ impl<D: Datagrams> Endpoint<D> {
                 None
             }
             Next::Ended(Outcome::Complete { statuses }) => {
-                self.deliver(key, number);
+                self.hear_of(attempt, key, Ok(()));
                 let call = key;
                 self.end_retried(key, Event::Complete { call, statuses });
                 None
             }
-            Next::Ended(Outcome::Failed(failure)) if call.delivers => {
-                let failure = Box::new(call.plan.delivered_and_failed(*failure));
-                self.end_retried(key, Event::Failed { call: key, failure });
-                None
-            }
             Next::Ended(Outcome::Failed(failure)) => {
-                self.fail_attempt(key, number, CallError::Failed(*failure));
+                self.hear_of(attempt, key, Err(CallError::Failed(*failure)));
                 None
             }
         }
     }
 
-    /// An attempt delivers: the other one is given up.
-    fn deliver(&mut self, key: CallKey, number: u32) {
+    /// Something has come of an attempt. Whether that is the application's.
+    fn hear_of(&mut self, attempt: CallKey, key: CallKey, came: Result<(), CallError>) -> bool {
         let Some(call) = self.retried.calls.get_mut(&key) else {
-            return;
+            return false;
         };
-        if std::mem::replace(&mut call.delivers, true) {
-            return;
-        }
-        call.plan.win(number, &self.meters);
-        call.payload = Bytes::new();
-        let (delivers, others): (Vec<_>, Vec<_>) = std::mem::take(&mut call.racing)
-            .into_iter()
-            .partition(|racing| racing.0 == number);
-        call.racing = delivers;
-        self.retried.give_up(&mut self.core, &others);
-    }
-
-    /// An attempt has failed before it delivered anything.
-    fn fail_attempt(&mut self, key: CallKey, number: u32, error: CallError) {
-        let Some(call) = self.retried.calls.get_mut(&key) else {
-            return;
+        let mut racing = call.plan.racing().iter();
+        let Some(place) = racing.position(|racing| racing.handle == attempt) else {
+            return false;
         };
+        let has_failed = came.is_err();
         let passed = self.now.saturating_sub(call.begun);
-        let verdict = call
-            .plan
-            .fail(number, error, passed, random::number(), &self.meters);
-        let (failed, others): (Vec<_>, Vec<_>) = std::mem::take(&mut call.racing)
-            .into_iter()
-            .partition(|racing| racing.0 == number);
-        call.racing = others;
-        if call.options.traced {
-            let known = failed
-                .iter()
-                .find_map(|(_, attempt)| self.core.trace(*attempt));
+        let heard = call.plan.hear(place, came, passed, &self.meters);
+        if has_failed && !call.plan.delivers() && call.options.traced {
+            let known = self.core.trace(attempt);
             call.trace = known.map(Box::new).or(call.trace.take());
         }
-        if let Verdict::Again(at) = verdict {
-            call.again_at = Some(call.begun.saturating_add(at));
-        }
-        self.retried.give_up(&mut self.core, &failed);
-        match verdict {
-            Verdict::Beside => {}
-            Verdict::Again(_) => self.retried.note_due(key),
-            Verdict::Over(failure) => {
+        match heard {
+            Heard::Delivers(others) => {
+                call.payload = Bytes::new();
+                self.retried.give_up(&mut self.core, &others);
+                true
+            }
+            Heard::GoesOn(failed) => {
+                self.retried.give_up(&mut self.core, &[failed]);
+                self.retried.note_due(key);
+                false
+            }
+            Heard::Over(failure, all) => {
+                self.retried.give_up(&mut self.core, &all);
                 let failure = Box::new(failure);
                 self.end_retried(key, Event::Failed { call: key, failure });
+                false
             }
         }
     }
 
     /// The call has ended: that is told next, and its tree of hops before.
     fn end_retried(&mut self, key: CallKey, end: Event) {
-        let Some(call) = self.retried.calls.remove(&key) else {
+        let Some(mut call) = self.retried.calls.remove(&key) else {
             return;
         };
-        self.retried.give_up(&mut self.core, &call.racing);
+        let racing = call.plan.give_up();
+        self.retried.give_up(&mut self.core, &racing);
         if let Some(noted) = call.noted {
             self.retried.due.remove(&(noted, key));
         }
@@ -296,15 +258,15 @@ impl<D: Datagrams> Endpoint<D> {
                 continue;
             };
             call.noted = None;
+            let is_told = |racing: &Attempt<CallKey>| self.core.has_next(racing.handle);
+            if call.plan.racing().iter().any(is_told) {
+                continue; // that decides
+            }
             let passed = self.now.saturating_sub(call.begun);
-            let is_told = |(_, attempt): &(u32, CallKey)| self.core.has_next(*attempt);
-            let new = match call.again_at.take() {
-                Some(_) => Some(call.plan.begin(passed, &self.meters)),
-                None if call.racing.iter().any(is_told) => None, // that decides
-                None => call.plan.hedge(passed, &self.meters),
-            };
-            if let Some(new) = new {
-                self.make_attempt(key, &new);
+            let endpoint = (&mut self.core, &mut self.calling);
+            let made = call.begin_attempt(endpoint, passed, &self.meters);
+            if let Some((attempt, sent)) = made {
+                self.note_attempt(key, attempt, sent);
             }
         }
     }
@@ -320,7 +282,7 @@ impl Retried {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        let due = call.due();
+        let due = call.plan.due().map(|at| call.begun.saturating_add(at));
         let before = std::mem::replace(&mut call.noted, due);
         if let Some(before) = before {
             self.due.remove(&(before, key));
@@ -333,8 +295,8 @@ impl Retried {
     }
 
     /// These do not count any more.
-    fn give_up(&mut self, core: &mut Core, attempts: &[(u32, CallKey)]) {
-        for (_, attempt) in attempts {
+    fn give_up(&mut self, core: &mut Core, attempts: &[CallKey]) {
+        for attempt in attempts {
             self.attempts.remove(attempt);
             core.forget(*attempt);
         }

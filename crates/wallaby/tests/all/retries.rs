@@ -14,6 +14,7 @@ over_every_transport!(
     another_server_takes_over,
     a_server_that_dies_and_comes_back_is_called_again,
     a_server_that_is_away_is_waited_for,
+    who_drains_waits_for_a_call_that_waits_for_its_server,
     who_waits_in_vain_is_told_so,
     only_what_was_not_executed_is_made_again_if_that_is_said,
     what_a_closed_server_had_begun_is_made_again_only_if_that_is_said,
@@ -176,18 +177,45 @@ async fn a_server_that_is_away_is_waited_for(net: Net) {
     let mut call = work::within(client).one(String::new());
     let come = async {
         until(|| caller.metrics().retries >= 5).await;
-        loop {
-            let builder = Endpoint::builder().serve(quick("back", &runs));
-            match builder.listen(&address.to_string()).bind().await {
-                Ok(server) => return server,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        }
+        serve_again(&address, &runs).await
     };
     let (answer, _server) = tokio::join!(call.answer(), come);
     assert_eq!(answer.expect("it came"), "back");
     assert_eq!(runs.count(), 1);
     assert!(call.attempts() > 5);
+}
+
+async fn who_drains_waits_for_a_call_that_waits_for_its_server(net: Net) {
+    let (address, runs) = (nobody(&net).await, Runs::default());
+    let caller = caller(&net).await;
+    let client = Client::new(&caller, address.clone()).retry(
+        Retry::unexecuted(1)
+            .backoff(NO_PAUSE, NO_PAUSE)
+            .wait_for_server(Duration::from_secs(3600)),
+    );
+    let mut call = work::within(client).one(String::new());
+    let drains = async {
+        until(|| caller.metrics().retries >= 2).await;
+        caller.drain(Duration::from_secs(60)).await
+    };
+    let come = async {
+        until(|| caller.metrics().retries >= 9).await;
+        serve_again(&address, &runs).await
+    };
+    let (answer, drained, _server) = tokio::join!(call.answer(), drains, come);
+    assert_eq!(answer.expect("it came"), "back");
+    assert_eq!(drained, Ok(()));
+}
+
+/// A server where nobody is.
+async fn serve_again(address: &Address, runs: &Runs) -> Endpoint {
+    loop {
+        let builder = Endpoint::builder().serve(quick("back", runs));
+        match builder.listen(&address.to_string()).bind().await {
+            Ok(server) => return server,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
 }
 
 async fn who_waits_in_vain_is_told_so(net: Net) {

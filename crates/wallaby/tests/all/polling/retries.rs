@@ -314,6 +314,35 @@ fn a_call_that_is_answered_is_not_hedged() {
     assert_eq!(events(&world, &mut [&mut client, &mut server]).len(), 2);
 }
 
+/// The answers of an attempt that has delivered may take long to come.
+#[test]
+fn a_call_that_delivers_is_not_hedged() {
+    let (world, mut client, mut server) = pair(1);
+    let (aside, count) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
+    let (held, seen) = (Rc::clone(&aside), Rc::clone(&count));
+    let serve = server.serve(&work::MANY, move |mut request, (what,)| {
+        seen.set(seen.get() + 1);
+        request.reply(&what)?;
+        held.set(Some(request.hold()));
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    let policy = RetryPolicy::default().hedge(Hedge::idempotent(50 * MS));
+    let (target, options) = (work::many("go".into()), CallOptions::default());
+    let call = client.call_again(server.address(), target, &options, &policy);
+    let call = call.expect("it begins");
+    let mut all = [&mut client, &mut server];
+    let Some(Event::Answer(answer)) = world.event(&mut all, 0, LONG) else {
+        panic!("it delivers")
+    };
+    assert_eq!(call.read(answer), Ok("go".into()));
+    assert_eq!(world.event(&mut all, 0, 200 * MS), None, "no second answer");
+    assert_eq!((client.metrics().hedges, count.get()), (0, 1));
+    let key = aside.take().expect("it has come");
+    drop(server.request(key).expect("it waits")); // which ends it
+    assert_eq!(events(&world, &mut [&mut client, &mut server]).len(), 1);
+}
+
 #[test]
 fn a_limit_of_calls_holds_for_those_that_pause_and_a_hedge_beyond_it_harms_nobody() {
     let world = World::new(1);

@@ -121,6 +121,7 @@ pub mod wire;
 mod address;
 mod cold;
 mod durable;
+mod slot_map;
 mod status;
 mod varint;
 

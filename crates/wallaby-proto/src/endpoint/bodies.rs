@@ -21,6 +21,7 @@ use super::{Alarm, Endpoint};
 use crate::connection::{BodyEvent, BodyRefusal, Connection};
 use crate::detach::detach;
 use crate::error::ConnectError;
+use crate::slot_map::{SlotKey, SlotMap};
 use crate::wire::Request;
 
 /// Shorter pieces are gathered: each would keep the buffer alive that it arrived in.
@@ -37,29 +38,23 @@ const CALL_ENDED: &str = "its call has ended";
 
 /// A body that has come with a request and is read here. Its key means nothing any more once it was read to its end or dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InBody(Key);
+pub struct InBody(SlotKey);
 
 /// A body that is written here. Its key means nothing any more once it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OutBody(Key);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Key {
-    slot: u32,
-    generation: u32,
-}
+pub struct OutBody(SlotKey);
 
 impl InBody {
     /// Its place among those that are read: less than the number that ever were at once, and of no other one.
     pub fn slot(self) -> usize {
-        self.0.slot as usize
+        self.0.slot()
     }
 }
 
 impl OutBody {
     /// Its place among those that are written: less than the number that ever were at once, and of no other one.
     pub fn slot(self) -> usize {
-        self.0.slot as usize
+        self.0.slot()
     }
 }
 
@@ -88,8 +83,8 @@ pub enum BodyEnd {
 /// Bodies of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
-    read: BodyTable<IncomingBody>,
-    written: BodyTable<OutgoingBody>,
+    read: SlotMap<IncomingBody>,
+    written: SlotMap<OutgoingBody>,
     /// Those that are written, by what ends them.
     owners: BTreeSet<(Owner, OutBody)>,
     /// Connections on which one has ended: another one may begin.
@@ -159,61 +154,6 @@ enum Waits {
     ToEnd,
 }
 
-#[derive(Debug)]
-struct BodyTable<T> {
-    slots: Vec<(u32, Option<T>)>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for BodyTable<T> {
-    fn default() -> Self {
-        let (slots, free) = Default::default();
-        Self { slots, free }
-    }
-}
-
-impl<T> BodyTable<T> {
-    fn add(&mut self, body: T) -> Key {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            self.slots.len() as u32 - 1
-        });
-        let (generation, place) = &mut self.slots[slot as usize];
-        *place = Some(body);
-        let generation = *generation;
-        Key { slot, generation }
-    }
-
-    fn get(&self, key: Key) -> Option<&T> {
-        match self.slots.get(key.slot as usize)? {
-            (generation, body) if *generation == key.generation => body.as_ref(),
-            _ => None,
-        }
-    }
-
-    fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        match self.slots.get_mut(key.slot as usize)? {
-            (generation, body) if *generation == key.generation => body.as_mut(),
-            _ => None,
-        }
-    }
-
-    fn remove(&mut self, key: Key) -> Option<T> {
-        let (generation, body) = self.slots.get_mut(key.slot as usize)?;
-        if *generation != key.generation {
-            return None;
-        }
-        let body = body.take()?;
-        *generation = generation.wrapping_add(1);
-        self.free.push(key.slot);
-        Some(body)
-    }
-
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-}
-
 impl Bodies {
     pub(super) fn len(&self) -> usize {
         self.read.len() + self.written.len()
@@ -235,7 +175,7 @@ impl Bodies {
     }
 
     fn begin(&mut self, owner: Owner, place: OutgoingState, until: Option<Duration>) -> OutBody {
-        let body = OutBody(self.written.add(OutgoingBody {
+        let body = OutBody(self.written.insert(OutgoingBody {
             owner,
             place,
             until,
@@ -256,10 +196,7 @@ impl Bodies {
 
     /// Those that end with this one, at the latest.
     fn of(&self, owner: Owner) -> Vec<OutBody> {
-        let [first, last] = [0, u32::MAX].map(|end| {
-            let (slot, generation) = (end, end);
-            OutBody(Key { slot, generation })
-        });
+        let [first, last] = [SlotKey::NONE, SlotKey::LAST].map(OutBody);
         let bodies = self.owners.range((owner, first)..=(owner, last));
         bodies.map(|(_, body)| *body).collect()
     }
@@ -357,7 +294,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request that is to be handled has come over a stream, and a body with this number follows it.
     pub(super) fn begin_read(&mut self, conn: ConnId, number: u64) -> Option<InBody> {
         self.conns.get(conn)?.stream()?;
-        let body = InBody(self.bodies.read.add(IncomingBody {
+        let body = InBody(self.bodies.read.insert(IncomingBody {
             conn,
             number,
             chunks: VecDeque::new(),
@@ -806,16 +743,5 @@ mod tests {
         arriving.over = true;
         arriving.push(Bytes::from_static(&[1; PIECE]));
         assert_eq!(arriving.pop(), None);
-    }
-
-    #[test]
-    fn a_key_means_only_what_it_was_given_for() {
-        let mut table = BodyTable::default();
-        let first = table.add('a');
-        assert_eq!(table.remove(first), Some('a'));
-        let second = table.add('b');
-        assert_eq!(second.slot, first.slot);
-        assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
-        assert_eq!((table.remove(first), table.len()), (None, 1));
     }
 }

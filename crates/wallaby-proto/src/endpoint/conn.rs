@@ -17,6 +17,7 @@ use crate::carrier::Carrier;
 use crate::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use crate::datagram::{IdHasher, SessionId};
 use crate::numbers::MESSAGE_COST;
+use crate::slot_map::{SlotKey, SlotMap};
 use crate::wire::Message;
 use crate::{Address, CallId, NodeId, Token};
 
@@ -28,35 +29,25 @@ const WORTH_FORGETTING: u64 = 64;
 
 /// A connection of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId {
-    pub(super) slot: u32,
-    /// Never 0.
-    generation: u32,
-}
+pub struct ConnId(SlotKey);
 
 impl ConnId {
     /// No connection.
-    pub(super) const NOBODY: Self = Self {
-        slot: 0,
-        generation: 0,
-    };
+    pub(super) const NOBODY: Self = Self(SlotKey::NONE);
 
     /// A number that no other connection of the endpoint ever has.
     pub fn number(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.slot)
+        self.0.number()
     }
 
     /// The connection with this number.
     pub fn from_number(number: u64) -> Self {
-        Self {
-            slot: number as u32,
-            generation: (number >> 32) as u32,
-        }
+        Self(SlotKey::from_number(number))
     }
 
     /// Its place among the open ones: less than the number of connections that were ever open at once, and of no other open one.
     pub fn slot(self) -> usize {
-        self.slot as usize
+        self.0.slot()
     }
 
     /// What records call it.
@@ -68,69 +59,48 @@ impl ConnId {
 /// Connections.
 #[derive(Debug, Default)]
 pub(super) struct Conns {
-    slots: Vec<(u32, Option<Box<Conn>>)>,
-    free: Vec<u32>,
+    conns: SlotMap<Box<Conn>>,
     sessions: HashMap<(SocketId, SessionId), ConnId, BuildHasherDefault<IdHasher>>,
     streams: usize,
 }
 
 impl Conns {
     pub(super) fn insert(&mut self, peer: Conn) -> ConnId {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((1, None));
-            self.slots.len() as u32 - 1
-        });
-        let (generation, place) = &mut self.slots[slot as usize];
-        let id = ConnId {
-            slot,
-            generation: *generation,
-        };
-        match &peer.link {
-            Link::Session(socket, session) => drop(self.sessions.insert((*socket, *session), id)),
-            Link::Stream(_) => self.streams += 1,
+        let session = peer.link.session();
+        let id = ConnId(self.conns.insert(Box::new(peer)));
+        match session {
+            Some(session) => drop(self.sessions.insert(session, id)),
+            None => self.streams += 1,
         }
-        *place = Some(Box::new(peer));
         id
     }
 
     /// A connection goes over something else from now on.
     pub(super) fn change(&mut self, id: ConnId, link: Link) {
         let Some(conn) = self.get_mut(id) else { return };
+        let now = link.session();
         let before = std::mem::replace(&mut conn.link, link);
-        self.streams -= usize::from(matches!(before, Link::Stream(_)));
-        if let Some(Link::Session(socket, session)) = self.get(id).map(|conn| &conn.link) {
-            let session = (*socket, *session);
+        self.streams -= usize::from(before.session().is_none());
+        if let Some(session) = now {
             self.sessions.insert(session, id);
         }
     }
 
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
-        let (generation, place) = self.slots.get_mut(id.slot as usize)?;
-        if *generation != id.generation {
-            return None;
-        }
-        let peer = place.take()?;
-        *generation = generation.wrapping_add(1).max(1);
-        self.free.push(id.slot);
-        match &peer.link {
-            Link::Session(socket, session) => drop(self.sessions.remove(&(*socket, *session))),
-            Link::Stream(_) => self.streams -= 1,
+        let peer = self.conns.remove(id.0)?;
+        match peer.link.session() {
+            Some(session) => drop(self.sessions.remove(&session)),
+            None => self.streams -= 1,
         }
         Some(peer)
     }
 
     pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
-        match self.slots.get(id.slot as usize)? {
-            (generation, Some(peer)) if *generation == id.generation => Some(peer),
-            _ => None,
-        }
+        self.conns.get(id.0).map(|conn| &**conn)
     }
 
     pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        match self.slots.get_mut(id.slot as usize)? {
-            (generation, Some(peer)) if *generation == id.generation => Some(peer),
-            _ => None,
-        }
+        self.conns.get_mut(id.0).map(|conn| &mut **conn)
     }
 
     pub(super) fn contains(&self, id: ConnId) -> bool {
@@ -143,7 +113,7 @@ impl Conns {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.conns.len()
     }
 
     /// How many of them are streams.
@@ -152,14 +122,7 @@ impl Conns {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
-        let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(slot, (generation, peer))| {
-            let id = ConnId {
-                slot: slot as u32,
-                generation: *generation,
-            };
-            Some((id, &**peer.as_ref()?))
-        })
+        self.conns.iter().map(|(key, conn)| (ConnId(key), &**conn))
     }
 
     pub(super) fn ids(&self) -> Vec<ConnId> {
@@ -180,6 +143,13 @@ pub(super) enum Link {
 }
 
 impl Link {
+    fn session(&self) -> Option<(SocketId, SessionId)> {
+        match self {
+            Self::Session(socket, session) => Some((*socket, *session)),
+            Self::Stream(_) => None,
+        }
+    }
+
     /// What carries the messages, only to ask it.
     pub(super) fn peek<'a>(&'a self, sockets: &'a Sockets) -> Option<&'a dyn Carrier> {
         match self {

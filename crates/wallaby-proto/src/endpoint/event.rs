@@ -12,6 +12,7 @@ use super::sockets::SocketId;
 use crate::call::watch::Loss;
 use crate::connection::MethodDefinition;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
+use crate::slot_map::SlotKey;
 use crate::trace::Trace;
 use crate::{Address, Code, RequestId, Status};
 
@@ -32,23 +33,17 @@ impl fmt::Display for CallKey {
 
 /// A request that is handled here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestKey {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-}
+pub struct RequestKey(pub(super) SlotKey);
 
 impl RequestKey {
     /// The request with this number.
     pub fn from_number(number: u64) -> Self {
-        Self {
-            slot: number as u32,
-            generation: (number >> 32) as u32,
-        }
+        Self(SlotKey::from_number(number))
     }
 
     /// Its place among those that are handled: less than the number that ever were at once, and of no other one.
     pub fn slot(self) -> usize {
-        self.slot as usize
+        self.0.slot()
     }
 }
 

@@ -10,7 +10,7 @@ use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
 use super::methods::{Meant, RefusedMethod};
 use super::relaying::Relayed;
-use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
+use crate::call::records::{SessionNumber, Ticket};
 use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -22,7 +22,7 @@ use crate::wire::Message;
 use crate::{Address, CallId, NodeId, Token};
 
 use super::sockets::{SocketId, Sockets};
-use super::streams::Stream;
+use super::streams::{MarkOwner, Stream};
 
 /// The credit of calls that are over is forgotten for so many at a time.
 const WORTH_FORGETTING: u64 = 64;
@@ -218,10 +218,8 @@ pub(super) struct Parcel {
     pub(super) towards: Towards,
     /// The method of a request.
     pub(super) method: Option<Arc<MethodDefinition>>,
-    /// What records call it.
-    pub(super) released: Option<(Ticket, ReleasedMessage)>,
-    /// The same of the status of a request that has no record, and of what others have sent.
-    pub(super) relay_id: Option<RelayId>,
+    /// Who is told where it stands: records, of all but initial requests and of what is said again if it is lost.
+    pub(super) owner: Option<MarkOwner>,
     /// Those of a delegated request.
     pub(super) times: Option<Times>,
     /// The request that sent it, and in which direction.
@@ -373,7 +371,7 @@ impl Queues {
 
     pub(super) fn push(&mut self, mut parcel: Parcel) {
         // Initial requests are the application's: nothing that arrived is kept for them.
-        let is_initial = parcel.released.is_none() && parcel.method.is_some();
+        let is_initial = parcel.owner.is_none() && parcel.method.is_some();
         if !is_initial {
             parcel.message.detach();
         }
@@ -400,13 +398,20 @@ impl Parcel {
             message,
             towards,
             method: None,
-            released: None,
-            relay_id: None,
+            owner: None,
             times: None,
             of: None,
             body: None,
             moves: 0,
             room: Room::default(),
+        }
+    }
+
+    /// What the records call the request that has released it.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match self.owner? {
+            MarkOwner::Released(ticket, _) => Some(ticket),
+            MarkOwner::Relay(_) | MarkOwner::Root(..) => None,
         }
     }
 

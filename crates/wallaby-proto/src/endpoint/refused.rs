@@ -10,13 +10,12 @@ use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::event::RequestKey;
 use super::probe::Probe;
-use super::sending::output;
 use super::streams::MarkOwner;
 
 impl<P: Probe> Endpoint<P> {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
-    pub(super) fn tell_of_refusal(&mut self, key: RequestKey) -> Option<RelayId> {
+    pub(super) fn tell_of_refusal(&mut self, key: RequestKey) -> Option<MarkOwner> {
         let handler = self.handlers.get(key)?;
         let refused = RefusedRequest {
             call: handler.server.call(),
@@ -26,24 +25,20 @@ impl<P: Probe> Endpoint<P> {
             reply_to: Some(handler.reply_to.clone()),
             session: handler.from.session(),
         };
-        self.records.refused(&refused, self.now)
+        self.tell_of_refused(&refused)
+    }
+
+    fn tell_of_refused(&mut self, refused: &RefusedRequest) -> Option<MarkOwner> {
+        let refused = self.records.refused(refused, self.now);
+        refused.map(MarkOwner::Relay)
     }
 
     /// It was taken by a connection: it may be a while until that is written.
     #[cold]
     pub(super) fn note_refusal_taken(&mut self, key: RequestKey, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
-            let relay_id = self.tell_of_refusal(key);
-            self.note_relay(by, relay_id, mark);
-        }
-    }
-
-    /// What was told of stands there in a peer's output.
-    pub(super) fn note_relay(&mut self, by: ConnId, relay_id: Option<RelayId>, mark: Mark) {
-        let Some(relay_id) = relay_id else { return };
-        match mark {
-            Mark::Written(mark) => self.records.relayed(relay_id, Some(output(by, mark))),
-            Mark::Parts(number) => self.note_large(by, number, MarkOwner::Relay(relay_id)),
+            let owner = self.tell_of_refusal(key);
+            self.note_placed(by, owner, mark);
         }
     }
 
@@ -71,8 +66,8 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.statuses_sent += 1;
         match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
-                let relay_id = self.records.refused(&refused, self.now);
-                self.note_relay(from, relay_id, mark);
+                let owner = self.tell_of_refused(&refused);
+                self.note_placed(from, owner, mark);
             }
             Ok(_) => {}
             Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
@@ -85,26 +80,25 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         id: ConnId,
         status: &mut Response,
-        refused: Option<RelayId>,
+        refused: RelayId,
     ) -> bool {
-        match (self.hand_response(id, status, false), refused) {
-            (Ok(mark), _) => self.note_relay(id, refused, mark),
-            (Err(Refusal::Blocked | Refusal::NotOpen), _) => return false,
-            (_, Some(relay_id)) => self.records.relayed(relay_id, None),
-            (_, None) => {}
+        match self.hand_response(id, status, false) {
+            Ok(mark) => self.note_placed(id, Some(MarkOwner::Relay(refused)), mark),
+            Err(Refusal::Blocked | Refusal::NotOpen) => return false,
+            Err(_) => self.records.relayed(refused, None),
         }
         true
     }
 
     /// As many wait as are told of.
     fn answer_later(&mut self, from: ConnId, status: Response, refused: &RefusedRequest) {
-        let relay_id = self.records.refused(refused, self.now);
-        if relay_id.is_none() {
+        let owner = self.tell_of_refused(refused);
+        if owner.is_none() {
             self.metrics.undeliverable += 1;
             return;
         }
         let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
-        parcel.relay_id = relay_id;
+        parcel.owner = owner;
         self.post(parcel);
     }
 }

@@ -6,6 +6,7 @@
 use super::Endpoint;
 use super::conn::{ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
+use super::streams::MarkOwner;
 use crate::call::records::{RelayRoute, SessionNumber, invitation};
 use crate::call::server::make_too_large;
 use crate::call::shares::Share;
@@ -92,20 +93,26 @@ impl<P: Probe> Endpoint<P> {
             self.credit_relayed(response.call, &relayed);
             return;
         }
-        let mut relay_id = None;
+        let mut owner = None;
         if let Some((id, nearer)) = next {
             response.distance = nearer;
             let large = response.payload.len() > MAX_FRAME;
             if large || self.is_blocked(id) {
-                relay_id = self.records.begin_relay(response, id.session(), self.now);
+                owner = self.begin_relay(response, id.session());
             }
             let conn = self.conns.get(id);
             let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
             if !waits && let RelayOutcome::At(mark) = self.attempt_relayed(id, response, &relayed) {
-                return self.note_relay(id, relay_id, mark);
+                return self.note_placed(id, owner, mark);
             }
         }
-        self.keep_relayed(response, relayed, (next, relay_id));
+        self.keep_relayed(response, relayed, (next, owner));
+    }
+
+    /// The initiator is told of a relayed answer until it has been written, if there is room to remember it.
+    fn begin_relay(&mut self, response: &Response, session: SessionNumber) -> Option<MarkOwner> {
+        let relay_id = self.records.begin_relay(response, session, self.now);
+        relay_id.map(MarkOwner::Relay)
     }
 
     /// A relayed answer has to wait, if there is room for that.
@@ -113,14 +120,14 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         response: &Response,
         mut relayed: Box<Relayed>,
-        (next, relay_id): (Option<(ConnId, u32)>, Option<crate::call::records::RelayId>),
+        (next, owner): (Option<(ConnId, u32)>, Option<MarkOwner>),
     ) {
         let session = next.map(|(id, _)| id.session());
         let route = self.may_wait(response, relayed.distance);
         let session = session
             .or(route.map(|route| route.session))
             .unwrap_or(relayed.from.session());
-        let relay_id = relay_id.or_else(|| self.records.begin_relay(response, session, self.now));
+        let owner = owner.or_else(|| self.begin_relay(response, session));
         let fields = response
             .options
             .as_ref()
@@ -131,7 +138,7 @@ impl<P: Probe> Endpoint<P> {
             .try_take_all(session, response.call.initiator, cost);
         relayed.room = share.ok().map(|share| (share, cost));
         let mut parcel = Parcel::new(Message::Response(response.clone()), Towards::Relay(relayed));
-        parcel.relay_id = relay_id;
+        parcel.owner = owner;
         match &parcel.towards {
             Towards::Relay(relayed) if relayed.room.is_some() => self.post(parcel),
             _ => self.drop_answer(parcel),
@@ -176,8 +183,7 @@ impl<P: Probe> Endpoint<P> {
             RelayOutcome::Blocked => return Some(parcel),
             RelayOutcome::Refused => self.drop_answer(parcel),
             RelayOutcome::At(mark) => {
-                let relay_id = parcel.relay_id.take();
-                self.note_relay(id, relay_id, mark);
+                self.note_placed(id, parcel.owner, mark);
                 self.leave_relayed(&mut parcel);
             }
         }
@@ -372,11 +378,8 @@ impl<P: Probe> Endpoint<P> {
         if let Towards::Relay(relayed) = &parcel.towards {
             self.credit_relayed(parcel.message.call(), relayed);
         }
-        if let Some(relay_id) = parcel.relay_id {
-            self.records.relayed(relay_id, None);
-        }
-        if let Some((ticket, sent)) = parcel.released {
-            self.records.dropped(ticket, sent);
+        if let Some(owner) = parcel.owner {
+            self.note_dropped(owner);
         }
     }
 }

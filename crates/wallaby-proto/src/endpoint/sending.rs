@@ -455,7 +455,7 @@ impl<P: Probe> Endpoint<P> {
         let (ended, rest): (VecDeque<Parcel>, VecDeque<Parcel>) =
             parcels.into_iter().partition(|parcel| {
                 let call = parcel.message.call();
-                let initial = parcel.released.is_none() && call.initiator == self.node;
+                let initial = parcel.owner.is_none() && call.initiator == self.node;
                 initial && self.is_over(call.sequence)
             });
         for parcel in ended {
@@ -480,36 +480,28 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands a message to a session; gives it back if it has to wait.
-    fn attempt(&mut self, id: ConnId, parcel: Parcel) -> Option<Parcel> {
+    fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
         if matches!(parcel.towards, Towards::Relay(_)) {
             return self.attempt_relay(id, parcel);
         }
-        let Parcel {
-            message,
-            towards,
-            method,
-            released,
-            relay_id,
-            times,
-            of,
-            body,
-            moves,
-            room: _,
-        } = parcel;
-        let message = match (message, &towards, &method) {
-            (Message::Request(mut request), _, Some(method)) => {
-                let to = (method, &towards);
-                match self.attempt_request(id, &mut request, to, (released, times), body) {
-                    SendOutcome::Waits => Message::Request(request),
-                    SendOutcome::Sent => {
-                        self.note_taken(id, released, request.id);
-                        return None;
-                    }
-                    SendOutcome::Settled => return None,
+        let has_gone = self.attempt_own(id, &mut parcel);
+        (!has_gone).then_some(parcel)
+    }
+
+    /// Whether a message of this endpoint need not wait any more: a session has taken it, or it is not sent.
+    fn attempt_own(&mut self, id: ConnId, parcel: &mut Parcel) -> bool {
+        let (ticket, owner) = (parcel.ticket(), parcel.owner);
+        match (&mut parcel.message, &parcel.towards, &parcel.method) {
+            (Message::Request(request), towards, Some(method)) => {
+                let (to, of) = ((method, towards), (ticket, parcel.times));
+                let outcome = self.attempt_request(id, request, to, of, parcel.body);
+                if outcome == SendOutcome::Sent {
+                    self.note_taken(id, ticket, request.id);
                 }
+                outcome != SendOutcome::Waits
             }
             (
-                mut message,
+                message,
                 Towards::Initiator {
                     own,
                     came,
@@ -524,53 +516,35 @@ impl<P: Probe> Endpoint<P> {
                     direct,
                     counted: !(direct && *small),
                     oldest: *oldest,
-                    ticket: released.map(|released| released.0),
+                    ticket,
                 };
-                if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
-                    self.note_placed(id, released, mark);
-                    self.note_relay(id, relay_id, mark);
-                    return None;
+                let mark = self.attempt_answer(id, message, manner);
+                if let Some(mark) = mark {
+                    self.note_placed(id, owner, mark);
                 }
-                message
+                mark.is_some()
             }
-            (Message::Response(mut response), ..) => {
-                let is_gone = match relay_id {
-                    Some(_) => self.attempt_refusal(id, &mut response, relay_id),
-                    None => self.attempt_again(id, &mut response, released),
-                };
-                if is_gone {
-                    return None;
+            (Message::Response(response), ..) => match owner {
+                Some(MarkOwner::Relay(refused)) => self.attempt_refusal(id, response, refused),
+                Some(MarkOwner::Released(ticket, sent)) => {
+                    self.attempt_again(id, response, (ticket, sent));
+                    true
                 }
-                Message::Response(response)
-            }
-            (message, ..) => {
-                if let (Message::Ping(ping), Towards::Asked(to, met)) = (&message, &towards) {
+                Some(MarkOwner::Root(..)) | None => true,
+            },
+            (message, towards, _) => {
+                if let (Message::Ping(ping), Towards::Asked(to, met)) = (&*message, towards) {
                     if !self.is_meant(id, to) {
                         self.ping_elsewhere(ping, (to, *met), None);
-                        return None;
+                        return true;
                     }
                     if ping.call.initiator == self.node {
                         self.note_asked(ping.call.sequence, id);
                     }
                 }
-                if self.attempt_control(id, message.clone()).is_some() {
-                    return None;
-                }
-                message
+                self.attempt_control(id, message.clone()).is_some()
             }
-        };
-        Some(Parcel {
-            message,
-            towards,
-            method,
-            released,
-            relay_id,
-            times,
-            of,
-            body,
-            moves,
-            room: Room::default(),
-        })
+        }
     }
 
     /// Whether who is behind a session is who was meant.
@@ -580,14 +554,9 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A delegation that has waited was taken by a session whose incarnation may not have been known when it was released.
-    fn note_taken(
-        &mut self,
-        id: ConnId,
-        released: Option<(Ticket, ReleasedMessage)>,
-        request: RequestId,
-    ) {
+    fn note_taken(&mut self, id: ConnId, ticket: Option<Ticket>, request: RequestId) {
         let node = self.conns.get(id).and_then(|peer| peer.node());
-        if let (Some((ticket, _)), Some(node)) = (released, node) {
+        if let (Some(ticket), Some(node)) = (ticket, node) {
             self.records.delegation_taken(ticket, request, node);
         }
     }
@@ -598,10 +567,10 @@ impl<P: Probe> Endpoint<P> {
         id: ConnId,
         request: &mut Request,
         to: (&Arc<MethodDefinition>, &Towards),
-        released: (Option<(Ticket, ReleasedMessage)>, Option<Times>),
+        of: (Option<Ticket>, Option<Times>),
         body: Option<OutBody>,
     ) -> SendOutcome {
-        let attempt = self.attempt_first(id, request, to, released);
+        let attempt = self.attempt_first(id, request, to, of);
         match (attempt, body) {
             (_, None) | (SendOutcome::Waits, _) => {}
             (SendOutcome::Sent, body) => self.body_sent(body, id, request),
@@ -615,23 +584,18 @@ impl<P: Probe> Endpoint<P> {
         id: ConnId,
         request: &mut Request,
         (method, towards): (&Arc<MethodDefinition>, &Towards),
-        (released, times): (Option<(Ticket, ReleasedMessage)>, Option<Times>),
+        (ticket, times): (Option<Ticket>, Option<Times>),
     ) -> SendOutcome {
-        let initial =
-            released.is_none() && request.call.initiator == self.node && request.depth == 0;
+        let initial = ticket.is_none() && request.call.initiator == self.node && request.depth == 0;
         if initial && self.is_over(request.call.sequence) {
             return SendOutcome::Settled;
         }
-        if let Some((ticket, sent)) = released {
+        if let Some(ticket) = ticket {
             let may = self.records.time_left(ticket, self.now).is_some();
             let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
             if !may || left.is_zero() {
-                self.out_of_time(
-                    request,
-                    towards,
-                    (ticket, sent),
-                    may && times.is_some_and(|times| times.own),
-                );
+                let goes_on = may && times.is_some_and(|times| times.own);
+                self.out_of_time(request, towards, ticket, goes_on);
                 return SendOutcome::Settled;
             }
             request.deadline = Some(left);
@@ -642,8 +606,11 @@ impl<P: Probe> Endpoint<P> {
         }
         match self.send_request(id, request, method, times) {
             Ok(mark) => {
-                match released {
-                    Some(_) => self.note_placed(id, released, mark),
+                match ticket {
+                    Some(ticket) => {
+                        let owner = MarkOwner::Released(ticket, ReleasedMessage::Delegation);
+                        self.note_placed(id, Some(owner), mark);
+                    }
                     None => self.root_sent(request.call.sequence, request.id, id, mark),
                 }
                 SendOutcome::Sent
@@ -651,7 +618,7 @@ impl<P: Probe> Endpoint<P> {
             Err(Refusal::Blocked | Refusal::NotOpen) => SendOutcome::Waits,
             Err(refusal) => {
                 if let Towards::Server(to) = towards {
-                    self.request_refused(request, to, released, refusal);
+                    self.request_refused(request, to, ticket, refusal);
                 }
                 SendOutcome::Settled
             }
@@ -660,22 +627,16 @@ impl<P: Probe> Endpoint<P> {
 
     /// No time is left for a delegation. If it is only its own that is over, its call goes on and learns of it.
     #[cold]
-    fn out_of_time(
-        &mut self,
-        request: &Request,
-        towards: &Towards,
-        released: (Ticket, ReleasedMessage),
-        goes_on: bool,
-    ) {
+    fn out_of_time(&mut self, request: &Request, towards: &Towards, ticket: Ticket, goes_on: bool) {
         match towards {
             Towards::Server(to) if goes_on => {
                 let why = (
                     Code::DeadlineExceeded,
                     "its own deadline passed before it was sent",
                 );
-                self.answer_for(request, to, Some(released), why);
+                self.answer_for(request, to, Some(ticket), why);
             }
-            _ => self.records.dropped(released.0, released.1),
+            _ => self.records.dropped(ticket, ReleasedMessage::Delegation),
         }
     }
 
@@ -722,23 +683,37 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A message that a request released stands there in a peer's output; of one that travels in parts that is only known
-    /// once it has left.
-    pub(super) fn note_placed(
-        &mut self,
-        id: ConnId,
-        released: Option<(Ticket, ReleasedMessage)>,
-        mark: Mark,
-    ) {
-        let Some((ticket, sent)) = released else {
+    /// A message stands there in a peer's output; of one that travels in parts that is only known once it has left.
+    pub(super) fn note_placed(&mut self, id: ConnId, owner: Option<MarkOwner>, mark: Mark) {
+        let Some(owner) = owner else {
             return;
         };
-        if sent == ReleasedMessage::Delegation {
+        if let MarkOwner::Released(ticket, ReleasedMessage::Delegation) = owner {
             self.note_handed_on(id, ticket);
         }
         match mark {
-            Mark::Written(mark) => self.records.placed(ticket, sent, output(id, mark)),
-            Mark::Parts(number) => self.note_large(id, number, MarkOwner::Released(ticket, sent)),
+            Mark::Written(mark) => self.note_mark(id, owner, mark),
+            Mark::Parts(number) => self.note_large(id, number, owner),
+        }
+    }
+
+    /// Who is told where a message stands is told.
+    pub(super) fn note_mark(&mut self, id: ConnId, owner: MarkOwner, mark: u64) {
+        match owner {
+            MarkOwner::Released(ticket, sent) => {
+                self.records.placed(ticket, sent, output(id, mark));
+            }
+            MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, Some(output(id, mark))),
+            MarkOwner::Root(sequence, request) => self.root_left(sequence, request, mark),
+        }
+    }
+
+    /// The message does not stand anywhere: it goes nowhere, or its connection has ended before all of it had left.
+    pub(super) fn note_dropped(&mut self, owner: MarkOwner) {
+        match owner {
+            MarkOwner::Released(ticket, sent) => self.records.dropped(ticket, sent),
+            MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, None),
+            MarkOwner::Root(..) => {}
         }
     }
 
@@ -827,23 +802,19 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Sends an answer again; if that has to wait, the initiator asks for it once more. Whether it is out of the way.
+    /// Sends an answer again; if that has to wait, the initiator asks for it once more.
     fn attempt_again(
         &mut self,
         id: ConnId,
         response: &mut Response,
-        released: Option<(Ticket, ReleasedMessage)>,
-    ) -> bool {
-        let Some((ticket, sent)) = released else {
-            return true;
-        };
+        (ticket, sent): (Ticket, ReleasedMessage),
+    ) {
         match self.hand_response(id, response, true) {
-            Ok(mark) => self.note_placed(id, released, mark),
+            Ok(mark) => self.note_placed(id, Some(MarkOwner::Released(ticket, sent)), mark),
             // No status goes in its place: the first copy may still arrive, by a way that takes it.
             Err(Refusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
             Err(_) => self.records.dropped(ticket, sent),
         }
-        true
     }
 
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
@@ -884,10 +855,10 @@ impl<P: Probe> Endpoint<P> {
             self.body_over(body);
         }
         match (&parcel.message, &parcel.towards) {
-            (Message::Request(request), Towards::Server(to)) => match parcel.released {
-                Some(released) => {
+            (Message::Request(request), Towards::Server(to)) => match parcel.ticket() {
+                Some(ticket) => {
                     let why = (Code::Unavailable, &*error.to_string());
-                    self.answer_for(request, to, Some(released), why);
+                    self.answer_for(request, to, Some(ticket), why);
                 }
                 None => self.not_sent(request.call.sequence, request.id, error.clone()),
             },
@@ -904,10 +875,10 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         to: &Address,
-        released: Option<(Ticket, ReleasedMessage)>,
+        ticket: Option<Ticket>,
         refusal: Refusal,
     ) {
-        if released.is_none() {
+        if ticket.is_none() {
             return self.root_refused(request.call.sequence, request.id, to, refusal);
         }
         let (code, hint) = match refusal {
@@ -918,7 +889,7 @@ impl<P: Probe> Endpoint<P> {
             Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
             _ => (Code::ResourceExhausted, ""),
         };
-        self.answer_for(request, to, released, (code, &format!("{refusal}{hint}")));
+        self.answer_for(request, to, ticket, (code, &format!("{refusal}{hint}")));
     }
 }
 

@@ -10,7 +10,6 @@ use super::conn::{Conn, ConnId, Link, nobody};
 use super::draining::Phase;
 use super::event::{Closed, Output};
 use super::probe::Probe;
-use super::sending::output;
 use crate::call::clock::earliest;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::carrier::Carrier;
@@ -46,7 +45,7 @@ pub(super) struct Stream {
     pub(super) read: Option<u64>,
 }
 
-/// Whoever waits for the place of a large message in the output.
+/// Who is told where a message stands in the output.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MarkOwner {
     /// A request released it: its record.
@@ -382,12 +381,8 @@ impl<P: Probe> Endpoint<P> {
         while let Some(left) = stream.next_left() {
             self.note_place(id, left);
         }
-        for (_, place) in stream.large.drain(..) {
-            match place {
-                MarkOwner::Released(ticket, sent) => self.records.dropped(ticket, sent),
-                MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, None),
-                MarkOwner::Root(..) => {}
-            }
+        for (_, owner) in stream.large.drain(..) {
+            self.note_dropped(owner);
         }
         let last_words = BytesMut::from(stream.connection.output());
         let why = why.clone();
@@ -410,15 +405,8 @@ impl<P: Probe> Endpoint<P> {
 
     #[cold]
     fn note_place(&mut self, id: ConnId, (number, mark, owner): (u64, u64, Option<MarkOwner>)) {
-        match owner {
-            Some(MarkOwner::Released(ticket, sent)) => {
-                self.records.placed(ticket, sent, output(id, mark));
-            }
-            Some(MarkOwner::Relay(relay_id)) => {
-                self.records.relayed(relay_id, Some(output(id, mark)));
-            }
-            Some(MarkOwner::Root(sequence, request)) => self.root_left(sequence, request, mark),
-            None => {}
+        if let Some(owner) = owner {
+            self.note_mark(id, owner, mark);
         }
         self.probe.placed(id, number, mark);
     }

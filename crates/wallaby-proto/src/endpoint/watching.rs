@@ -17,6 +17,7 @@ use super::client::{CallContext, ClientAction, ClientCall, InitialRequest, Tree}
 use super::conn::{ConnId, Parcel, Towards};
 use super::draining::shutting_down;
 use super::probe::{Note, Probe};
+use super::streams::MarkOwner;
 use crate::error::ConnectError;
 
 /// Most calls that are looked at in a turn, and most deadlines; the others are due at once.
@@ -644,7 +645,7 @@ impl<P: Probe> Endpoint<P> {
                     return self.records.dropped(ticket, sent);
                 }
                 let mut parcel = Parcel::new(Message::Response(response), Towards::Over(id));
-                parcel.released = Some((ticket, sent));
+                parcel.owner = Some(MarkOwner::Released(ticket, sent));
                 self.post(parcel);
             }
             RecordAction::Stop {

@@ -15,6 +15,7 @@ use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
 use crate::endpoint::server::{Destination, HandedOn, HandledRequest, Outline, Returned, Sending};
+use crate::endpoint::streams::MarkOwner;
 use crate::error::SendError;
 use crate::numbers::SMALL_ANSWER;
 use crate::wire::{Child, Message, ReplyTo, Request};
@@ -523,10 +524,10 @@ impl<P: Probe> Endpoint<P> {
         };
         let mut parcel = Parcel::new(message, towards);
         parcel.of = Some((key, Lane::Answers));
-        match ticket {
-            Some(ticket) => parcel.released = Some((ticket, sent)),
-            None => parcel.relay_id = self.tell_of_refusal(key),
-        }
+        parcel.owner = match ticket {
+            Some(ticket) => Some(MarkOwner::Released(ticket, sent)),
+            None => self.tell_of_refusal(key),
+        };
         self.post(parcel);
     }
 
@@ -539,8 +540,8 @@ impl<P: Probe> Endpoint<P> {
         self.records
             .answer_released(ticket, message, output, self.now);
         if output.is_none() {
-            let released = ticket.map(|ticket| (ticket, sent(message)));
-            self.note_placed(id, released, mark);
+            let owner = ticket.map(|ticket| MarkOwner::Released(ticket, sent(message)));
+            self.note_placed(id, owner, mark);
         }
     }
 
@@ -583,10 +584,9 @@ impl<P: Probe> Endpoint<P> {
                 return self.answer_over(&request, &to.server, (None, came), why);
             }
         };
-        let released = Some((ticket, ReleasedMessage::Delegation));
         if let Some(refused) = to.own.and_then(|own| own.refused) {
             let why = (refused.code(), refused.message());
-            return self.answer_over(&request, &to.server, (released, came), why);
+            return self.answer_over(&request, &to.server, (Some(ticket), came), why);
         }
         let times = Some(times);
         if let Some(id) = known
@@ -597,7 +597,7 @@ impl<P: Probe> Endpoint<P> {
         {
             let towards = Towards::Server(to.server.clone());
             let (method, body) = ((&to.method, &towards), to.body);
-            match self.attempt_request(id, &mut request, method, (released, times), body) {
+            match self.attempt_request(id, &mut request, method, (Some(ticket), times), body) {
                 SendOutcome::Waits => {}
                 SendOutcome::Sent | SendOutcome::Settled => return,
             }
@@ -606,7 +606,8 @@ impl<P: Probe> Endpoint<P> {
         parcel.method = Some(to.method);
         parcel.of = Some((key, Lane::Requests));
         parcel.body = to.body;
-        (parcel.released, parcel.times) = (released, times);
+        parcel.owner = Some(MarkOwner::Released(ticket, ReleasedMessage::Delegation));
+        parcel.times = times;
         self.post(parcel);
     }
 
@@ -629,13 +630,13 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         to: &Address,
-        released: Option<(Ticket, ReleasedMessage)>,
+        ticket: Option<Ticket>,
         why: (Code, &str),
     ) {
-        let came = released.and_then(|(ticket, _)| self.records.came(ticket));
+        let came = ticket.and_then(|ticket| self.records.came(ticket));
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
         let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
-        self.answer_over(request, to, (released, came), why);
+        self.answer_over(request, to, (ticket, came), why);
     }
 
     /// The same of a request that came of one over this connection: along which its status goes back, if it must.
@@ -643,7 +644,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         to: &Address,
-        (released, came): (Option<(Ticket, ReleasedMessage)>, ConnId),
+        (ticket, came): (Option<Ticket>, ConnId),
         (code, why): (Code, &str),
     ) {
         let status = match &self.address {
@@ -654,8 +655,8 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.statuses_sent += 1;
         let response = undelivered(request, &status);
         self.probe.replaced(&response);
-        let mut parcel_of = None;
-        if let (Some((ticket, _)), Some(server)) = (released, self.address.clone()) {
+        let mut owner = None;
+        if let (Some(ticket), Some(server)) = (ticket, self.address.clone()) {
             let own = Child {
                 server,
                 node: Some(self.node),
@@ -666,7 +667,8 @@ impl<P: Probe> Endpoint<P> {
             if let Some(ticket) = stands_in {
                 self.records
                     .response_released(ticket, &response, None, self.now);
-                parcel_of = Some((ticket, ReleasedMessage::Response(response.index)));
+                let sent = ReleasedMessage::Response(response.index);
+                owner = Some(MarkOwner::Released(ticket, sent));
             }
         }
         let initiator = request.call.initiator;
@@ -685,7 +687,7 @@ impl<P: Probe> Endpoint<P> {
             oldest: request.oldest,
         };
         let mut parcel = Parcel::new(Message::Response(response), towards);
-        parcel.released = parcel_of;
+        parcel.owner = owner;
         self.post(parcel);
     }
 }

@@ -165,12 +165,12 @@ pub(super) struct Conn {
     pub(super) link: Link,
     /// Where it is; nobody knows it of a stream that came in.
     pub(super) at: Option<Address>,
-    /// It was dialled: for whoever is there, or for one incarnation.
-    pub(super) dialled: Option<Option<NodeId>>,
-    /// When it is given up if it is not open.
+    /// For whom, if it was dialled.
+    pub(super) dialled: Option<DialledFor>,
+    /// When it is given up if it is not open, or has not told its last words.
     pub(super) until: Option<Duration>,
-    pub(super) hello: Option<Arc<Hello>>,
-    pub(super) node: Option<NodeId>,
+    /// Who is there, once it is open.
+    pub(super) peer: Option<Peer>,
     /// When it was used last.
     pub(super) used: u64,
     /// It has brought a request, or was dialled or taken to send one.
@@ -186,6 +186,44 @@ pub(super) struct Conn {
     pub(super) queues: Option<Box<Queues>>,
     /// Bodies that are read or written over it.
     pub(super) followed: Option<Box<Followed>>,
+}
+
+/// For whom a connection was dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DialledFor {
+    /// Whoever is there.
+    Anybody,
+    /// This initiator, to which an answer goes back.
+    Incarnation(NodeId),
+}
+
+impl DialledFor {
+    pub(super) fn new(expected: Option<NodeId>) -> Self {
+        expected.map_or(Self::Anybody, Self::Incarnation)
+    }
+
+    /// Who must be there.
+    pub(super) fn expected(self) -> Option<NodeId> {
+        match self {
+            Self::Anybody => None,
+            Self::Incarnation(node) => Some(node),
+        }
+    }
+}
+
+/// Who has shown to be at the other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// As its hello says: here it is at hand.
+    node: NodeId,
+    hello: Arc<Hello>,
+}
+
+impl Peer {
+    pub(super) fn new(hello: &Arc<Hello>) -> Self {
+        let (node, hello) = (hello.node, Arc::clone(hello));
+        Self { node, hello }
+    }
 }
 
 /// Messages that wait for the handshake, for credit, or for room.
@@ -274,14 +312,13 @@ impl Conn {
         }
     }
 
-    pub(super) fn new(link: Link, at: Option<Address>, dialled: Option<Option<NodeId>>) -> Self {
+    pub(super) fn new(link: Link, at: Option<Address>, dialled: Option<DialledFor>) -> Self {
         Self {
             link,
             at,
             dialled,
             until: None,
-            hello: None,
-            node: None,
+            peer: None,
             used: 0,
             useful: false,
             carried_calls: false,
@@ -309,7 +346,7 @@ impl Conn {
 
     /// Where it is, for messages.
     pub(super) fn server(&self) -> Address {
-        let told = self.hello.as_ref().and_then(|hello| hello.address.clone());
+        let told = self.hello().and_then(|hello| hello.address.clone());
         self.at.clone().or(told).unwrap_or_else(nobody)
     }
 
@@ -322,12 +359,17 @@ impl Conn {
         }
     }
 
+    /// Whether the handshake is done.
+    pub(super) fn is_open(&self) -> bool {
+        self.peer.is_some()
+    }
+
     pub(super) fn node(&self) -> Option<NodeId> {
-        self.node
+        self.peer.as_ref().map(|peer| peer.node)
     }
 
     pub(super) fn hello(&self) -> Option<&Arc<Hello>> {
-        self.hello.as_ref()
+        self.peer.as_ref().map(|peer| &peer.hello)
     }
 
     /// Whether so many more calls are over that it is worth the while to forget their credit.

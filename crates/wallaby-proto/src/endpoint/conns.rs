@@ -13,7 +13,7 @@ use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Link, Parcel, Towards};
+use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards};
 use super::event::Output;
 use super::probe::{Note, Probe};
 use super::sending::ended;
@@ -72,7 +72,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The incarnation at the other end of a connection, once the handshake is done.
     pub fn peer(&self, id: ConnId) -> Option<NodeId> {
-        self.conns.get(id)?.node
+        self.conns.get(id)?.node()
     }
 
     /// Where the peer of a connection says that it is reached.
@@ -112,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
             return Err(ConnectError::Forbidden { server });
         }
         let id = match self.conn_at(to) {
-            Some(id) if self.conns.get(id).is_some_and(|conn| conn.node.is_some()) => {
+            Some(id) if self.conns.get(id).is_some_and(Conn::is_open) => {
                 return Ok(None);
             }
             Some(id) => id,
@@ -189,8 +189,9 @@ impl<P: Probe> Endpoint<P> {
                 Link::Stream(Box::new(Stream::new(connection)))
             }
         };
-        let patience = self.patience(expected.is_some());
-        let mut peer = Conn::new(link, Some(to.clone()), Some(expected));
+        let dialled = DialledFor::new(expected);
+        let patience = self.patience(dialled);
+        let mut peer = Conn::new(link, Some(to.clone()), Some(dialled));
         (peer.used, peer.useful) = (self.used, true);
         let usefulness = peer.usefulness();
         let id = self.conns.insert(peer);
@@ -209,7 +210,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The application, too, wants a connection that may be being opened.
     pub(super) fn name_by_application(&mut self, id: ConnId) {
-        let opening = self.conns.get_mut(id).filter(|peer| peer.node.is_none());
+        let opening = self.conns.get_mut(id).filter(|peer| !peer.is_open());
         match opening.map(|peer| &mut peer.link) {
             Some(Link::Stream(stream)) => stream.named_by = NamedBy::Application,
             Some(Link::Session(socket, session)) => {
@@ -242,7 +243,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(stream) = conn.and_then(Conn::stream) else {
             return;
         };
-        let expected = conn.and_then(|conn| conn.dialled).flatten();
+        let expected = conn.and_then(|conn| conn.dialled?.expected());
         match self.dial_session(at, expected, stream.named_by) {
             Ok(link) => self.conns.change(id, link),
             Err(error) => self.remove_conn(id, error),
@@ -279,20 +280,20 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// How long a dial may take, for whoever is there or `back` to an initiator.
-    fn patience(&self, back: bool) -> Duration {
-        match back {
-            true => self.config.dial_back_timeout,
-            false => self.config.dial_timeout,
+    /// How long a dial may take.
+    fn patience(&self, dialled: DialledFor) -> Duration {
+        match dialled {
+            DialledFor::Anybody => self.config.dial_timeout,
+            DialledFor::Incarnation(_) => self.config.dial_back_timeout,
         }
     }
 
     /// A connection that was dialled is open, or refused: that has taken a round trip or two.
-    fn note_trip(&mut self, dialled: Option<bool>, until: Option<Duration>) {
-        let (Some(is_back), Some(until)) = (dialled, until) else {
+    fn note_trip(&mut self, dialled: Option<DialledFor>, until: Option<Duration>) {
+        let (Some(dialled), Some(until)) = (dialled, until) else {
             return;
         };
-        let begun = until.saturating_sub(self.patience(is_back));
+        let begun = until.saturating_sub(self.patience(dialled));
         let taken = self.now.saturating_sub(begun);
         self.dialling.note_trip(taken);
     }
@@ -482,11 +483,10 @@ impl<P: Probe> Endpoint<P> {
         };
         self.probe.opened(id, hello);
         self.metrics.connections_opened += 1;
-        peer.hello = Some(Arc::clone(hello));
-        peer.node = Some(hello.node);
+        peer.peer = Some(Peer::new(hello));
         let until = peer.until.take();
-        let dialled = peer.dialled.as_ref().map(Option::is_some);
-        let (at, is_dialled) = (peer.at.clone(), peer.dialled.is_some());
+        let (at, dialled) = (peer.at.clone(), peer.dialled);
+        let is_dialled = dialled.is_some();
         self.note_trip(dialled, until);
         self.dialling.end(id, until);
         self.directory.opened(at.as_ref(), hello.node, id);
@@ -590,7 +590,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn end_dials(&mut self) {
         while let Some(id) = self.dialling.overdue(self.now) {
             self.probe.notes(Note::TimedOut(id));
-            let is_open = self.conns.get(id).is_some_and(|peer| peer.node.is_some());
+            let is_open = self.conns.get(id).is_some_and(Conn::is_open);
             let reason = match is_open {
                 true => "it takes nothing more",
                 false => "the handshake took too long",
@@ -607,7 +607,7 @@ impl<P: Probe> Endpoint<P> {
                 },
                 false => ConnectError::TimedOut {
                     server,
-                    after: self.patience(peer.dialled.flatten().is_some()),
+                    after: self.patience(peer.dialled.unwrap_or(DialledFor::Anybody)),
                 },
             };
             self.remove_conn(id, error);
@@ -620,16 +620,15 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         if let ConnectError::Refused { .. } = &error {
-            let dialled = peer.dialled.as_ref().map(Option::is_some);
-            self.note_trip(dialled, peer.until);
+            self.note_trip(peer.dialled, peer.until);
         }
         self.dialling.end(id, peer.until);
-        self.directory.remove(peer.at.as_ref(), peer.node, id);
+        self.directory.remove(peer.at.as_ref(), peer.node(), id);
         self.places.leave(id);
         if let Some(carrier) = peer.link.peek(&self.sockets) {
             self.metrics.add_carried(carrier.counters());
         }
-        self.metrics.connections_ended += u64::from(peer.node.is_some());
+        self.metrics.connections_ended += u64::from(peer.is_open());
         self.tell_connected(id, Err(&error));
         let queues = peer.queues.take().into_iter();
         let queued = self.take_back(id, queues.flat_map(|queues| queues.all()));
@@ -640,7 +639,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(stream) = peer.stream_mut() {
             self.stream_removed(id, stream, &error);
         }
-        if let Some(node) = peer.node {
+        if let Some(node) = peer.node() {
             self.note_written(); // what is announced says whether its output has left
             self.records.session_ended(id.session(), self.now);
             if peer.carried_calls {
@@ -648,7 +647,7 @@ impl<P: Probe> Endpoint<P> {
             }
             return self.post_again(queued);
         }
-        if let (Some(Some(_)), Some(at)) = (peer.dialled, &peer.at) {
+        if let (Some(DialledFor::Incarnation(_)), Some(at)) = (peer.dialled, &peer.at) {
             error.note_in_vain(&mut self.dialling.dials, self.now, at);
         }
         for parcel in queued {

@@ -174,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
     /// The method that a request calls.
     pub fn method_of(&self, key: RequestKey) -> Option<&Arc<MethodDefinition>> {
         let handler = self.handlers.get(key)?;
-        let served = || self.methods.definition(handler.served);
+        let served = || self.methods.definition(handler.served?);
         handler.named.as_ref().or_else(served)
     }
 

@@ -3,7 +3,7 @@
 use super::event::{Output, RequestKey};
 use super::probe::{Note, Probe};
 use super::requests::too_late;
-use super::server::{HandledRequest, Stage};
+use super::server::{HandledRequest, Place, Stage};
 use super::{Alarm, Endpoint};
 use crate::detach::detach;
 use crate::executor::{Load, Owner};
@@ -35,9 +35,11 @@ impl<P: Probe> Endpoint<P> {
     /// over.
     pub fn keep_permit(&mut self, key: RequestKey) -> Option<Permit> {
         let handler = self.handlers.get_mut(key)?;
-        let placed = std::mem::take(&mut handler.placed);
-        handler.kept |= placed;
-        placed.then(|| Permit {
+        if handler.place != Place::Request {
+            return None;
+        }
+        handler.place = Place::Permit;
+        Some(Permit {
             owner: handler.owner(),
             of: Some(key),
             free: false,
@@ -141,7 +143,7 @@ impl<P: Probe> Endpoint<P> {
             self.release(key);
             return Err(over());
         }
-        (handler.served, handler.owes_answer) = (served, one);
+        (handler.served, handler.owes_answer) = (Some(served), one);
         if !self.executor.try_run(handler.owner()) {
             return self.wait_for_turn(key);
         }
@@ -155,7 +157,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
-        handler.placed = true;
+        handler.place = Place::Request;
         self.free_credit(key);
         self.outputs.push_back(Output::Run(key));
     }

@@ -4,7 +4,7 @@
 //! call's window, and a slow initiator holds up its own calls alone.
 
 use super::Endpoint;
-use super::conn::{ConnId, Parcel, Towards};
+use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
 use crate::call::records::{RelayRoute, SessionNumber, invitation};
@@ -213,7 +213,7 @@ impl<P: Probe> Endpoint<P> {
     /// endpoint.
     fn relay_route(&self, message: &Message, distance: u32, from: ConnId) -> Option<(ConnId, u32)> {
         let call = message.call();
-        let node = self.conns.get(from).and_then(|conn| conn.node);
+        let node = self.conns.get(from).and_then(Conn::node);
         if node == Some(call.initiator) {
             return Some((from, distance));
         }
@@ -225,7 +225,7 @@ impl<P: Probe> Endpoint<P> {
         let next = match self.direct_route(call.initiator, id) {
             Some(direct) => direct,
             // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
-            None if self.conns.get(id)?.node == Some(self.node) => return None,
+            None if self.conns.get(id)?.node() == Some(self.node) => return None,
             None => id,
         };
         (next != from).then_some((next, route.distance))

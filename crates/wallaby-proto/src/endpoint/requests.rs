@@ -15,7 +15,7 @@ use super::draining::shutting_down;
 use super::event::{IncomingRequest, Lane, Output, RequestKey};
 use super::methods::{Meant, RefusedMethod, Serving};
 use super::probe::Probe;
-use super::server::{Author, HandledRequest, RequestContext, Returned, Stage};
+use super::server::{Author, HandledRequest, Place, RequestContext, Returned, Stage};
 use super::{Alarm, Endpoint};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::seal::{SealError, verify};
@@ -49,11 +49,14 @@ impl<P: Probe> Endpoint<P> {
                 credit_free,
                 ..
             } = self.methods.serving(served);
-            (handler.served, handler.owes_answer) = (served, one);
+            (handler.served, handler.owes_answer) = (Some(served), one);
             handler.named.clone_from(&meant.named);
-            handler.placed = !ahead && self.executor.try_run(handler.owner());
-            waits = !ahead && !handler.placed;
-            if !handler.placed && !credit_free {
+            let placed = !ahead && self.executor.try_run(handler.owner());
+            if placed {
+                handler.place = Place::Request;
+            }
+            waits = !ahead && !placed;
+            if !placed && !credit_free {
                 handler.owed = Some(payload.len());
             }
             if let Some(number) = body {
@@ -134,7 +137,7 @@ impl<P: Probe> Endpoint<P> {
             address: self.address.as_ref(),
             raw: self.raw,
             epoch: self.epoch,
-            served: self.methods.definition(handler.served),
+            served: (handler.served).and_then(|served| self.methods.definition(served)),
         };
         Some((handler, context))
     }
@@ -233,9 +236,10 @@ impl<P: Probe> Endpoint<P> {
         }
         let raw = self.raw;
         let handler = self.handlers.get_mut(key)?;
+        let method = handler.served?;
         (handler.stage, handler.began) = (Stage::Runs, Some(raw));
         Some(IncomingRequest {
-            method: handler.served,
+            method,
             payload: std::mem::take(&mut handler.payload),
             body: handler.body,
         })
@@ -399,7 +403,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(payload) = handler.owed {
             self.grant_request(handler.from, payload);
         }
-        if handler.placed {
+        if handler.place == Place::Request {
             self.free_place(handler.owner());
         }
     }

@@ -15,7 +15,7 @@ use crate::{Address, CallId, Code, NodeId, RequestId};
 use super::Endpoint;
 use super::answer_queues::{AnswerQueues, Of, Size};
 use super::bodies::OutBody;
-use super::conn::{Conn, ConnId, Parcel, Room, Times, Towards};
+use super::conn::{Conn, ConnId, DialledFor, Parcel, Room, Times, Towards};
 use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
 use super::streams::MarkOwner;
@@ -93,7 +93,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         let waits = match (&parcel.message, &peer.queues) {
-            _ if peer.node.is_none() => true,
+            _ if !peer.is_open() => true,
             (_, None) => false,
             (Message::Request(_), Some(_)) => peer.holds_requests(parcel.body.is_some()),
             (Message::Response(response), Some(_)) => {
@@ -117,7 +117,7 @@ impl<P: Probe> Endpoint<P> {
                 .queues
                 .as_ref()
                 .map_or(0, |queues| queues.controls.len());
-            if is_repeated && (peer.node.is_some() || controls >= MOST_CONTROLS) {
+            if is_repeated && (peer.is_open() || controls >= MOST_CONTROLS) {
                 return;
             }
             self.queue(id, parcel);
@@ -214,7 +214,7 @@ impl<P: Probe> Endpoint<P> {
         came: ConnId,
         address: impl FnOnce(&Self) -> Option<Address>,
     ) -> Option<ConnId> {
-        let node = self.conns.get(came).and_then(|peer| peer.node);
+        let node = self.conns.get(came).and_then(Conn::node);
         if node == Some(initiator) {
             return Some(came);
         }
@@ -255,7 +255,7 @@ impl<P: Probe> Endpoint<P> {
                 let opening = self.directory.back_to(to);
                 let opening = opening.filter(|id| {
                     let dialled = self.conns.get(*id).and_then(|peer| peer.dialled);
-                    dialled == Some(Some(initiator))
+                    dialled == Some(DialledFor::Incarnation(initiator))
                 });
                 if let Some(id) = opening {
                     return Route::Over(id);
@@ -269,7 +269,7 @@ impl<P: Probe> Endpoint<P> {
             None => gone(),
         };
         // Back along the route that the request came; who is there passes it on.
-        let relays = self.conns.get(came).is_some_and(|peer| peer.node.is_some());
+        let relays = self.conns.get(came).is_some_and(Conn::is_open);
         if relays {
             self.invite(message, came);
             return Route::Over(came);
@@ -319,7 +319,7 @@ impl<P: Probe> Endpoint<P> {
             self.note_space();
         }
         // Who is there is not known before the handshake is done.
-        let open = self.conns.get_mut(id).filter(|peer| peer.node.is_some());
+        let open = self.conns.get_mut(id).filter(|peer| peer.is_open());
         let open = open.filter(|_| !matches!(granted, Granted::Parts | Granted::Body));
         let Some((mut queues, over)) = open.and_then(|peer| Some((peer.queues.take()?, peer.over)))
         else {
@@ -549,7 +549,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether who is behind a session is who was meant.
     fn is_meant(&self, id: ConnId, to: &Location) -> bool {
-        let found = self.conns.get(id).and_then(|peer| peer.node);
+        let found = self.conns.get(id).and_then(Conn::node);
         to.node.is_none() || to.node == found
     }
 

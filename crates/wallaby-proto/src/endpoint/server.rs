@@ -202,6 +202,17 @@ pub(super) enum Stage {
     Resumed,
 }
 
+/// Who has the place in the executor that a request has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It has got none yet, or whoever ran its handler has given it back.
+    None,
+    /// The request: it is free when that ends.
+    Request,
+    /// Whoever runs its handler and says when that is done: it may go on when the request has ended.
+    Permit,
+}
+
 /// One request that is handled.
 #[derive(Debug)]
 pub struct HandledRequest {
@@ -221,8 +232,8 @@ pub struct HandledRequest {
     arrived: Duration,
     /// When its handler took it.
     pub(super) began: Option<Duration>,
-    /// Which of the methods served it calls.
-    pub(super) served: usize,
+    /// Which of the methods served it calls, if it is to be handled.
+    pub(super) served: Option<usize>,
     /// As it was named, if it is one of the rest.
     pub(super) named: Option<Arc<MethodDefinition>>,
     /// What it was sent with, until its handler takes it.
@@ -241,10 +252,7 @@ pub struct HandledRequest {
     /// How much each has handed on or called for it, if it has a durable id: what has names that follow from that.
     names_given: Vec<(Author, u32)>,
     pub(super) stage: Stage,
-    /// It has one of the executor's places, which is free when it ends.
-    pub(super) placed: bool,
-    /// Somebody runs its handler and says when it is done: it may go on when the request has ended.
-    pub(super) kept: bool,
+    pub(super) place: Place,
     /// Its call was aborted: with this status it ends when its handler is done.
     pub(super) stopping: Option<Box<Status>>,
     /// What is to leave.
@@ -273,7 +281,7 @@ impl HandledRequest {
             deadline: raw.saturating_add(time.min(LONGEST)),
             arrived: raw,
             began: None,
-            served: usize::MAX,
+            served: None,
             named: None,
             payload: Bytes::new(),
             owed: None,
@@ -284,8 +292,7 @@ impl HandledRequest {
             reported: false,
             names_given: Vec::new(),
             stage: Stage::Waits,
-            placed: false,
-            kept: false,
+            place: Place::None,
             stopping: None,
             leaving: Fifo::default(),
         }

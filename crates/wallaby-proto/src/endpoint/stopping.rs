@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Endpoint;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
+use super::server::Place;
 use crate::Status;
 use crate::call::missing::Missing;
 use crate::call::watch::StillFrozen;
@@ -19,7 +20,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
-        if !handler.kept || handler.has_ended() {
+        if handler.place != Place::Permit || handler.has_ended() {
             return self.stop(key, status, true);
         }
         handler.server.discard_held();
@@ -52,7 +53,7 @@ impl<P: Probe> Endpoint<P> {
         if self.is_stopping(key) {
             self.end_stopped(key);
         } else if let Some(handler) = self.handlers.get_mut(key) {
-            handler.kept = false;
+            handler.place = Place::None;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::call::server::{Delegated, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::conn::{ConnId, Parcel, Towards};
+use crate::endpoint::conn::{Conn, ConnId, Parcel, Towards};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
@@ -190,7 +190,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn is_open(&self, conn: Option<ConnId>) -> bool {
-        conn.and_then(|id| self.conns.get(id)?.node).is_some()
+        conn.and_then(|id| self.conns.get(id))
+            .is_some_and(Conn::is_open)
     }
 
     /// Whether an answer of this request would leave at once.

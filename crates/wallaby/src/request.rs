@@ -535,8 +535,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         mut self,
         change: impl FnOnce(&mut DelegateOptions) -> Result<(), MetadataError>,
     ) -> Self {
-        let Departure { request, stage } = &mut self.0;
-        let Stage::Here(Some(Intent::Delegation { to, .. }), _) = stage else {
+        let Departure { request, state } = &mut self.0;
+        let DepartureState::Here(Some(Intent::Delegation { to, .. }), _) = state else {
             return self;
         };
         let (own, exit): (_, &Exit) = (to.options_mut(), (*request).borrow());
@@ -548,8 +548,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
     }
 
     fn onward(&mut self) -> Option<&mut DelegatedRequest> {
-        match &mut self.0.stage {
-            Stage::Here(Some(Intent::Delegation { to, .. }), _) => Some(to),
+        match &mut self.0.state {
+            DepartureState::Here(Some(Intent::Delegation { to, .. }), _) => Some(to),
             _ => None,
         }
     }
@@ -561,8 +561,8 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
 
     #[cold]
     fn fail(&mut self, error: CodecError) {
-        if let Stage::Here(Some(intent), _) = &self.0.stage {
-            self.0.stage = Stage::Refused(SendError::Codec(error), intent.is_last());
+        if let DepartureState::Here(Some(intent), _) = &self.0.state {
+            self.0.state = DepartureState::Refused(SendError::Codec(error), intent.is_last());
         }
     }
 }
@@ -571,7 +571,7 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
 impl Delegation<Exit> {
     /// Nothing comes after it: it ends the request.
     pub fn last(mut self) -> Self {
-        if let Stage::Here(Some(Intent::Delegation { last, .. }), _) = &mut self.0.stage {
+        if let DepartureState::Here(Some(Intent::Delegation { last, .. }), _) = &mut self.0.state {
             *last = true;
         }
         self
@@ -588,9 +588,9 @@ impl<R: Borrow<Exit> + Unpin> Future for Delegation<R> {
 
 impl<R> fmt::Debug for Delegation<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let message = match &self.0.stage {
-            Stage::Here(message, _) => message.as_ref(),
-            Stage::Passes(_) | Stage::Refused(..) => None,
+        let message = match &self.0.state {
+            DepartureState::Here(message, _) => message.as_ref(),
+            DepartureState::Passes(_) | DepartureState::Refused(..) => None,
         };
         f.debug_tuple("Delegation").field(&message).finish()
     }
@@ -603,10 +603,10 @@ impl<R> fmt::Debug for Delegation<R> {
 #[must_use = "a message leaves when this is awaited"]
 struct Departure<R> {
     request: R,
-    stage: Stage,
+    state: DepartureState,
 }
 
-enum Stage {
+enum DepartureState {
     /// It was not sent yet: in which direction it goes, once that is known.
     Here(Option<Intent>, Option<Lane>),
     /// It passes what is around its request.
@@ -617,12 +617,12 @@ enum Stage {
 
 impl<R: Borrow<Exit> + Unpin> Departure<R> {
     fn of(request: R, message: Result<Intent, SendError>, last: bool) -> Self {
-        let stage = match message {
-            Ok(message) if last => Stage::Here(Some(message.last()), None),
-            Ok(message) => Stage::Here(Some(message), None),
-            Err(error) => Stage::Refused(error, last),
+        let state = match message {
+            Ok(message) if last => DepartureState::Here(Some(message.last()), None),
+            Ok(message) => DepartureState::Here(Some(message), None),
+            Err(error) => DepartureState::Refused(error, last),
         };
-        Self { request, stage }
+        Self { request, state }
     }
 }
 
@@ -630,18 +630,18 @@ impl<R: Borrow<Exit> + Unpin> Future for Departure<R> {
     type Output = Result<(), SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { request, stage } = &mut *self;
+        let Self { request, state } = &mut *self;
         let exit: &Exit = (*request).borrow();
-        if let Stage::Here(message, _) = stage
+        if let DepartureState::Here(message, _) = state
             && exit.is_surrounded()
             && let Some(message) = message.take()
         {
-            *stage = Stage::Passes(exit.clone().pass(message));
+            *state = DepartureState::Passes(exit.clone().pass(message));
         }
-        match stage {
-            Stage::Here(message, lane) => exit.handling.poll_send(message, lane, cx),
-            Stage::Passes(passing) => passing.as_mut().poll(cx),
-            Stage::Refused(error, last) => {
+        match state {
+            DepartureState::Here(message, lane) => exit.handling.poll_send(message, lane, cx),
+            DepartureState::Passes(passing) => passing.as_mut().poll(cx),
+            DepartureState::Refused(error, last) => {
                 exit.handling.note_refused(error, *last);
                 Poll::Ready(Err(error.clone()))
             }

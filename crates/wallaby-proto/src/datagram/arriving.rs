@@ -13,7 +13,7 @@ use crate::datagram::assembly::PieceOutcome;
 use crate::datagram::outbound::Streams;
 use crate::datagram::packet::{Ack, Flags, Frame, INTRODUCTION, TIMED};
 use crate::datagram::recovery::nanoseconds;
-use crate::datagram::session::{Session, Stage};
+use crate::datagram::session::{Session, SessionState};
 use crate::datagram::window::WindowCheck;
 use crate::varint::Reader;
 use crate::wire::{DecodeError, kind};
@@ -92,10 +92,10 @@ impl Session {
             }
         }
         self.peering.counters.bytes_received += datagram.len() as u64;
-        match self.stage {
-            Stage::Asking { .. } | Stage::Open { .. } => {}
-            Stage::Opening { .. } => self.stage = Stage::Open { issued: None },
-            Stage::Closing { .. } => return find_close(&mut reader),
+        match self.state {
+            SessionState::Asking { .. } | SessionState::Open { .. } => {}
+            SessionState::Opening { .. } => self.state = SessionState::Open { issued: None },
+            SessionState::Closing { .. } => return find_close(&mut reader),
         }
         let mut asks = false;
         let mut closed = None;

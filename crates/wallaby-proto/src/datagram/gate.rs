@@ -17,7 +17,7 @@ use crate::datagram::cookies::{self, Cookies};
 use crate::datagram::leaving::SessionFate;
 use crate::datagram::packet::{self, AMPLIFICATION, Datagram, Flags, Unreadable};
 use crate::datagram::recovery::nanoseconds;
-use crate::datagram::session::{Session, Stage};
+use crate::datagram::session::{Session, SessionState};
 use crate::datagram::{Cause, DATAGRAM_SIZES, SessionEnd, Settings};
 use crate::id::NodeId;
 use crate::varint::Reader;
@@ -179,7 +179,7 @@ impl Gate {
             return Err(TooManySessions(self.settings.sessions));
         }
         let id = self.cookies.next_client();
-        let stage = Stage::Asking {
+        let state = SessionState::Asking {
             hello: hello_bytes(&self.me, expected),
             expected,
             named_by,
@@ -187,7 +187,7 @@ impl Gate {
             asked: None,
             tries: 0,
         };
-        let session = self.begin(to, (id, 0), stage, now);
+        let session = self.begin(to, (id, 0), state, now);
         self.insert(session);
         Ok(SessionId(id))
     }
@@ -348,7 +348,7 @@ impl Gate {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            if matches!(session.stage, Stage::Asking { .. }) {
+            if matches!(session.state, SessionState::Asking { .. }) {
                 self.end(now, id, Cause::Unreachable);
             } else if !session.recovery.is_waiting() {
                 session.probe = true;
@@ -467,14 +467,14 @@ impl Gate {
             self.counters.unknown += 1;
             return;
         };
-        let Stage::Asking {
+        let SessionState::Asking {
             hello: own,
             expected,
             named_by,
             asked: Some(asked),
             tries,
             since,
-        } = &session.stage
+        } = &session.state
         else {
             self.counters.stray += 1; // the answer to an ask that was sent again, or duplicated
             return;
@@ -501,7 +501,7 @@ impl Gate {
         }
         session.recovery.lived(*asked);
         let (hello, named_by, asked_first) = (own.clone(), *named_by, *since);
-        session.stage = Stage::Opening {
+        session.state = SessionState::Opening {
             hello,
             issued,
             named_by,
@@ -549,10 +549,10 @@ impl Gate {
             return self.refuse(now, from, server, issued);
         }
         self.end_former_lives(now, from, peer.node, since);
-        let stage = Stage::Open {
+        let state = SessionState::Open {
             issued: Some(issued),
         };
-        let mut session = self.begin(from, (server, client), stage, since);
+        let mut session = self.begin(from, (server, client), state, since);
         session.peering.open(Arc::clone(&peer));
         // The challenge went there, and this came back.
         session.recovery.measure(now.saturating_sub(since));
@@ -575,7 +575,8 @@ impl Gate {
     fn handle_gone(&mut self, now: Duration, from: SocketAddr, remote_id: u64, node: NodeId) {
         let meant = self.at(from).into_iter().find(|id| {
             self.sessions.get(id).is_some_and(|session| {
-                session.remote_id == remote_id && !matches!(session.stage, Stage::Asking { .. })
+                session.remote_id == remote_id
+                    && !matches!(session.state, SessionState::Asking { .. })
             })
         });
         let Some(id) = meant else {
@@ -585,8 +586,8 @@ impl Gate {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
-        match (&session.stage, session.peer()) {
-            (Stage::Closing { .. }, _) => drop(self.remove(now, id)),
+        match (&session.state, session.peer()) {
+            (SessionState::Closing { .. }, _) => drop(self.remove(now, id)),
             (_, Some(peer)) if peer.node != node => {
                 let was = peer.node;
                 self.end(now, id, Cause::Restarted { was, now: node });
@@ -633,9 +634,15 @@ impl Gate {
         }
     }
 
-    fn begin(&self, to: SocketAddr, ids: (u64, u64), stage: Stage, since: Duration) -> Session {
+    fn begin(
+        &self,
+        to: SocketAddr,
+        ids: (u64, u64),
+        state: SessionState,
+        since: Duration,
+    ) -> Session {
         let me = Arc::clone(&self.me);
-        Session::new(me, to, ids, (stage, since), &self.settings, &self.partials)
+        Session::new(me, to, ids, (state, since), &self.settings, &self.partials)
     }
 
     fn insert(&mut self, session: Session) {
@@ -656,7 +663,7 @@ impl Gate {
         let Some(session) = self.remove(now, id) else {
             return;
         };
-        if matches!(session.stage, Stage::Closing { .. }) {
+        if matches!(session.state, SessionState::Closing { .. }) {
             return; // the driver has closed it and waits for nothing
         }
         self.events
@@ -668,7 +675,7 @@ impl Gate {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        if !matches!(session.stage, Stage::Closing { .. }) {
+        if !matches!(session.state, SessionState::Closing { .. }) {
             let reason = error.to_string();
             let ended = ended(session, Cause::Broken(error));
             self.events.push_back((SessionId(id), Err(ended)));
@@ -683,7 +690,7 @@ impl Gate {
         if let Some(armed) = session.armed {
             self.timers.remove(&(armed, id));
         }
-        if let Stage::Open { issued } | Stage::Closing { issued, .. } = session.stage
+        if let SessionState::Open { issued } | SessionState::Closing { issued, .. } = session.state
             && let Some(issued) = issued
         {
             self.accepted -= 1;

@@ -9,7 +9,7 @@ use crate::datagram::Cause;
 use crate::datagram::outbound::Streams;
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, Flags};
 use crate::datagram::recovery::{ASLEEP, Timeout, nanoseconds};
-use crate::datagram::session::{Session, Stage};
+use crate::datagram::session::{Session, SessionState};
 use crate::varint;
 
 /// How long the first ask waits for its challenge before it is repeated, and each further one.
@@ -42,12 +42,12 @@ pub(super) enum SessionFate {
 impl Session {
     /// Appends the next datagram that is to be sent; `false` if there is none now.
     pub(super) fn poll_transmit(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if let Stage::Asking {
+        if let SessionState::Asking {
             named_by,
             asked,
             tries,
             ..
-        } = &mut self.stage
+        } = &mut self.state
         {
             if asked.is_some_and(|asked| now < asked.saturating_add(ask_again(*named_by, *tries))) {
                 return false;
@@ -66,11 +66,11 @@ impl Session {
             return false;
         };
         let streams = Streams::of(&peer.limits);
-        if let Stage::Closing { until, .. } = &mut self.stage {
+        if let SessionState::Closing { until, .. } = &mut self.state {
             until.get_or_insert(now + CLOSING);
         }
         let may_send = self.probes > 0 || self.recovery.has_room();
-        if matches!(self.stage, Stage::Open { .. })
+        if matches!(self.state, SessionState::Open { .. })
             && may_send
             && let Some(length) = self.sizing.due(now)
         {
@@ -89,7 +89,7 @@ impl Session {
 
     /// Whether there is certainly nothing to be sent until something happens.
     pub(super) fn has_sent_all(&self, now: Duration) -> bool {
-        matches!(self.stage, Stage::Open { .. })
+        matches!(self.state, SessionState::Open { .. })
             && !(self.probe || self.sizing.is_wanted() || self.outgoing.is_sending())
             && self.probes == 0
             && self.received.due().is_none_or(|due| due > nanoseconds(now))
@@ -108,8 +108,8 @@ impl Session {
         streams: Option<Streams>,
     ) -> bool {
         let start = out.len();
-        let flags_at = match &self.stage {
-            Stage::Opening { hello, issued, .. } => {
+        let flags_at = match &self.state {
+            SessionState::Opening { hello, issued, .. } => {
                 packet::put_open(out, self.remote_id, self.local_id, *issued, hello)
             }
             _ => packet::put_data(out, self.remote_id),
@@ -151,10 +151,10 @@ impl Session {
             flags = flags.with(Flags::URGENT);
         }
         out[flags_at] = flags.byte();
-        if let Stage::Opening {
+        if let SessionState::Opening {
             named_by: NamedBy::Peer,
             ..
-        } = self.stage
+        } = self.state
         {
             // The ask was short: now that the address is proven, this finds out whether longer datagrams come through.
             let length = out.len() - start + CHECKSUM;
@@ -206,8 +206,8 @@ impl Session {
 
     /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do, in nanoseconds; `None` if never.
     pub(super) fn timeout(&self) -> Option<u64> {
-        match &self.stage {
-            Stage::Asking {
+        match &self.state {
+            SessionState::Asking {
                 since,
                 named_by,
                 asked,
@@ -219,10 +219,10 @@ impl Session {
                 let given_up = since.saturating_add(self.settings.patience);
                 Some(nanoseconds(again.min(given_up)))
             }
-            Stage::Closing { until, .. } => {
+            SessionState::Closing { until, .. } => {
                 earliest(until.map(nanoseconds), self.recovery.timeout())
             }
-            Stage::Opening { .. } | Stage::Open { .. } => {
+            SessionState::Opening { .. } | SessionState::Open { .. } => {
                 let sent = self.recovery.timeout();
                 let sent = sent.unwrap_or_else(|| nanoseconds(self.idle_at()));
                 let next = earliest(Some(sent), self.ack_due());
@@ -235,8 +235,8 @@ impl Session {
     /// It is `now`.
     pub(super) fn handle_timeout(&mut self, now: Duration) -> SessionFate {
         let due = self.timeout();
-        match &mut self.stage {
-            Stage::Asking { since, .. } => {
+        match &mut self.state {
+            SessionState::Asking { since, .. } => {
                 let late = due.map_or(Duration::ZERO, |due| {
                     now.saturating_sub(Duration::from_nanos(due))
                 });
@@ -249,7 +249,7 @@ impl Session {
                 }
                 return SessionFate::GoesOn;
             }
-            Stage::Closing {
+            SessionState::Closing {
                 until: Some(until), ..
             } if *until <= now => return SessionFate::IsOver,
             _ => {}
@@ -297,7 +297,7 @@ impl Session {
     }
 
     fn is_closing(&self) -> bool {
-        matches!(self.stage, Stage::Closing { .. })
+        matches!(self.state, SessionState::Closing { .. })
     }
 
     /// Whether this side has closed it, and the peer knows.

@@ -10,7 +10,7 @@ use crate::carrier::transit::microseconds;
 use crate::carrier::{Carrier, Mark, Medium, Naming, Peering, Priority};
 use crate::datagram::outbound::{MAX_PIECES, NewMessage};
 use crate::datagram::packet::{self, ACK_ROOM, CHECKSUM, INTRODUCTION, PIECE_OVERHEAD, TIMED};
-use crate::datagram::session::{Session, Stage};
+use crate::datagram::session::{Session, SessionState};
 use crate::datagram::window::WINDOW;
 use crate::varint;
 use crate::wire::{Message, MethodRef, Request, Response, kind};
@@ -115,10 +115,10 @@ impl Carrier for Session {
     /// What was not acknowledged is not sent again: wait until it [is idle](Carrier::is_idle) if it should be. There are no more
     /// events.
     fn close(&mut self, reason: &str) {
-        let issued = match self.stage {
-            Stage::Open { issued } => issued,
-            Stage::Asking { .. } | Stage::Opening { .. } => None,
-            Stage::Closing { .. } => return,
+        let issued = match self.state {
+            SessionState::Open { issued } => issued,
+            SessionState::Asking { .. } | SessionState::Opening { .. } => None,
+            SessionState::Closing { .. } => return,
         };
         self.outgoing.clear();
         self.stop_waiting();
@@ -126,7 +126,7 @@ impl Carrier for Session {
         self.put_own(kind::CLOSE, &mut |out| out.put_slice(telling(reason)));
         // Who opened it and said nothing is told once: else sessions that strangers open would take up room as they end.
         let was_silent = issued.is_some() && self.counters().messages_received == 0;
-        self.stage = Stage::Closing {
+        self.state = SessionState::Closing {
             issued,
             until: was_silent.then_some(Duration::ZERO),
         };
@@ -161,7 +161,7 @@ impl Session {
     /// be too many pieces then waits until they don't.
     fn frame_room(&self, len: usize) -> usize {
         let whole = self.sizing.datagram() - PACKET_OVERHEAD - ACK_ROOM;
-        let Stage::Opening { hello, .. } = &self.stage else {
+        let SessionState::Opening { hello, .. } = &self.state else {
             return whole;
         };
         let beside_hello = whole.saturating_sub(packet::OPEN_OVERHEAD + hello.len());

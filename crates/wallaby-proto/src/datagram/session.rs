@@ -33,7 +33,7 @@ pub struct Session {
     /// The ids that this side and the other one know the session by.
     pub(super) local_id: u64,
     pub(super) remote_id: u64,
-    pub(super) stage: Stage,
+    pub(super) state: SessionState,
     pub(super) received: ReceivedPackets,
     pub(super) window: ReplayWindow,
     pub(super) assembly: Assembly,
@@ -60,7 +60,7 @@ pub struct Session {
 
 /// How far a session is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SessionState {
     /// This side asks for it.
     Asking {
         hello: Bytes,
@@ -102,7 +102,7 @@ impl Session {
         me: Arc<Hello>,
         remote: SocketAddr,
         ids: (u64, u64),
-        (stage, since): (Stage, Duration),
+        (state, since): (SessionState, Duration),
         settings: &Settings,
         partials: &Partials,
     ) -> Self {
@@ -112,7 +112,7 @@ impl Session {
             remote,
             local_id: ids.0,
             remote_id: ids.1,
-            stage,
+            state,
             received: ReceivedPackets::default(),
             window: ReplayWindow::default(),
             assembly: Assembly::new(partials.share()),
@@ -133,7 +133,9 @@ impl Session {
 
     /// The application wants a session, too, that a peer's word has opened: it asks as often as for its own, and says as much.
     pub(crate) fn name_by_application(&mut self) {
-        if let Stage::Asking { named_by, .. } | Stage::Opening { named_by, .. } = &mut self.stage {
+        if let SessionState::Asking { named_by, .. } | SessionState::Opening { named_by, .. } =
+            &mut self.state
+        {
             *named_by = NamedBy::Application;
         }
     }
@@ -198,7 +200,10 @@ impl Session {
 
     /// Whether both sides have it and none has closed it, as far as known.
     fn is_established(&self) -> bool {
-        matches!(self.stage, Stage::Opening { .. } | Stage::Open { .. })
+        matches!(
+            self.state,
+            SessionState::Opening { .. } | SessionState::Open { .. }
+        )
     }
 
     /// The peer has acknowledged something; whether requests waited for that.

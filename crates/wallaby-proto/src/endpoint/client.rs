@@ -111,7 +111,7 @@ pub struct ClientCall {
     /// What is not the default.
     pub(super) options: Option<Box<CallOptions>>,
     pub(super) roots: Fifo<InitialRequest>,
-    phase: Phase,
+    state: CallState,
     /// Somebody waits until an initial request is sent.
     wants_sent: bool,
     /// What answers cost of the call's credit.
@@ -195,7 +195,7 @@ impl DerefMut for Tree {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum CallState {
     Live,
     /// It has come to its outcome, which is to be told; then what still runs is to be stopped.
     Ended,
@@ -260,7 +260,7 @@ impl ClientCall {
             deadline: raw.saturating_add(time),
             options: special.then(|| Box::new(options.clone())),
             roots: Fifo::default(),
-            phase: Phase::Live,
+            state: CallState::Live,
             wants_sent: false,
             credit: UngrantedAnswers::default(),
             begin_at: None,
@@ -298,12 +298,12 @@ impl ClientCall {
 
     /// Whether it has come to its outcome.
     pub fn has_ended(&self) -> bool {
-        self.phase != Phase::Live
+        self.state != CallState::Live
     }
 
     /// Whether nothing of it runs any more.
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.state == CallState::Over
     }
 
     /// Whether its servers are asked about it.
@@ -333,7 +333,7 @@ impl ClientCall {
     pub(super) fn has_work(&self) -> bool {
         let has_news = self.untold > 0 || self.actions.is_some();
         let is_watched = self.is_watched() || self.begin_at.is_some();
-        has_news || is_watched || matches!(self.phase, Phase::Ended | Phase::Told)
+        has_news || is_watched || matches!(self.state, CallState::Ended | CallState::Told)
     }
 
     /// What to do next; `None` when all is done.
@@ -347,29 +347,29 @@ impl ClientCall {
                 action => return action,
             }
         }
-        match self.phase {
-            Phase::Ended => {
+        match self.state {
+            CallState::Ended => {
                 if let Some(traced) = &mut self.traced {
                     traced.ended = Some(context.raw());
                 }
-                self.phase = match &self.outcome {
+                self.state = match &self.outcome {
                     // What was lost may run all the same.
-                    Some(Outcome::Complete { .. }) if self.losses().is_empty() => Phase::Over,
-                    _ => Phase::Told,
+                    Some(Outcome::Complete { .. }) if self.losses().is_empty() => CallState::Over,
+                    _ => CallState::Told,
                 };
                 Some(ClientAction::Ended)
             }
-            Phase::Told if !self.may_run() => {
-                self.phase = Phase::Over;
+            CallState::Told if !self.may_run() => {
+                self.state = CallState::Over;
                 Some(ClientAction::Quiet)
             }
-            Phase::Told => {
-                self.phase = Phase::Winding;
+            CallState::Told => {
+                self.state = CallState::Winding;
                 self.wind_down(context);
                 self.poll(context)
             }
-            Phase::Over => None,
-            Phase::Live | Phase::Winding => self.poll_watch(context),
+            CallState::Over => None,
+            CallState::Live | CallState::Winding => self.poll_watch(context),
         }
     }
 
@@ -380,7 +380,7 @@ impl ClientCall {
             }
             Some(Action::Frozen) => return Some(ClientAction::Noted(Note::Frozen)),
             Some(Action::Quiet) => {
-                self.phase = Phase::Over;
+                self.state = CallState::Over;
                 return Some(ClientAction::Quiet);
             }
             Some(Action::Failed(loss)) => self.lose(loss, context),
@@ -683,7 +683,7 @@ impl ClientCall {
         if outcome.is_ok() {
             self.note_losses();
         }
-        self.phase = Phase::Ended;
+        self.state = CallState::Ended;
         self.note_sent();
         let (losses, statuses) = (self.losses().len() as u64, self.initiator.responses().1);
         if losses > 0 || outcome.is_err() {

@@ -4,12 +4,12 @@ use super::Endpoint;
 use super::conn::ConnId;
 use super::event::{Output, RequestKey};
 use super::probe::Probe;
-use super::server::Stage;
+use super::server::HandlerState;
 use crate::{Code, Status};
 
 /// How an endpoint ends, step by step, though it may leave some out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum Lifecycle {
     Open,
     /// It finishes what it has begun, and begins nothing.
     Draining,
@@ -20,10 +20,10 @@ pub(super) enum Phase {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// Whether this phase begins now: else it has begun before.
-    pub(super) fn enter_phase(&mut self, phase: Phase) -> bool {
-        let begins = self.phase < phase;
-        self.phase = self.phase.max(phase);
+    /// Whether it comes to this now: else it has before.
+    pub(super) fn reach(&mut self, lifecycle: Lifecycle) -> bool {
+        let begins = self.lifecycle < lifecycle;
+        self.lifecycle = self.lifecycle.max(lifecycle);
         begins
     }
 
@@ -31,7 +31,7 @@ impl<P: Probe> Endpoint<P> {
     /// handlers cannot delegate any more ([`SendError::Draining`](crate::error::SendError::Draining)), and peers are told to send
     /// their next requests elsewhere. [`Output::Drained`] says when that is done.
     pub fn drain(&mut self) {
-        if !self.enter_phase(Phase::Draining) {
+        if !self.reach(Lifecycle::Draining) {
             return;
         }
         for id in self.conns.ids() {
@@ -50,17 +50,17 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether it finishes what it has begun, and begins nothing.
     pub fn is_draining(&self) -> bool {
-        self.phase >= Phase::Draining
+        self.lifecycle >= Lifecycle::Draining
     }
 
     /// Whether nothing is dialled any more, and requests that come are refused.
     pub(super) fn is_ending(&self) -> bool {
-        self.phase >= Phase::Ending
+        self.lifecycle >= Lifecycle::Ending
     }
 
     /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed
+        self.lifecycle == Lifecycle::Closed
     }
 
     /// What is to be done next while it comes to rest, if nothing else is.
@@ -86,13 +86,13 @@ impl<P: Probe> Endpoint<P> {
     /// undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be. New
     /// requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
     pub fn stop_all(&mut self) {
-        if !self.enter_phase(Phase::Ending) {
+        if !self.reach(Lifecycle::Ending) {
             return;
         }
         self.records.announce_handed_on(self.now);
         self.settle();
         // First what waits for a place: each that becomes free would be given to it.
-        self.stop_those(|stage| matches!(stage, Stage::Queued(_)));
+        self.stop_those(|state| matches!(state, HandlerState::Queued(_)));
         self.stop_those(|_| true);
         for id in self.conns.ids() {
             self.take_requests_back(id);
@@ -100,7 +100,7 @@ impl<P: Probe> Endpoint<P> {
         self.settle();
     }
 
-    fn stop_those(&mut self, which: impl Fn(Stage) -> bool) {
+    fn stop_those(&mut self, which: impl Fn(HandlerState) -> bool) {
         let those: Vec<RequestKey> = self.handlers.those(which).collect();
         for key in those {
             match self.handlers.get(key) {

@@ -1,7 +1,7 @@
 //! The table of requests that are handled or wait for it, by their keys.
 
 use super::event::{Lane, RequestKey};
-use super::server::{HandledRequest, Stage};
+use super::server::{HandledRequest, HandlerState};
 use crate::slot_map::SlotMap;
 
 /// Requests that are handled.
@@ -80,10 +80,13 @@ impl Handlers {
         self.0.len()
     }
 
-    /// Those in such a stage.
-    pub(super) fn those(&self, which: impl Fn(Stage) -> bool) -> impl Iterator<Item = RequestKey> {
+    /// Those in such a state.
+    pub(super) fn those(
+        &self,
+        which: impl Fn(HandlerState) -> bool,
+    ) -> impl Iterator<Item = RequestKey> {
         let those = self.0.iter();
-        let those = those.filter(move |(_, handler)| which(handler.request.stage));
+        let those = those.filter(move |(_, handler)| which(handler.request.state));
         those.map(|(key, _)| RequestKey(key))
     }
 }

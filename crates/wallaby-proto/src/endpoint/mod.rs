@@ -190,7 +190,7 @@ use self::conn::{Conn, Conns, Parcel};
 use self::conns::note_progress;
 use self::dialling::Dialling;
 use self::directory::Directory;
-use self::draining::Phase;
+use self::draining::Lifecycle;
 use self::handler_table::Handlers;
 use self::methods::Methods;
 use self::queue_room::QueueRoom;
@@ -324,7 +324,7 @@ pub struct Endpoint<P = ()> {
     untaken: usize,
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
-    phase: Phase,
+    lifecycle: Lifecycle,
     /// Nothing was left to be done when it was looked last while it was drained, and that was told.
     drained: bool,
 }
@@ -419,7 +419,7 @@ impl<P: Probe> Endpoint<P> {
             unsent: Vec::new(),
             untaken: 0,
             kept: 0,
-            phase: Phase::Open,
+            lifecycle: Lifecycle::Open,
             drained: false,
         }
     }

@@ -3,7 +3,7 @@
 use super::event::{Output, RequestKey};
 use super::probe::{Note, Probe};
 use super::requests::too_late;
-use super::server::{HandledRequest, Place, Stage};
+use super::server::{HandledRequest, HandlerState, Place};
 use super::{Alarm, Endpoint};
 use crate::detach::detach;
 use crate::executor::{Load, Owner};
@@ -101,7 +101,7 @@ impl<P: Probe> Endpoint<P> {
             let (executor, deadline) = (&mut self.executor, handler.deadline);
             let urgency = executor.urgency(|| handler.age(), deadline, self.raw);
             let turn = executor.queue(key, owner, urgency);
-            self.enter(key, Stage::Queued(turn));
+            self.enter(key, HandlerState::Queued(turn));
         }
         Ok(())
     }
@@ -147,13 +147,13 @@ impl<P: Probe> Endpoint<P> {
         if !self.executor.try_run(handler.owner()) {
             return self.wait_for_turn(key);
         }
-        self.run_now(key, Stage::Waits);
+        self.run_now(key, HandlerState::Waits);
         Ok(())
     }
 
     /// A request has a place from now on, and its sender may send as much again as it took while it waited.
-    fn run_now(&mut self, key: RequestKey, stage: Stage) {
-        self.enter(key, stage);
+    fn run_now(&mut self, key: RequestKey, state: HandlerState) {
+        self.enter(key, state);
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
@@ -176,7 +176,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     pub(super) fn free_place(&mut self, owner: Owner) {
         if let Some(next) = self.executor.release(owner) {
-            self.run_now(next, Stage::Late);
+            self.run_now(next, HandlerState::Late);
         }
     }
 
@@ -204,20 +204,20 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        if let Stage::Queued(turn) = handler.stage {
+        if let HandlerState::Queued(turn) = handler.state {
             self.executor.withdraw(handler.owner(), turn);
         }
-        self.enter(key, Stage::Runs);
+        self.enter(key, HandlerState::Runs);
     }
 
-    /// A request is at another stage from now on. As long as it waits, for its turn or put aside, an abort and its deadline find it,
+    /// A request is in another state from now on. As long as it waits, for its turn or put aside, an abort and its deadline find it,
     /// and its connection is needed.
-    pub(super) fn enter(&mut self, key: RequestKey, stage: Stage) {
+    pub(super) fn enter(&mut self, key: RequestKey, state: HandlerState) {
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
         let was_listed = handler.is_listed();
-        handler.stage = stage;
+        handler.state = state;
         if handler.is_listed() == was_listed {
             return;
         }

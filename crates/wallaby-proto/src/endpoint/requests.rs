@@ -15,7 +15,7 @@ use super::draining::shutting_down;
 use super::event::{IncomingRequest, Lane, Output, RequestKey};
 use super::methods::{Meant, RefusedMethod, Serving};
 use super::probe::Probe;
-use super::server::{Author, HandledRequest, Place, RequestContext, Returned, Stage};
+use super::server::{Author, HandledRequest, HandlerState, Place, RequestContext, Returned};
 use super::{Alarm, Endpoint};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::seal::{SealError, verify};
@@ -231,13 +231,13 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         let handler = self.handlers.get(key)?;
-        if handler.stage == Stage::Late && !self.starts_late(key) {
+        if handler.state == HandlerState::Late && !self.starts_late(key) {
             return None;
         }
         let raw = self.raw;
         let handler = self.handlers.get_mut(key)?;
         let method = handler.served?;
-        (handler.stage, handler.began) = (Stage::Runs, Some(raw));
+        (handler.state, handler.began) = (HandlerState::Runs, Some(raw));
         Some(IncomingRequest {
             method,
             payload: std::mem::take(&mut handler.payload),
@@ -247,12 +247,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// A handler has returned, with a status if it failed. Its request ends, unless it was put aside.
     pub fn returned(&mut self, key: RequestKey, result: Result<(), Status>) -> Returned {
-        let stage = match self.is_stopping(key) {
+        let state = match self.is_stopping(key) {
             true => None,
-            false => self.handlers.get(key).map(|handler| handler.stage),
+            false => self.handlers.get(key).map(|handler| handler.state),
         };
-        match (stage, result) {
-            (Some(Stage::Aside), Ok(())) => Returned::Heard,
+        match (state, result) {
+            (Some(HandlerState::Aside), Ok(())) => Returned::Heard,
             (Some(_), Ok(())) => {
                 self.finish(key);
                 Returned::Heard
@@ -279,11 +279,11 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.flush_held(key);
-        let stage = self.handlers.get(key).map(|handler| handler.stage);
-        if matches!(stage, None | Some(Stage::Queued(_))) {
+        let state = self.handlers.get(key).map(|handler| handler.state);
+        if matches!(state, None | Some(HandlerState::Queued(_))) {
             return; // it waits for another turn
         }
-        self.enter(key, Stage::Aside);
+        self.enter(key, HandlerState::Aside);
         if self.was_stopped(key) {
             self.stop_aborted(key, stopped());
         }
@@ -302,12 +302,12 @@ impl<P: Probe> Endpoint<P> {
     pub fn resume(&mut self, key: RequestKey) -> bool {
         let handler = self.handlers.get_mut(key);
         let goes_on = |handler: &&mut HandledRequest| {
-            handler.stage == Stage::Aside && handler.stopping.is_none()
+            handler.state == HandlerState::Aside && handler.stopping.is_none()
         };
         let Some(handler) = handler.filter(goes_on) else {
             return false;
         };
-        handler.stage = Stage::Resumed;
+        handler.state = HandlerState::Resumed;
         if let Some(ticket) = handler.ticket {
             self.records.progressed(ticket, self.now);
         }

@@ -187,7 +187,7 @@ pub enum Author {
 
 /// How far a handler is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum HandlerState {
     /// It was not taken yet.
     Waits,
     /// It waits for its turn.
@@ -251,7 +251,7 @@ pub struct HandledRequest {
     pub(super) reported: bool,
     /// How much each has handed on or called for it, if it has a durable id: what has names that follow from that.
     names_given: Vec<(Author, u32)>,
-    pub(super) stage: Stage,
+    pub(super) state: HandlerState,
     pub(super) place: Place,
     /// Its call was aborted: with this status it ends when its handler is done.
     pub(super) stopping: Option<Box<Status>>,
@@ -291,7 +291,7 @@ impl HandledRequest {
             exhausted: false,
             reported: false,
             names_given: Vec::new(),
-            stage: Stage::Waits,
+            state: HandlerState::Waits,
             place: Place::None,
             stopping: None,
             leaving: Fifo::default(),
@@ -399,7 +399,10 @@ impl HandledRequest {
 
     /// Whether an abort finds it: it waits for its turn, or the application may come back to it, or has.
     pub(super) fn is_listed(&self) -> bool {
-        matches!(self.stage, Stage::Aside | Stage::Resumed | Stage::Queued(_))
+        matches!(
+            self.state,
+            HandlerState::Aside | HandlerState::Resumed | HandlerState::Queued(_)
+        )
     }
 
     /// The name of what this one hands on, or calls, next.

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 
 use super::Endpoint;
 use super::conn::{Conn, ConnId, Link, nobody};
-use super::draining::Phase;
+use super::draining::Lifecycle;
 use super::event::{Closed, Output};
 use super::probe::Probe;
 use crate::call::clock::earliest;
@@ -296,7 +296,7 @@ impl<P: Probe> Endpoint<P> {
     /// The same without a word of its requests, as if its process had died: who waits for them finds that out.
     pub fn hang_up(&mut self) {
         let is_told = self.is_ending();
-        if !self.enter_phase(Phase::Closed) {
+        if !self.reach(Lifecycle::Closed) {
             return;
         }
         for id in self.conns.ids() {

@@ -14,7 +14,7 @@ use crate::transport::shm::turned::{self, Found};
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) channel: Channel,
-    stage: Stage,
+    state: StreamState,
     /// What is awaited of the socket, or of the rings.
     pub(super) interest: Interest,
     /// It is among those whose rings are looked at in each turn.
@@ -72,7 +72,7 @@ impl StreamTable {
 
 /// How far a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum StreamState {
     /// It is not decided whether anybody is there.
     Connecting,
     /// The socket takes bytes.
@@ -98,10 +98,10 @@ impl Stream {
     pub(super) fn new(channel: Channel, connected: bool) -> Self {
         Self {
             channel,
-            stage: if connected {
-                Stage::Open
+            state: if connected {
+                StreamState::Open
             } else {
-                Stage::Connecting
+                StreamState::Connecting
             },
             interest: Interest::default(),
             awake: false,
@@ -114,18 +114,18 @@ impl Stream {
 
     /// What is to be awaited of the socket, if the endpoint takes input of it.
     pub(super) fn wanted(&self, takes_input: bool) -> Interest {
-        match self.stage {
+        match self.state {
             // The other side speaks first where shared memory is agreed on.
-            Stage::Connecting if self.rings().is_some() => Interest::READABLE,
-            Stage::Connecting => Interest {
+            StreamState::Connecting if self.rings().is_some() => Interest::READABLE,
+            StreamState::Connecting => Interest {
                 readable: false,
                 writable: true,
             },
-            Stage::Full => Interest {
+            StreamState::Full => Interest {
                 readable: takes_input,
                 writable: true,
             },
-            Stage::Open | Stage::Broken => Interest::READABLE,
+            StreamState::Open | StreamState::Broken => Interest::READABLE,
         }
     }
 
@@ -135,16 +135,16 @@ impl Stream {
     ///
     /// If it is not.
     pub(super) fn writable(&mut self) -> io::Result<()> {
-        match self.stage {
-            Stage::Connecting => {
+        match self.state {
+            StreamState::Connecting => {
                 if let Channel::Socket(socket) = &self.channel {
                     socket.take_error()?;
                 }
             }
-            Stage::Full => {}
-            Stage::Open | Stage::Broken => return Ok(()),
+            StreamState::Full => {}
+            StreamState::Open | StreamState::Broken => return Ok(()),
         }
-        self.stage = Stage::Open;
+        self.state = StreamState::Open;
         Ok(())
     }
 
@@ -188,12 +188,12 @@ impl Stream {
     }
 
     pub(super) fn is_connecting(&self) -> bool {
-        self.stage == Stage::Connecting
+        self.state == StreamState::Connecting
     }
 
     /// Whether the socket takes nothing now.
     pub(super) fn is_full(&self) -> bool {
-        self.stage == Stage::Full
+        self.state == StreamState::Full
     }
 
     /// Writes what the socket takes of what the endpoint has for it.
@@ -202,7 +202,7 @@ impl Stream {
     ///
     /// If the peer takes nothing more.
     pub(super) fn write(&mut self, core: &mut Core, id: ConnId) -> io::Result<()> {
-        while self.stage == Stage::Open {
+        while self.state == StreamState::Open {
             let output = core.output(id);
             if output.is_empty() {
                 break;
@@ -217,7 +217,7 @@ impl Stream {
 
     /// Says this at the end, if the socket takes it.
     pub(super) fn say(&mut self, mut words: &[u8]) {
-        while self.stage == Stage::Open && !words.is_empty() {
+        while self.state == StreamState::Open && !words.is_empty() {
             match self.write_some(words) {
                 Ok(written) => words = &words[written..],
                 Err(_) => return,
@@ -229,10 +229,12 @@ impl Stream {
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.channel.write(bytes) {
             Ok(written) => return Ok(written),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stage = Stage::Full,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.state = StreamState::Full
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                self.stage = Stage::Broken;
+                self.state = StreamState::Broken;
                 return Err(error);
             }
         }

@@ -20,13 +20,13 @@ use crate::transport::connecting;
 pub(crate) struct Connection {
     /// The socket over which the memory came.
     life: OwnedFd,
-    stage: Stage,
+    state: HandshakeState,
     /// The peer has ended, or this side has.
     gone: bool,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum HandshakeState {
     /// This side has dialled.
     Dialled(Offer),
     /// Somebody else has.
@@ -71,18 +71,18 @@ impl Connection {
     pub(crate) fn dial(path: &Path, capacity: usize) -> io::Result<Self> {
         let (life, _) = connecting::unix(path)?; // a unix socket is connected at once, or never
         let offer = Offer::send(&life, capacity)?;
-        Ok(Self::new(life, Stage::Dialled(offer)))
+        Ok(Self::new(life, HandshakeState::Dialled(offer)))
     }
 
     /// Somebody has connected, who is to offer memory.
     pub(crate) fn accepted(socket: OwnedFd) -> Self {
-        Self::new(socket, Stage::Accepted)
+        Self::new(socket, HandshakeState::Accepted)
     }
 
-    fn new(life: OwnedFd, stage: Stage) -> Self {
+    fn new(life: OwnedFd, state: HandshakeState) -> Self {
         Self {
             life,
-            stage,
+            state,
             gone: false,
         }
     }
@@ -94,9 +94,9 @@ impl Connection {
 
     /// What can be read when the peer has rung; it need not be read, but told of each time. None before it is open.
     pub(crate) fn bell(&self) -> Option<RawFd> {
-        match &self.stage {
-            Stage::Open(rings) => Some(rings.bell.as_raw_fd()),
-            Stage::Dialled(_) | Stage::Accepted => None,
+        match &self.state {
+            HandshakeState::Open(rings) => Some(rings.bell.as_raw_fd()),
+            HandshakeState::Dialled(_) | HandshakeState::Accepted => None,
         }
     }
 
@@ -107,15 +107,15 @@ impl Connection {
     ///
     /// If the two do not share memory, or the peer talks beside it.
     pub(crate) fn attend(&mut self) -> io::Result<bool> {
-        let agreed = match &mut self.stage {
-            Stage::Dialled(offer) => offer.answered(&self.life)?,
-            Stage::Accepted => setup::accept(&self.life)?,
-            Stage::Open(_) => return self.look_for_end().map(|()| false),
+        let agreed = match &mut self.state {
+            HandshakeState::Dialled(offer) => offer.answered(&self.life)?,
+            HandshakeState::Accepted => setup::accept(&self.life)?,
+            HandshakeState::Open(_) => return self.look_for_end().map(|()| false),
         };
         let Some(agreed) = agreed else {
             return Ok(false);
         };
-        self.stage = Stage::Open(Rings::new(agreed));
+        self.state = HandshakeState::Open(Rings::new(agreed));
         Ok(true)
     }
 
@@ -140,7 +140,7 @@ impl Connection {
     ///
     /// `WouldBlock` if nothing is there, `InvalidData` if the peer has written what cannot be.
     pub(crate) fn read(&mut self, input: &mut BytesMut) -> io::Result<usize> {
-        let Stage::Open(rings) = &mut self.stage else {
+        let HandshakeState::Open(rings) = &mut self.state else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let read = match rings.broken {
@@ -170,7 +170,7 @@ impl Connection {
     ///
     /// `WouldBlock` if nothing fits, `BrokenPipe` if the peer takes nothing more.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Stage::Open(rings) = &mut self.stage else {
+        let HandshakeState::Open(rings) = &mut self.state else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         if self.gone || rings.broken.is_some() {
@@ -194,7 +194,7 @@ impl Connection {
 
     /// What there is to do, of what is awaited.
     pub(crate) fn look(&mut self, awaited: Found) -> Found {
-        let Stage::Open(rings) = &mut self.stage else {
+        let HandshakeState::Open(rings) = &mut self.state else {
             return Found::default();
         };
         let ended = self.gone || rings.broken.is_some();
@@ -210,7 +210,7 @@ impl Connection {
     /// Its owner is about to sleep and awaits this: from now on the peer rings. Whether there is nothing to do at the last
     /// look; if there is, the owner stays awake.
     pub(crate) fn rest(&mut self, awaited: Found) -> bool {
-        let Stage::Open(rings) = &mut self.stage else {
+        let HandshakeState::Open(rings) = &mut self.state else {
             return true;
         };
         if awaited.readable {
@@ -228,7 +228,7 @@ impl Connection {
 
     /// Its owner looks at the rings again. Who has rung has taken back that it was to ring.
     pub(crate) fn wake(&mut self) {
-        if let Stage::Open(rings) = &mut self.stage {
+        if let HandshakeState::Open(rings) = &mut self.state {
             rings.consumer.withdraw();
             rings.producer.withdraw();
         }
@@ -315,7 +315,7 @@ mod tests {
 
     fn pair() -> (Connection, Connection) {
         let (agreed, life, accepted) = liar();
-        let dialled = Connection::new(life.into(), Stage::Open(Rings::new(agreed)));
+        let dialled = Connection::new(life.into(), HandshakeState::Open(Rings::new(agreed)));
         (dialled, accepted)
     }
 
@@ -331,7 +331,7 @@ mod tests {
 
     /// How often it was rung since the last look.
     fn rung(connection: &Connection) -> u64 {
-        let Stage::Open(rings) = &connection.stage else {
+        let HandshakeState::Open(rings) = &connection.state else {
             panic!("it is not open")
         };
         let mut times = [0; 8];

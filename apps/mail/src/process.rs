@@ -11,7 +11,7 @@ use crate::sessions::Rules;
 use crate::storage::StorageServer;
 use crate::web::Site;
 use anyhow::Context;
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use wallaby_program::output::line;
 use wallaby_program::page;
 
 /// The kinds of servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     Web,
@@ -132,24 +132,9 @@ impl Serve {
 }
 
 impl Role {
-    const ALL: [Self; 6] = [
-        Self::Web,
-        Self::Auth,
-        Self::Book,
-        Self::Mail,
-        Self::Storage,
-        Self::Ads,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Web => "web",
-            Self::Auth => "auth",
-            Self::Book => "book",
-            Self::Mail => "mail",
-            Self::Storage => "storage",
-            Self::Ads => "ads",
-        }
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// Where the paper has it (5.4). The web server is beside the browser, and the mail server near.
@@ -272,14 +257,15 @@ impl Servers {
     pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
         key(settings.data()?)?;
         let birth = serde_json::to_string(&Birth(std::process::id(), settings.clone()))?;
-        let start = |role: Role| {
+        let all = Role::value_variants();
+        let start = |role: &Role| {
             let mut command = this_program()?;
-            command.args([role.name(), "--child", &birth]);
+            command.args([&role.name(), "--child", &birth]);
             Ok((format!("the {} server", role.name()), command))
         };
-        let mut cluster = Cluster::start(Role::ALL.map(start), |line| Ok(line.parse()?)).await?;
+        let mut cluster = Cluster::start(all.iter().map(start), |line| Ok(line.parse()?)).await?;
         let addresses = cluster.said().iter().cloned();
-        let directory = Directory(Role::ALL.into_iter().zip(addresses).collect());
+        let directory = Directory(all.iter().copied().zip(addresses).collect());
         let page = cluster.tell(&directory).await?.swap_remove(0);
         Ok(Self {
             cluster,

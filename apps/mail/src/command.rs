@@ -8,7 +8,7 @@ use crate::secret::random_text;
 use crate::services::Contact;
 use crate::storage;
 use clap::{Args, Parser, Subcommand};
-use std::io::{BufRead, stdin};
+use std::io::{BufRead, IsTerminal, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use wallaby_link::Topology;
@@ -132,6 +132,9 @@ impl Up {
 impl User {
     fn run(self) -> anyhow::Result<()> {
         let mut password = String::new();
+        if stdin().is_terminal() {
+            eprintln!("The password, as one line, which the terminal shows:");
+        }
         stdin().lock().read_line(&mut password)?;
         Users::of(&self.data).put(&self.name, password.trim_end_matches(['\r', '\n']))
     }

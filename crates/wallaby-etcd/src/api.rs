@@ -620,6 +620,7 @@ mod tests {
         let members = ["http://127.0.0.1:1", "http://127.0.0.1:2/"];
         let api = Api::new(members.map(String::from).into(), TlsConfig::default(), None);
         let error = api.list("a/").expect_err("nobody is there");
+        assert_eq!(error.code(), wallaby::Code::Unavailable);
         let EtcdError::Unreachable { member, .. } = error else {
             panic!("{error}")
         };

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use wallaby::Address;
+use wallaby::{Address, Code};
 
 use self::api::Api;
 pub use self::builder::Builder;
@@ -105,6 +105,18 @@ pub enum EtcdError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl EtcdError {
+    /// What kind of error it is. Why etcd refuses something only its words say: that is [`Code::Unknown`].
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NoMember | Self::Tls(_) => Code::InvalidArgument,
+            Self::Unreachable { .. } => Code::Unavailable,
+            Self::Refused { .. } => Code::Unknown,
+            Self::Unreadable { .. } => Code::Internal,
+        }
+    }
 }
 
 impl Etcd {

@@ -15,6 +15,7 @@ use crate::call::missing::{Missing, named};
 use crate::call::watch::{Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
+use crate::wire::{ContinuationError, MetadataError};
 use crate::{Address, CallId, Code, NodeId, RequestId, Status};
 
 /// What everybody is told of an endpoint that was closed.
@@ -152,6 +153,12 @@ pub enum SendError {
     /// The value cannot be encoded.
     #[error("cannot encode the value: {0}")]
     Codec(CodecError),
+    /// The metadata that a delegation was to have are too many, or one has no key.
+    #[error("not delegated: {0}")]
+    Metadata(MetadataError),
+    /// The continuation that a delegation was to have is too long.
+    #[error("not delegated: {0}")]
+    Continuation(ContinuationError),
     /// The message is longer than a message may be.
     #[error("a message of {size} bytes to {peer}: at most {limit} are allowed")]
     TooLarge {
@@ -225,6 +232,8 @@ impl SendError {
     pub fn code(&self) -> Code {
         match self {
             Self::Codec(_) => Code::Internal,
+            Self::Metadata(error) => error.code(),
+            Self::Continuation(error) => error.code(),
             Self::TooLarge { .. }
             | Self::Full
             | Self::TooDeep { .. }
@@ -426,6 +435,12 @@ pub enum Failure {
     /// The arguments cannot be encoded; nothing was sent.
     #[error("cannot encode the arguments: {0}")]
     Codec(CodecError),
+    /// The metadata that the call was to have are too many, or one has no key; nothing was sent.
+    #[error("the call was not made: {0}")]
+    Metadata(MetadataError),
+    /// The continuation that the call was to have is too long; nothing was sent.
+    #[error("the call was not made: {0}")]
+    Continuation(ContinuationError),
     /// The request was refused on this side; it was not sent.
     #[error("request {request} was not sent to {server}: {reason}")]
     Refused {
@@ -544,6 +559,8 @@ impl Failure {
             Self::Codec(_) | Self::Violation(_) | Self::Diverged(_) | Self::NoAnswer => {
                 Code::Internal
             }
+            Self::Metadata(error) => error.code(),
+            Self::Continuation(error) => error.code(),
             Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
             Self::NotUnderstood { .. } => Code::Mismatch,
             Self::Intercepted { status, .. } => status.code(),
@@ -597,6 +614,18 @@ impl From<CodecError> for SendError {
 impl From<CodecError> for Failure {
     fn from(error: CodecError) -> Self {
         Self::Codec(error)
+    }
+}
+
+impl From<MetadataError> for SendError {
+    fn from(error: MetadataError) -> Self {
+        Self::Metadata(error)
+    }
+}
+
+impl From<MetadataError> for Failure {
+    fn from(error: MetadataError) -> Self {
+        Self::Metadata(error)
     }
 }
 

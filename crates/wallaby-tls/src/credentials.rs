@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +16,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use thiserror::Error;
+use wallaby::{Code, Status};
 
 use crate::transport::Tls;
 
@@ -56,6 +58,18 @@ pub enum TlsError {
     /// A function that gives certificates failed.
     #[error("no certificate was given: {0}")]
     NotGiven(String),
+}
+
+impl TlsError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::File { r#source, .. } => Status::from(io::Error::from(r#source.kind())).code(),
+            Self::Unreadable { .. } | Self::Unusable(_) => Code::InvalidArgument,
+            Self::NoRoots | Self::NoCertificate => Code::FailedPrecondition,
+            Self::NotGiven(_) => Code::Unavailable,
+        }
+    }
 }
 
 /// A certificate with those that lead to its root, and its key.

@@ -384,6 +384,23 @@ async fn where_the_name_of_a_peer_leads_is_limited() {
     assert_ne!(last.metrics().dials_held, 0);
 }
 
+/// Who dialled what is told would else reach itself.
+#[tokio::test]
+async fn who_listens_at_all_addresses_tells_one_that_others_can_dial() {
+    let (root, folder) = (Authority::new("root"), Folder::new());
+    root.issue(&folder, &["localhost"]);
+    for any in ["tls://0.0.0.0:0", "tls://[::]:0"] {
+        let server = Endpoint::builder().transport(folder.mutual()).listen(any);
+        let server = server.bind().await.expect("any port is free");
+        let told = server.address().map(ToString::to_string);
+        let networks = std::net::UdpSocket::bind("0.0.0.0:0").expect("a free port");
+        let has_networks = networks.connect("192.0.2.1:9").is_ok();
+        assert_eq!(told.is_some(), has_networks, "{told:?}");
+        let is_any = |told: String| told.contains("//0.0.0.0:") || told.contains("//[::]:");
+        assert!(!told.is_some_and(is_any));
+    }
+}
+
 #[tokio::test]
 async fn a_name_is_no_way_around_what_is_never_dialled() {
     let (root, folder) = (Authority::new("root"), Folder::new());
@@ -486,7 +503,9 @@ fn what_cannot_be_used_is_said_when_it_is_built() {
     let (root, folder) = (Authority::new("root"), Folder::new());
     root.issue(&folder, &["localhost"]);
     let missing = Tls::builder().roots_file("/nonexistent/ca.pem").build();
-    assert!(matches!(missing, Err(TlsError::File { .. })));
+    let missing = missing.expect_err("there is no file");
+    assert!(matches!(missing, TlsError::File { .. }));
+    assert_eq!(missing.code(), Code::NotFound);
     let empty = Tls::builder().roots_file(folder.key()).build();
     assert!(matches!(empty, Err(TlsError::Unreadable { .. })));
     let empty = Tls::builder().roots_file(folder.roots()).trust(b"").build();

@@ -14,7 +14,7 @@ use crate::attempts::plan::RetryPolicy;
 use crate::body::{Attached, Body};
 use crate::budget::RetryBudget;
 use crate::call::{Call, CallEnd, CallOptions, CallShared, CallWatch, RawCall, Resend};
-use crate::codec::{Codec, CodecError};
+use crate::codec::Codec;
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
@@ -136,7 +136,7 @@ pub struct Caller {
     parent: Option<RequestInfo>,
     options: Arc<CallOptions>,
     /// Why calls fail at once: an option that cannot be.
-    refused: Option<CodecError>,
+    refused: Option<Failure>,
 }
 
 impl Caller {
@@ -247,7 +247,7 @@ impl Caller {
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
         if let Some(refused) = &self.refused {
-            return self.failed(Failure::Codec(refused.clone()));
+            return self.failed(refused.clone());
         }
         let call = CallShared::begin(&self.endpoint, self.request(), self.options());
         RawCall::new(call)
@@ -255,7 +255,7 @@ impl Caller {
 
     fn change_metadata(&mut self, change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>) {
         if let Err(error) = change(&mut self.change().metadata) {
-            self.refused = Some(CodecError::new("metadata", error.to_string()));
+            self.refused = Some(error.into());
         }
     }
 
@@ -534,7 +534,7 @@ impl Client {
     /// Whether the request may leave.
     fn check(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
         if let Some(refused) = &self.caller.refused {
-            return Err(Failure::Codec(refused.clone()));
+            return Err(refused.clone());
         }
         self.caller.endpoint.intercept(outgoing)
     }
@@ -615,7 +615,7 @@ options! {
     /// with its answer ([`crate::RequestInfo::continuation`]). If they exceed 16 KiB, calls fail and say so.
     continuation(bytes: impl Into<Bytes>) = |caller| match Continuation::new(bytes) {
         Ok(continuation) => caller.change().continuation = Some(continuation),
-        Err(error) => caller.refused = Some(CodecError::new("continuation", error.to_string())),
+        Err(error) => caller.refused = Some(Failure::Continuation(error)),
     };
 
     /// The name under which the call may be asked for again, by another incarnation of this endpoint too: whoever handles it sees

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_core::Stream;
 use thiserror::Error;
-use wallaby_proto::Address;
+use wallaby_proto::{Address, Code};
 
 use crate::blocking;
 use crate::call::{Call, Outcome};
@@ -59,6 +59,15 @@ pub struct QuorumError {
     pub answered: Vec<usize>,
     /// Servers that did not, and why.
     pub failed: Vec<(Address, CallError)>,
+}
+
+impl QuorumError {
+    /// What kind of error it is: that of the first server that failed; [`Code::FailedPrecondition`] if more answers were needed
+    /// than servers were asked.
+    pub fn code(&self) -> Code {
+        let first = self.failed.first();
+        first.map_or(Code::FailedPrecondition, |(_, error)| error.code())
+    }
 }
 
 fn first_of(failed: &[(Address, CallError)]) -> String {

@@ -19,7 +19,7 @@ use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 use crate::blocking;
 use crate::body::{Attached, Body};
 use crate::client::Caller;
-use crate::codec::{Codec, CodecError, Postcard};
+use crate::codec::{Codec, Postcard};
 use crate::error::SendError;
 use crate::handling::{Handling, Keep};
 use crate::intercept::{DelegatedRequest, DelegationOptions, Exit, Extensions, Intent, SendFuture};
@@ -494,7 +494,7 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
                     own.options.continuation = Some(continuation);
                 }
             }
-            Err(error) => self.fail(CodecError::new("continuation", error.to_string())),
+            Err(error) => self.fail(SendError::Continuation(error)),
         }
         self
     }
@@ -542,7 +542,7 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
         let (own, exit): (_, &Exit) = (to.options_mut(), (*request).borrow());
         let changed = change(own).and_then(|()| own.metadata_beside(&exit.handling.inherited()));
         if let Err(error) = changed {
-            self.fail(CodecError::new("metadata", error.to_string()));
+            self.fail(error.into());
         }
         self
     }
@@ -560,9 +560,9 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
     }
 
     #[cold]
-    fn fail(&mut self, error: CodecError) {
+    fn fail(&mut self, error: SendError) {
         if let DepartureState::Here(Some(intent), _) = &self.0.state {
-            self.0.state = DepartureState::Refused(SendError::Codec(error), intent.is_last());
+            self.0.state = DepartureState::Refused(error, intent.is_last());
         }
     }
 }

@@ -642,7 +642,8 @@ fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
     })
 }
 
-/// Puts a status in place of an answer that the initiator does not take: of its size and the limit, and what to do about it.
+/// Puts a status in place of an answer of this server that the initiator does not take: of its size and the limit, and what to do
+/// about it.
 #[cold]
 pub fn make_too_large(
     response: &mut Response,
@@ -653,6 +654,30 @@ pub fn make_too_large(
     let message =
         format!("an answer of {size} bytes, but the initiator takes at most {limit}{hint}");
     let status = Status::new(Code::ResourceExhausted, message).by(server);
+    replace_by(response, &status);
+}
+
+/// The same of another server's answer that this one passes on. It is about that one, which the answer may name.
+#[cold]
+pub fn make_too_large_to_pass_on(
+    response: &mut Response,
+    (size, limit): (u64, u64),
+    hint: &str,
+    relay: Option<&Address>,
+) {
+    let says = relay.map_or_else(String::new, |relay| {
+        format!("; says {relay}, which passes answers on")
+    });
+    let message = format!(
+        "an answer of {size} bytes, but on its way to the initiator at most {limit} are taken{hint}{says}"
+    );
+    let by = response.options.as_ref();
+    let by = by.and_then(|options| options.handled_by.as_ref()?.server.as_ref());
+    let status = Status::new(Code::ResourceExhausted, message).by(by);
+    replace_by(response, &status);
+}
+
+fn replace_by(response: &mut Response, status: &Status) {
     response.status = true;
     response.payload = status.to_payload();
 }

@@ -5,7 +5,7 @@ use super::calls::CallOptions;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
 use super::server::{Author, HandledRequest};
-use crate::error::{CodecError, Failure};
+use crate::error::Failure;
 
 impl<P: Probe> Endpoint<P> {
     /// Begins a call on behalf of a request that is handled here. It has the request's metadata beside its own, which take the place of
@@ -14,7 +14,8 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// # Errors
     ///
-    /// [`Failure::Aborted`] if the request was stopped, [`Failure::Codec`] if the metadata are too much, and as [`begin`](Self::begin).
+    /// [`Failure::Aborted`] if the request was stopped, [`Failure::Metadata`] if the metadata are too much, and as
+    /// [`begin`](Self::begin).
     pub fn begin_for(
         &mut self,
         request: RequestKey,
@@ -29,7 +30,7 @@ impl<P: Probe> Endpoint<P> {
     ///
     /// # Errors
     ///
-    /// [`Failure::Codec`] if the metadata are too much.
+    /// [`Failure::Metadata`] if the metadata are too much.
     pub fn options_for(
         &mut self,
         request: RequestKey,
@@ -43,8 +44,7 @@ impl<P: Probe> Endpoint<P> {
             .and_then(HandledRequest::metadata)
         {
             options.metadata = inherited.clone();
-            let all = options.metadata.insert_all(&own.metadata);
-            all.map_err(|error| CodecError::new("metadata", error.to_string()))?;
+            options.metadata.insert_all(&own.metadata)?;
         }
         self.inherit(request, author, &mut options);
         Ok(options)

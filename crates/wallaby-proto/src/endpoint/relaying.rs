@@ -8,7 +8,7 @@ use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
 use crate::call::records::{RelayRoute, SessionNumber, invitation};
-use crate::call::server::make_too_large;
+use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
 use crate::connection::{Mark, Refusal};
@@ -164,7 +164,8 @@ impl<P: Probe> Endpoint<P> {
                 }
                 Err(Refusal::TooLarge { size, limit }) if !response.status => {
                     let hint = hint(limit, self.is_session(id));
-                    make_too_large(response, (size, limit), hint, self.address.as_ref());
+                    let own = self.address.as_ref();
+                    make_too_large_to_pass_on(response, (size, limit), hint, own);
                 }
                 Err(Refusal::Blocked | Refusal::NotOpen) => return RelayOutcome::Blocked,
                 Err(_) => return RelayOutcome::Refused,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
+use crate::Code;
 use crate::address::Address;
 use crate::durable::DurableId;
 use crate::id::{NodeId, Path, RequestId};
@@ -182,6 +183,13 @@ pub struct ContinuationError {
     pub size: usize,
 }
 
+impl ContinuationError {
+    /// What kind of error it is: always [`Code::ResourceExhausted`].
+    pub fn code(&self) -> Code {
+        Code::ResourceExhausted
+    }
+}
+
 impl Continuation {
     /// A continuation of these bytes.
     ///
@@ -243,6 +251,16 @@ pub enum MetadataError {
     /// The key is empty.
     #[error("a metadata key is empty")]
     EmptyKey,
+}
+
+impl MetadataError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::TooLarge { .. } => Code::ResourceExhausted,
+            Self::EmptyKey => Code::InvalidArgument,
+        }
+    }
 }
 
 impl Metadata {

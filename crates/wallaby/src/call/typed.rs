@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
-use wallaby_proto::CallId;
+use wallaby_proto::{CallId, RequestId};
 
 use super::{Outcome, RawAnswer, RawCall};
 use crate::blocking;
-use crate::codec::{Codec, Postcard};
+use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::{CallError, Failure, StillRunning};
 use crate::method::{Answer, Many, One};
 use wallaby_proto::trace::Trace;
@@ -118,6 +118,11 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
         self.raw.poll_answer(cx)
     }
 
+    /// That an answer cannot be read, and whose it is.
+    pub(crate) fn unreadable(&self, request: RequestId, error: CodecError) -> CallError {
+        self.raw.shared().unreadable(request, error)
+    }
+
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<A::Item, CallError>>> {
         let next = self.raw.poll_answer(cx);
         next.map(|next| {
@@ -125,7 +130,7 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
                 let RawAnswer {
                     request, payload, ..
                 } = answer?;
-                C::decode(payload).map_err(|error| self.raw.shared().unreadable(request, error))
+                C::decode(payload).map_err(|error| self.unreadable(request, error))
             })
         })
     }

@@ -87,7 +87,8 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     ///
     /// # Errors
     ///
-    /// The status that came in its place, or that it cannot be read.
+    /// The status that came in its place, or that it cannot be read. [`Endpoint::read`](super::Endpoint::read) also says then which
+    /// server's it is.
     pub fn read(&self, answer: Answer) -> Result<A::Item, CallError> {
         let request = answer.request;
         let payload = answer.payload()?;

@@ -595,26 +595,45 @@ impl<D: Datagrams> Endpoint<D> {
     ) -> Result<T, CallError> {
         let call = self.call(server, target, options)?;
         self.asked = Some(call.key());
-        let ended = self.wait_for(call.key(), wait);
+        let ended = self.wait_for(call, wait);
         self.asked = None;
         let answer = ended.map_err(|error| {
             tracing::error!(%error, "nothing can be received any more");
             self.core.forget(call.key());
             Failure::Closed
         })?;
-        call.read(answer?.ok_or(Failure::NoAnswer)?)
+        answer?.ok_or(Failure::NoAnswer)?
     }
 
-    /// Turns until a call of one answer has ended.
-    fn wait_for(
+    /// An answer of a call that this endpoint makes, as [`Call::read`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// The status that came in its place, or that it cannot be read, with its method and its server as far as they are known: they
+    /// are forgotten once the end of the call was [told](Event::Complete).
+    pub fn read<A, C>(&self, call: Call<A, C>, answer: Answer) -> Result<A::Item, CallError>
+    where
+        A: method::Answer,
+        C: Codec<A::Item>,
+    {
+        call.read(answer).map_err(|error| match error {
+            CallError::Decode(unread) => {
+                (self.core).unreadable(call.key(), unread.request, unread.error)
+            }
+            error => error,
+        })
+    }
+
+    /// Turns until a call of one answer has ended, with the last answer that has come.
+    fn wait_for<T: Send + 'static, C: Codec<T>>(
         &mut self,
-        call: CallKey,
+        call: Call<One<T>, C>,
         wait: Wait,
-    ) -> io::Result<Result<Option<Answer>, Failure>> {
+    ) -> io::Result<Result<Option<Result<T, CallError>>, Failure>> {
         let mut answer = None;
         loop {
-            match self.core.next_answer(call) {
-                Next::Answer(found) => answer = Some(found),
+            match self.core.next_answer(call.key()) {
+                Next::Answer(found) => answer = Some(self.read(call, found)),
                 Next::Trace(_) => {} // nobody asks for it
                 Next::Ended(Outcome::Complete { .. }) => return Ok(Ok(answer)),
                 Next::Ended(Outcome::Failed(failure)) => return Ok(Err(*failure)),

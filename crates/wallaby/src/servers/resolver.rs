@@ -4,7 +4,7 @@ use std::future::{Future, pending};
 use std::time::Duration;
 
 use thiserror::Error;
-use wallaby_proto::Address;
+use wallaby_proto::{Address, Code};
 
 use super::Servers;
 use crate::timer::{self, Instant};
@@ -55,6 +55,11 @@ impl ResolveError {
             service: service.into(),
             why: why.into(),
         }
+    }
+
+    /// What kind of error it is: always [`Code::Unavailable`].
+    pub fn code(&self) -> Code {
+        Code::Unavailable
     }
 
     pub(super) fn none() -> Self {

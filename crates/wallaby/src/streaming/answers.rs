@@ -101,7 +101,7 @@ struct Chunks<T, C> {
     branch: Option<Path>,
 }
 
-impl<T: Into<Bytes>, C: Codec<T>> Chunks<T, C> {
+impl<T: Into<Bytes> + Send + 'static, C: Codec<T>> Chunks<T, C> {
     /// The bytes of an answer. Answers of another branch have no place among these.
     fn chunk(&mut self, answer: Result<RawAnswer, CallError>) -> Result<Bytes, BodyError> {
         let failed = |error| BodyError::Call(Box::new(error));
@@ -114,7 +114,7 @@ impl<T: Into<Bytes>, C: Codec<T>> Chunks<T, C> {
             )));
         }
         let item = C::decode(answer.payload);
-        let item = item.map_err(|error| failed(CallError::unreadable(request, error)))?;
+        let item = item.map_err(|error| failed(self.call.unreadable(request, error)))?;
         Ok(item.into())
     }
 }

@@ -80,6 +80,16 @@ impl StreamError {
         Self { item, origin, kind }
     }
 
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match &self.kind {
+            StreamErrorKind::Body(broken) => broken.code(),
+            StreamErrorKind::Item(ItemError::TooLarge { .. }) => Code::ResourceExhausted,
+            StreamErrorKind::Item(_) | StreamErrorKind::Decode(_) => Code::InvalidArgument,
+            StreamErrorKind::WouldBlock => Code::Internal,
+        }
+    }
+
     /// How many items came before.
     pub fn item(&self) -> u64 {
         self.item
@@ -121,13 +131,7 @@ impl std::error::Error for StreamError {}
 
 impl From<StreamError> for Status {
     fn from(error: StreamError) -> Self {
-        let code = match &error.kind {
-            StreamErrorKind::Body(broken) => broken.code(),
-            StreamErrorKind::Item(ItemError::TooLarge { .. }) => Code::ResourceExhausted,
-            StreamErrorKind::Item(_) | StreamErrorKind::Decode(_) => Code::InvalidArgument,
-            StreamErrorKind::WouldBlock => Code::Internal,
-        };
-        Self::new(code, error.to_string())
+        Self::new(error.code(), error.to_string())
     }
 }
 

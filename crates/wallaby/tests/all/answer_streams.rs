@@ -18,6 +18,7 @@ over_every_transport!(
     a_file_goes_through_three_hops,
     a_source_that_fails_is_a_status_behind_what_came,
     a_failed_call_breaks_the_bytes,
+    bytes_that_cannot_be_read_say_whose_they_are,
     answers_of_two_branches_are_no_file,
     a_dropped_body_aborts_its_call,
 );
@@ -161,6 +162,25 @@ async fn a_source_that_fails_is_a_status_behind_what_came(net: Net) {
 }
 
 /// Never an end that looks like one.
+async fn bytes_that_cannot_be_read_say_whose_they_are(net: Net) {
+    let many = Arc::clone(work::MANY.definition());
+    let no_text = |request: wallaby::RawRequest| async move {
+        Ok(request.respond(Bytes::from_static(&[1, 0xff])).await?)
+    };
+    let server = net.serve(Service::new("raw").raw(many, no_text)).await;
+    let work = work::at(&client(), at(&server)).in_order();
+    let read = work.many("hop".into()).into_body().collect(1000).await;
+    let Err(BodyError::Call(error)) = read else {
+        panic!("{read:?}");
+    };
+    assert_eq!(error.server(), Some(&at(&server)));
+    let whose = format!(
+        "test.Work/many (request 0) at {} sent an answer",
+        at(&server)
+    );
+    assert!(error.to_string().starts_with(&whose), "{error}");
+}
+
 async fn a_failed_call_breaks_the_bytes(net: Net) {
     let handler = |request: Request<Many<Bytes>, Raw>, (what,): (Bytes,)| async move {
         request.reply_body(Bytes::from_static(b"begun")).await?;

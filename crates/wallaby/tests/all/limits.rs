@@ -237,10 +237,24 @@ async fn metadata_above_its_limit_fails_the_call() {
             "{answer}"
         );
 
-        for (key, value) in [("key", "x".repeat(8 * 1024 - 2)), ("", "x".into())] {
+        for (key, value, code, why) in [
+            (
+                "key",
+                "x".repeat(8 * 1024 - 2),
+                Code::ResourceExhausted,
+                "the call was not made: metadata of 8193 bytes: at most 8192 are allowed",
+            ),
+            (
+                "",
+                "x".into(),
+                Code::InvalidArgument,
+                "the call was not made: a metadata key is empty",
+            ),
+        ] {
             let failed = failure(work.clone().metadata(key, &value).one(String::new()).await);
-            assert!(matches!(failed, Failure::Codec(_)), "{failed}");
-            assert!(failed.to_string().contains("metadata"), "{failed}");
+            assert!(matches!(failed, Failure::Metadata(_)), "{failed}");
+            assert_eq!(failed.code(), code);
+            assert!(failed.to_string().starts_with(why), "{failed}");
         }
         assert_eq!(server.metrics().requests_received, 1);
     })

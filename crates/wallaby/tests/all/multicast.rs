@@ -219,6 +219,7 @@ async fn quorums_of_none_and_of_too_many() {
     assert_eq!(multicast(&[]).next().await, None);
     let error = multicast(&[&server]).quorum(2).await.expect_err("too many");
     assert_eq!((error.needed, error.targets), (2, 1));
+    assert_eq!(error.code(), Code::FailedPrecondition);
     let error = multicast(&[]).first().await.expect_err("nobody");
     let expected = "1 answers were needed, but only 0 servers of 0 can give one";
     assert_eq!(error.to_string(), expected);

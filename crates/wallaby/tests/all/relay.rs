@@ -319,6 +319,10 @@ async fn an_answer_too_large_for_the_initiator_is_a_status(net: Net) {
     let refused = status(heap::at(&narrow, at(&root)).one(Bytes::new()).await);
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("50000"), "{refused}");
+    // It is not the answer of the server that could not pass it on.
+    assert_ne!(refused.server(), Some(&at(&root)), "{refused}");
+    let relay = format!("says {}", at(&root));
+    assert!(refused.message().contains(&relay), "{refused}");
 }
 
 async fn statuses_and_silence_come_back_too(net: Net) {

@@ -108,11 +108,11 @@ async fn a_continuation_has_a_limit() {
         async move { client.call(&work::ONE, (String::new(),)).await }
     };
     assert_eq!(ask(16_384).await, Ok("16384".into()));
-    let Err(CallError::Failed(error @ Failure::Codec(_))) = ask(16_385).await else {
+    let Err(CallError::Failed(error @ Failure::Continuation(_))) = ask(16_385).await else {
         panic!("it is too long");
     };
-    assert_eq!(error.code(), Code::Internal);
-    let text = "a continuation of 16385 bytes: at most 16384 are allowed";
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    let text = "the call was not made: a continuation of 16385 bytes: at most 16384 are allowed";
     assert!(error.to_string().contains(text), "{error}");
 }
 
@@ -233,12 +233,12 @@ async fn what_cannot_travel_is_refused_and_the_handler_goes_on() {
     let mut call = work::at(&client, at(&root)).many(String::new());
     let (answers, statuses) = sorted(&mut call).await;
     assert!(statuses.is_empty(), "{statuses:?}");
-    let continuation = "cannot encode the value: continuation: a continuation of 16385 bytes: at most 16384 are allowed";
+    let continuation = "not delegated: a continuation of 16385 bytes: at most 16384 are allowed";
     let expected = [
         continuation,
         continuation,
-        "cannot encode the value: metadata: a metadata key is empty",
-        "cannot encode the value: metadata: metadata of 8195 bytes: at most 8192 are allowed, and no setting raises that: what is larger \
+        "not delegated: a metadata key is empty",
+        "not delegated: metadata of 8195 bytes: at most 8192 are allowed, and no setting raises that: what is larger \
          goes into the arguments",
         "x at 0+1: ",
     ];

@@ -13,7 +13,7 @@ use crate::endpoint::event::RequestKey;
 use crate::endpoint::probe::Probe;
 use crate::endpoint::server::{Destination, Outline, Sending};
 use crate::endpoint::{Endpoint, LONGEST};
-use crate::error::{CodecError, SendError};
+use crate::error::SendError;
 use crate::wire::{Continuation, Metadata, MetadataError, Options, Request};
 use crate::{Address, DurableId, RequestId, Status};
 
@@ -197,7 +197,7 @@ impl<P: Probe> Endpoint<P> {
         let mut is_refused = false;
         if let Some(own) = delegation.options {
             let own = own.of(handler.options.as_deref(), now).map_err(|error| {
-                let error = SendError::Codec(CodecError::new("metadata", error.to_string()));
+                let error = SendError::from(error);
                 handler.refuse(&error, how);
                 error
             });

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use wallaby::codec::{Codec, CodecError, Format, Postcard};
 use wallaby::polling::{CallOptions, Endpoint, Event, Request, RequestKey};
 use wallaby::{
-    Address, CallError, Code, ExecutorConfig, Failure, Many, Metadata, One, Schedule, SendError,
-    ServeError, Status,
+    Address, CallError, Code, ExecutorConfig, Failure, Many, Metadata, Method, One, Schedule,
+    SendError, ServeError, Status,
 };
 
 use super::world::{Link, World};
@@ -54,6 +56,56 @@ fn status(answer: &Result<String, CallError>) -> &Status {
         .expect_err("a status")
         .status()
         .expect("a status")
+}
+
+/// Postcard that can read no answer.
+struct Picky;
+
+impl Format for Picky {
+    const NAME: &'static str = "postcard";
+}
+
+impl Codec<(String,)> for Picky {
+    fn encode(arguments: &(String,)) -> Result<Bytes, CodecError> {
+        Postcard::encode(arguments)
+    }
+
+    fn decode(payload: Bytes) -> Result<(String,), CodecError> {
+        Postcard::decode(payload)
+    }
+}
+
+impl Codec<String> for Picky {
+    fn encode(answer: &String) -> Result<Bytes, CodecError> {
+        Postcard::encode(answer)
+    }
+
+    fn decode(_: Bytes) -> Result<String, CodecError> {
+        Err(CodecError::new("picky", "no"))
+    }
+}
+
+static PICKY: Method<(String,), One<String>, Picky> = Method::new("test.Work/one");
+
+#[test]
+fn an_answer_that_cannot_be_read_says_whose_it_is() {
+    let (world, mut client, mut server) = pair(1);
+    let serve = server.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+    serve.expect("no other has its name");
+    let target = PICKY.target(("hop".into(),));
+    let call = client.call(server.address(), target, &CallOptions::default());
+    let call = call.expect("it is sent");
+    let address = server.address();
+    let mut endpoints = [&mut client, &mut server];
+    let Some(Event::Answer(answer)) = world.event(&mut endpoints, 0, LONG) else {
+        panic!("no answer");
+    };
+    let error = client.read(call, answer).expect_err("it cannot be read");
+    assert_eq!(error.server(), Some(&address));
+    let expected = format!(
+        "test.Work/one (request 0) at {address} sent an answer that cannot be read: picky: no"
+    );
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

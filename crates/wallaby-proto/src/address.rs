@@ -366,6 +366,48 @@ impl From<&Self> for Address {
     }
 }
 
+/// What says where an endpoint is reached: an [`Address`], or text that is one. Who takes it tells later, where errors are told, if
+/// the text is none.
+///
+/// ```
+/// use wallaby_proto::{Address, IntoAddress};
+///
+/// assert_eq!("tcp://127.0.0.1:4000".into_address(), "tcp://127.0.0.1:4000".parse());
+/// assert!("127.0.0.1".into_address().is_err(), "there is no scheme");
+/// ```
+pub trait IntoAddress {
+    /// The address.
+    ///
+    /// # Errors
+    ///
+    /// If it is text that is none.
+    fn into_address(self) -> Result<Address, AddressError>;
+}
+
+impl<T: Into<Address>> IntoAddress for T {
+    fn into_address(self) -> Result<Address, AddressError> {
+        Ok(self.into())
+    }
+}
+
+impl IntoAddress for &str {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
+impl IntoAddress for &String {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
+impl IntoAddress for String {
+    fn into_address(self) -> Result<Address, AddressError> {
+        self.parse()
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

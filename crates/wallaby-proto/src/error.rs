@@ -16,7 +16,7 @@ use crate::call::watch::{Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
 use crate::wire::{ContinuationError, MetadataError};
-use crate::{Address, CallId, Code, NodeId, RequestId, Status};
+use crate::{Address, AddressError, CallId, Code, NodeId, RequestId, Status};
 
 /// What everybody is told of an endpoint that was closed.
 pub const CLOSED: &str = "the endpoint was closed";
@@ -441,6 +441,9 @@ pub enum Failure {
     /// The continuation that the call was to have is too long; nothing was sent.
     #[error("the call was not made: {0}")]
     Continuation(ContinuationError),
+    /// The server was named by text that is no address; nothing was sent.
+    #[error("the call was not made: {0}")]
+    Address(AddressError),
     /// The request was refused on this side; it was not sent.
     #[error("request {request} was not sent to {server}: {reason}")]
     Refused {
@@ -568,7 +571,7 @@ impl Failure {
             Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
             Self::CallClosed => Code::FailedPrecondition,
             Self::WouldBlock => Code::FailedPrecondition,
-            Self::NoLine { .. } => Code::InvalidArgument,
+            Self::NoLine { .. } | Self::Address(_) => Code::InvalidArgument,
             Self::Attempts(failed) => failed.last.code(),
         }
     }

@@ -125,7 +125,7 @@ mod slot_map;
 mod status;
 mod varint;
 
-pub use address::{Address, AddressError, MAX_NAME, MAX_SCHEME, OtherAddress};
+pub use address::{Address, AddressError, IntoAddress, MAX_NAME, MAX_SCHEME, OtherAddress};
 pub use durable::DurableId;
 pub use id::{CallId, NodeId, Path, RequestId, Token};
 pub use manifest::{Facts, Manifest};

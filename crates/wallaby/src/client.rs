@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError, PingSettings};
-use wallaby_proto::{Address, DurableId, Status};
+use wallaby_proto::{Address, DurableId, IntoAddress, Status};
 
 use crate::attempts::Attempts;
 use crate::attempts::plan::RetryPolicy;
@@ -165,11 +165,15 @@ impl Caller {
         }
     }
 
-    /// Calls to the server at this address.
-    pub fn at(self, server: impl Into<Address>) -> Client {
+    /// Calls to the server at this address. If that is text and no address, they fail with [`Failure::Address`].
+    pub fn at(mut self, server: impl IntoAddress) -> Client {
+        let server = server.into_address().unwrap_or_else(|error| {
+            self.refused = Some(Failure::Address(error));
+            Address::Mem("nowhere".into()) // nothing is sent to it
+        });
         Client {
             caller: self,
-            server: server.into(),
+            server,
             among: None,
             policy: None,
         }
@@ -342,8 +346,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Calls from `endpoint` to the server at this address.
-    pub fn new(endpoint: &Endpoint, server: impl Into<Address>) -> Self {
+    /// Calls from `endpoint` to the server at this address. If that is text and no address, they fail with [`Failure::Address`].
+    ///
+    /// ```
+    /// # use wallaby::{Client, Code, Endpoint, Method, One};
+    /// static DOUBLE: Method<(u64,), One<u64>> = Method::new("example.Math/double");
+    ///
+    /// # async fn example(endpoint: Endpoint) {
+    /// let client = Client::new(&endpoint, "127.0.0.1:4000"); // the scheme is missing
+    /// let error = client.call(&DOUBLE, (21,)).await.expect_err("nobody was asked");
+    /// assert_eq!(error.code(), Code::InvalidArgument);
+    /// # }
+    /// ```
+    pub fn new(endpoint: &Endpoint, server: impl IntoAddress) -> Self {
         Caller::new(endpoint).at(server)
     }
 

@@ -114,8 +114,8 @@ pub use wallaby_proto::connection::{
 pub use wallaby_proto::seal::{ClusterKey, ClusterKeyError};
 pub use wallaby_proto::wire::{Budgets, Continuation, ContinuationError, Metadata, MetadataError};
 pub use wallaby_proto::{
-    Address, AddressError, CallId, Code, DurableId, Facts, NodeId, OtherAddress, Path, RequestId,
-    Status,
+    Address, AddressError, CallId, Code, DurableId, Facts, IntoAddress, NodeId, OtherAddress, Path,
+    RequestId, Status,
 };
 
 pub use body::{Body, BodyError};

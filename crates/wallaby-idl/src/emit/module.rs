@@ -247,7 +247,7 @@ impl Module<'_> {
             /// A client of the service at the address `server`, whose calls `endpoint` makes.
             #visibility fn at(
                 #endpoint: &::wallaby::Endpoint,
-                #server: impl ::core::convert::Into<::wallaby::Address>,
+                #server: impl ::wallaby::IntoAddress,
             ) -> Client {
                 within(::wallaby::Client::new(#endpoint, #server))
             }

@@ -75,7 +75,7 @@ pub mod store {
     /// A client of the service at the address `server`, whose calls `endpoint` makes.
     pub fn at(
         endpoint: &::wallaby::Endpoint,
-        server: impl ::core::convert::Into<::wallaby::Address>,
+        server: impl ::wallaby::IntoAddress,
     ) -> Client {
         within(::wallaby::Client::new(endpoint, server))
     }
@@ -374,7 +374,7 @@ mod blobs {
     /// A client of the service at the address `server`, whose calls `endpoint` makes.
     pub(super) fn at(
         endpoint: &::wallaby::Endpoint,
-        server: impl ::core::convert::Into<::wallaby::Address>,
+        server: impl ::wallaby::IntoAddress,
     ) -> Client {
         within(::wallaby::Client::new(endpoint, server))
     }

@@ -404,6 +404,27 @@ impl Carrier for Carriers {
 }
 
 #[tokio::test]
+async fn a_server_may_be_named_by_text() {
+    patience(async {
+        let net = Net::mem();
+        let server = net.serve(carrier::service(Carriers)).await;
+        let (client, address) = (client(), at(&server).to_string());
+        let added = carrier::at(&client, &address).add(Fragile(2), 3).await;
+        assert_eq!(added, Ok(Fragile(5)));
+        let nowhere = carrier::at(&client, "127.0.0.1:4000");
+        let failed = crate::common::failure(nowhere.add(Fragile(2), 3).await);
+        assert!(matches!(failed, Failure::Address(_)), "{failed}");
+        assert_eq!(failed.code(), Code::InvalidArgument);
+        let why = "the call was not made: \"127.0.0.1:4000\" is no address: expected tcp://";
+        assert!(failed.to_string().starts_with(why), "{failed}");
+        let mut several = nowhere.several(3);
+        assert!(several.next().await.is_some_and(|answer| answer.is_err()));
+        assert_eq!(several.next().await, None);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_written_is_an_error_where_it_happens() {
     patience(async {
         let net = Net::mem();

@@ -24,6 +24,9 @@ const MAX_DEPTH: usize = 128;
 /// | a new variant of an enum | cannot read that one | reads all |
 /// | a number becomes wider, as `u32` to `u64` | cannot read what does not fit | reads it |
 ///
+/// A field of the first kind that gets another name reads as `None` or the default at the other side, and nobody is told: it keeps its
+/// name on the wire by `#[serde(rename)]`. `#[serde(deny_unknown_fields)]` makes a field that a type does not know an error.
+///
 /// What cannot be read is an error that names the field. A request that its server cannot read ends with a status of
 /// [`Code::InvalidArgument`](crate::Code::InvalidArgument), an answer is [`CallError::Decode`](crate::CallError::Decode). The arguments of a method
 /// are a tuple, whose length is fixed: a method that may get further arguments takes one struct.

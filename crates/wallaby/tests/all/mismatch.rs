@@ -307,6 +307,73 @@ mod versions {
 
 use versions::{first, second};
 
+/// In these versions `fuzzy` has another name: one reads what it knows, one refuses the rest, one keeps the old name on the wire.
+macro_rules! renamed {
+    ($($version:ident: $(#[$of_type:meta])* $field:ident $(#[$of_field:meta])*;)*) => { $(
+        mod $version {
+            use serde::{Deserialize, Serialize};
+            use wallaby::codec::MessagePack;
+
+            #[derive(Debug, PartialEq, Serialize, Deserialize)]
+            $(#[$of_type])*
+            pub(super) struct Query {
+                text: String,
+                $(#[$of_field])*
+                $field: Option<bool>,
+            }
+
+            #[wallaby::service(package = "test", codec = MessagePack)]
+            pub(super) trait Search {
+                async fn find(query: Query) -> super::first::Hit;
+            }
+
+            pub(super) struct Server;
+
+            #[wallaby::serve]
+            impl Search for Server {
+                async fn find(&self, query: Query) -> super::first::Hit {
+                    let document = query.$field.map_or(0, |vague| 1 + u32::from(vague));
+                    super::first::Hit::Exact { document }
+                }
+            }
+        }
+    )* };
+}
+
+renamed! {
+    lax: vague;
+    strict: #[serde(deny_unknown_fields)] vague;
+    faithful: vague #[serde(rename = "fuzzy")];
+}
+
+#[tokio::test]
+async fn a_field_with_another_name_is_missing_or_refused_as_the_type_says() {
+    let net = Net::mem();
+    let client = client();
+    let find = async |server: wallaby::Service| {
+        let server = net.serve(server).await;
+        let query = first::Query {
+            text: "hop".into(),
+            fuzzy: Some(true),
+        };
+        first::search::at(&client, at(&server)).find(query).await
+    };
+    let found = |document| Ok(first::Hit::Exact { document });
+    assert_eq!(
+        find(lax::search::service(lax::Server)).await,
+        found(0),
+        "None, and nobody is told"
+    );
+    let refused = status(find(strict::search::service(strict::Server)).await);
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(
+        refused.message().contains("unknown field `fuzzy`"),
+        "{refused}"
+    );
+    let faithful = find(faithful::search::service(faithful::Server)).await;
+    assert_eq!(faithful, found(2));
+}
+
 struct First;
 
 #[wallaby::serve]

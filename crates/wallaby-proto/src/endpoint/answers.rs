@@ -159,10 +159,11 @@ impl ClientCall {
         let code = answer.payload.first().copied();
         let code = code.map_or(Code::Unknown, Code::from_number);
         self.status.get_or_insert(code);
-        answer.method = self.method_of(answer.request);
         let root = self.root_of(answer.request);
         answer.root = root.map(|root| Arc::clone(&root.method));
         let options = response.options.as_ref();
+        let told = || options.and_then(|options| options.method.clone());
+        answer.method = self.method_of(answer.request).or_else(told);
         answer.not_executed = options.is_some_and(|options| options.undelivered);
         self.turned_away |= answer.not_executed && answer.request == RequestId::FIRST;
     }

@@ -595,7 +595,7 @@ impl<P: Probe> Endpoint<P> {
             let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
             if !may || left.is_zero() {
                 let goes_on = may && times.is_some_and(|times| times.own);
-                self.out_of_time(request, towards, ticket, goes_on);
+                self.out_of_time(request, (method, towards), ticket, goes_on);
                 return SendOutcome::Settled;
             }
             request.deadline = Some(left);
@@ -618,7 +618,7 @@ impl<P: Probe> Endpoint<P> {
             Err(Refusal::Blocked | Refusal::NotOpen) => SendOutcome::Waits,
             Err(refusal) => {
                 if let Towards::Server(to) = towards {
-                    self.request_refused(request, to, ticket, refusal);
+                    self.request_refused(request, (method, to), ticket, refusal);
                 }
                 SendOutcome::Settled
             }
@@ -627,14 +627,20 @@ impl<P: Probe> Endpoint<P> {
 
     /// No time is left for a delegation. If it is only its own that is over, its call goes on and learns of it.
     #[cold]
-    fn out_of_time(&mut self, request: &Request, towards: &Towards, ticket: Ticket, goes_on: bool) {
+    fn out_of_time(
+        &mut self,
+        request: &Request,
+        (method, towards): (&Arc<MethodDefinition>, &Towards),
+        ticket: Ticket,
+        goes_on: bool,
+    ) {
         match towards {
             Towards::Server(to) if goes_on => {
                 let why = (
                     Code::DeadlineExceeded,
                     "its own deadline passed before it was sent",
                 );
-                self.answer_for(request, to, Some(ticket), why);
+                self.answer_for(request, (method, to), Some(ticket), why);
             }
             _ => self.records.dropped(ticket, ReleasedMessage::Delegation),
         }
@@ -855,13 +861,18 @@ impl<P: Probe> Endpoint<P> {
             self.body_over(body);
         }
         match (&parcel.message, &parcel.towards) {
-            (Message::Request(request), Towards::Server(to)) => match parcel.ticket() {
-                Some(ticket) => {
-                    let why = (Code::Unavailable, &*error.to_string());
-                    self.answer_for(request, to, Some(ticket), why);
+            (Message::Request(request), Towards::Server(to)) => {
+                match (parcel.ticket(), &parcel.method) {
+                    (Some(ticket), Some(method)) => {
+                        let why = (Code::Unavailable, &*error.to_string());
+                        self.answer_for(request, (method, to), Some(ticket), why);
+                    }
+                    (Some(ticket), None) => {
+                        self.records.dropped(ticket, ReleasedMessage::Delegation)
+                    }
+                    (None, _) => self.not_sent(request.call.sequence, request.id, error.clone()),
                 }
-                None => self.not_sent(request.call.sequence, request.id, error.clone()),
-            },
+            }
             (Message::Ping(ping), Towards::Asked(to, met)) => {
                 self.ping_elsewhere(ping, (to, *met), Some(error));
             }
@@ -874,7 +885,7 @@ impl<P: Probe> Endpoint<P> {
     fn request_refused(
         &mut self,
         request: &Request,
-        to: &Address,
+        (method, to): (&Arc<MethodDefinition>, &Address),
         ticket: Option<Ticket>,
         refusal: Refusal,
     ) {
@@ -889,7 +900,8 @@ impl<P: Probe> Endpoint<P> {
             Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
             _ => (Code::ResourceExhausted, ""),
         };
-        self.answer_for(request, to, ticket, (code, &format!("{refusal}{hint}")));
+        let why = (code, &*format!("{refusal}{hint}"));
+        self.answer_for(request, (method, to), ticket, why);
     }
 }
 

@@ -40,6 +40,7 @@ mod tag {
     pub(super) const ATTEMPT: u64 = 15;
     pub(super) const HANDLED_BY: u64 = 16;
     pub(super) const SEAL: u64 = 17;
+    pub(super) const METHOD: u64 = 18;
     pub(super) const CONTINUATION: u64 = 19;
     pub(super) const BODY: u64 = 21;
     pub(super) const REPEATABLE: u64 = 23;
@@ -69,6 +70,8 @@ pub struct Options {
     pub attempt: u32,
     /// In the first response of a request that may send more: who handles it.
     pub handled_by: Option<HandledBy>,
+    /// In a status in the name of a request that did not reach its server: what that called.
+    pub method: Option<Arc<str>>,
     /// Shows that the sender has the cluster's key ([`crate::seal`]).
     pub seal: Option<Bytes>,
     /// What is to be done with this request's answer: see [`Continuation`].
@@ -457,6 +460,7 @@ impl Options {
             + pairs
             + records
             + handled_by
+            + self.method.as_ref().map_or(0, |method| method.len())
     }
 
     /// What a request inherits that a server delegates: all that is said of the call and of its tree, and not what is of this one
@@ -524,6 +528,11 @@ impl Options {
         }
         if let Some(seal) = &self.seal {
             put_field(&mut fields, tag::SEAL, |field| field.put_slice(seal));
+        }
+        if let Some(method) = &self.method {
+            put_field(&mut fields, tag::METHOD, |field| {
+                varint::put_bytes(field, method.as_bytes())
+            });
         }
         if let Some(continuation) = &self.continuation {
             put_field(&mut fields, tag::CONTINUATION, |field| {
@@ -608,6 +617,10 @@ impl Options {
             tag::ATTEMPT => self.attempt = field.u32("attempt")?,
             tag::HANDLED_BY => self.handled_by = Some(HandledBy::read(field)?),
             tag::SEAL => self.seal = Some(read_all(field, MAX_SEAL, "seal")?),
+            tag::METHOD => {
+                let method = field.str(MAX_METHOD_NAME, "method of a status")?;
+                self.method = Some(method.into());
+            }
             tag::CONTINUATION => {
                 self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
             }
@@ -816,6 +829,7 @@ mod tests {
             body: Some(6),
             durable: Some(DurableId::new(7, 8)),
             undelivered: true,
+            method: Some("test.Work/one".into()),
             handled_by: Some(HandledBy {
                 node: NodeId::new(7).expect("not zero"),
                 server: None,

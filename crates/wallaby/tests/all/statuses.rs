@@ -12,7 +12,23 @@ over_every_transport!(
     an_unknown_method_is_a_status,
     a_call_goes_on_after_statuses,
     a_handler_that_ends_with_its_runtime_has_not_ended_well,
+    a_delegation_that_reaches_nobody_says_what_it_called,
 );
+
+async fn a_delegation_that_reaches_nobody_says_what_it_called(net: Net) {
+    let gone = net.endpoint().await;
+    gone.close();
+    let nobody = at(&gone);
+    let root = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let nobody = nobody.clone();
+        async move { Ok(request.forward(nobody, work::one(what)).await?) }
+    });
+    let root = net.serve(root).await;
+    let status = status(work::at(&client(), at(&root)).one("x".into()).await);
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.method(), Some("test.Work/one"), "{status}");
+    assert_eq!(status.server(), Some(&at(&gone)));
+}
 
 async fn an_error_of_a_handler_is_a_status(net: Net) {
     let server = net

@@ -582,12 +582,14 @@ impl<P: Probe> Endpoint<P> {
                 if let Some(body) = to.body {
                     self.body_over(body);
                 }
-                return self.answer_over(&request, &to.server, (None, came), why);
+                let to = (&to.method, &to.server);
+                return self.answer_over(&request, to, (None, came), why);
             }
         };
         if let Some(refused) = to.own.and_then(|own| own.refused) {
             let why = (refused.code(), refused.message());
-            return self.answer_over(&request, &to.server, (Some(ticket), came), why);
+            let to = (&to.method, &to.server);
+            return self.answer_over(&request, to, (Some(ticket), came), why);
         }
         let times = Some(times);
         if let Some(id) = known
@@ -630,7 +632,7 @@ impl<P: Probe> Endpoint<P> {
     pub(in crate::endpoint) fn answer_for(
         &mut self,
         request: &Request,
-        to: &Address,
+        to: (&Arc<MethodDefinition>, &Address),
         ticket: Option<Ticket>,
         why: (Code, &str),
     ) {
@@ -644,7 +646,7 @@ impl<P: Probe> Endpoint<P> {
     fn answer_over(
         &mut self,
         request: &Request,
-        to: &Address,
+        (method, to): (&Arc<MethodDefinition>, &Address),
         (ticket, came): (Option<Ticket>, ConnId),
         (code, why): (Code, &str),
     ) {
@@ -654,7 +656,10 @@ impl<P: Probe> Endpoint<P> {
         };
         let status = status.by(Some(to));
         self.metrics.statuses_sent += 1;
-        let response = undelivered(request, &status);
+        let mut response = undelivered(request, &status);
+        // Only who has it from here knows what it called.
+        let method = Some(Arc::clone(method.name()));
+        response.options.get_or_insert_default().method = method;
         self.probe.replaced(&response);
         let mut owner = None;
         if let (Some(ticket), Some(server)) = (ticket, self.address.clone()) {

@@ -131,7 +131,7 @@ fn every_flag_is_listed() {
 #[test]
 fn every_tag_is_listed() {
     let tags = constants("options", "u64");
-    assert_eq!(tags.len(), 15);
+    assert_eq!(tags.len(), 16);
     tags.iter()
         .for_each(|(name, tag)| assert_row("### Optional fields", tag, name));
     let addresses = constants("address", "u8");

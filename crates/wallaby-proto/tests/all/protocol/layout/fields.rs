@@ -131,6 +131,7 @@ impl Layout<'_> {
                 15 => drop(self.varint("attempt")),
                 16 => self.handled_by(),
                 17 => self.take(len, "seal"),
+                18 => self.text("method"),
                 19 => self.take(len, "continuation"),
                 21 => drop(self.varint("body")),
                 14 | 23 => {}

@@ -154,6 +154,23 @@ pub(super) fn answers() -> Vec<Sample> {
             },
         ),
         response_of(
+            "response-delegated-undelivered-method",
+            "The same, with what the request called.",
+            deep,
+            Response {
+                token: Some(token()),
+                last: true,
+                status: true,
+                options: Some(Box::new(Options {
+                    undelivered: true,
+                    method: Some("example.Index/lookup".into()),
+                    ..Options::default()
+                })),
+                payload: status.to_payload(),
+                ..response(&[0, 3])
+            },
+        ),
+        response_of(
             "response-delegated-manifest",
             "The same with its grandparent's manifest.",
             deep,

@@ -74,6 +74,7 @@ fn every_option() -> Options {
         undelivered: false,
         attempt: 1,
         handled_by: None,
+        method: None,
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),
         body: Some(9),

@@ -90,6 +90,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         vec(record(), 0..4),
         prop_oneof![Just(0), any::<u32>()],
         option::of(handled_by()),
+        option::of("[a-z./]{0,20}".prop_map(Into::into)),
     );
     let bytes = |most| option::of(vec(any::<u8>(), 0..=most).prop_map(Bytes::from));
     let options = (
@@ -103,7 +104,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
         .prop_map(
             |(
                 (ping, budgets, age, quiet),
-                (metadata, trace, attempt, handled_by),
+                (metadata, trace, attempt, handled_by, method),
                 seal,
                 continuation,
                 (body, repeatable, undelivered),
@@ -121,6 +122,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 Box::new(Options {
                     attempt,
                     handled_by,
+                    method,
                     seal,
                     continuation,
                     body,

@@ -1,4 +1,4 @@
-//! The web server: pages and forms. It has no authority of its own: what it shows the browser's token opens.
+//! The web server: pages and forms. It vouches for nobody: other servers ask whose the browser's token is.
 
 use crate::auth::away;
 use crate::http::{self, Answer, SHOWN, Visit, go_to, page, with_session};

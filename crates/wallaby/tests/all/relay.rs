@@ -670,6 +670,13 @@ async fn who_listens_at_all_addresses_is_answered_directly() {
                 |told: &String| told.contains("//0.0.0.0") || told.contains("//127.");
             assert!(!told.is_some_and(|told| cannot_be_dialled(&told)));
         }
+        // Nor if that is what somebody wants to be told.
+        let any: Address = "tcp://0.0.0.0:4000".parse().expect("an address");
+        let client = Endpoint::builder().advertise(any.clone()).bind().await;
+        assert_ne!(client.expect("a runtime").address(), Some(&any));
+        let polling = wallaby::polling::Endpoint::builder().advertise(any.clone());
+        let polling = polling.bind("udp://127.0.0.1:0").expect("a free port");
+        assert_ne!(polling.address(), any);
     })
     .await;
 }

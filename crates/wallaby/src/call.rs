@@ -32,7 +32,7 @@ use crate::timer::{self, Instant};
 
 mod typed;
 
-pub use self::typed::{AnswerFuture, Call};
+pub use self::typed::{AnswerFuture, Call, Collected};
 pub use wallaby_proto::endpoint::{CallOptions, Resend};
 
 /// How a call ended.

@@ -121,7 +121,9 @@ pub use wallaby_proto::{
 pub use body::{Body, BodyError};
 pub use budget::RetryBudget;
 pub use builder::{Builder, Tokio};
-pub use call::{AnswerFuture, Call, CallEnd, CallOptions, Outcome, RawAnswer, RawCall, Resend};
+pub use call::{
+    AnswerFuture, Call, CallEnd, CallOptions, Collected, Outcome, RawAnswer, RawCall, Resend,
+};
 pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use endpoint::Endpoint;
 pub use error::{

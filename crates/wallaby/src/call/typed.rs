@@ -17,6 +17,23 @@ use crate::error::{CallError, Failure, StillRunning};
 use crate::method::{Answer, Many, One};
 use wallaby_proto::trace::Trace;
 
+/// All that came of a call: [`Call::collect_all`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Collected<T> {
+    /// The answers.
+    pub answers: Vec<T>,
+    /// What came in place of answers: statuses, answers that could not be read, and at the end the failure, if the call failed.
+    pub errors: Vec<CallError>,
+}
+
+impl<T> Collected<T> {
+    /// Whether the call is complete, and no part of it told of an error: nothing is missing.
+    pub fn is_complete(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
 /// How long [`Call::stop`] waits.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -148,6 +165,19 @@ impl<T: Send + 'static, C: Codec<T>> Call<Many<T>, C> {
             answers.push(answer?);
         }
         Ok(answers)
+    }
+
+    /// Waits for the end of the call and returns all that came of it: answers of some servers stay, though others have failed. With
+    /// [`Client::tolerant`](crate::Client::tolerant) the loss of a server does not end the call, either.
+    pub async fn collect_all(mut self) -> Collected<T> {
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        while let Some(answer) = self.next().await {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(error) => errors.push(error),
+            }
+        }
+        Collected { answers, errors }
     }
 
     /// [`collect`](Self::collect) for code that is not async.

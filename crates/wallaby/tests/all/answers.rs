@@ -9,7 +9,8 @@ use crate::common::{
 use bytes::Bytes;
 use futures_core::Stream;
 use wallaby::{
-    Address, Client, Endpoint, Failure, Many, One, Outcome, Request, SendError, Service, Status,
+    Address, CallError, Client, Endpoint, Failure, Many, One, Outcome, Request, SendError, Service,
+    Status,
 };
 
 over_every_transport!(
@@ -478,6 +479,18 @@ async fn collect_returns_all_or_the_first_error() {
             error.status().expect("a status").code(),
             wallaby::Code::Aborted
         );
+        let all = work.many("fail".into()).collect_all().await;
+        assert_eq!(
+            all.answers,
+            ["a"],
+            "what was held back when the handler failed was not sent"
+        );
+        assert_eq!(
+            all.errors.iter().map(CallError::code).collect::<Vec<_>>(),
+            [wallaby::Code::Aborted]
+        );
+        assert!(!all.is_complete());
+        assert!(work.many(String::new()).collect_all().await.is_complete());
     })
     .await;
 }

@@ -178,9 +178,6 @@ pub enum SendError {
     /// The request has ended: an error, an abort or its deadline ended it.
     #[error("the request has ended: {0}")]
     Ended(String),
-    /// This server is shutting down: it answers what it has, and hands nothing on.
-    #[error("this server is shutting down and delegates nothing any more")]
-    Draining,
     /// The tree of this call may not grow deeper.
     #[error("hop {depth} of the call: at most {limit} are allowed")]
     TooDeep {
@@ -243,7 +240,7 @@ impl SendError {
             Self::Source(_) => Code::Aborted,
             Self::Forbidden { .. } => Code::PermissionDenied,
             Self::NoTransport { .. } => Code::FailedPrecondition,
-            Self::Refused(_) | Self::Draining => Code::Unavailable,
+            Self::Refused(_) => Code::Unavailable,
         }
     }
 }

@@ -176,8 +176,8 @@ impl Endpoint {
         self.inner.ask(|core| core.endpoint.sizes().remembered)
     }
 
-    /// Shuts the endpoint down without loss: what runs here is finished and answered, new requests are refused with the
-    /// status `Unavailable`, handlers cannot delegate any more, and connected peers send their next requests elsewhere.
+    /// Shuts the endpoint down without loss: what runs here is finished, and may delegate and call until then. New requests,
+    /// its own too, are refused with the status `Unavailable`, and connected peers send their next requests elsewhere.
     /// Its own calls come to their end, too, also those that are between two attempts, as long as their applications wait for them.
     /// When all is done, or after `within`, the endpoint is [closed](Self::close).
     ///

@@ -27,9 +27,9 @@ impl<P: Probe> Endpoint<P> {
         begins
     }
 
-    /// Finishes what runs, and begins nothing: what came before is still handled, new requests get the status `Unavailable`,
-    /// handlers cannot delegate any more ([`SendError::Draining`](crate::error::SendError::Draining)), and peers are told to send
-    /// their next requests elsewhere. [`Output::Drained`] says when that is done.
+    /// Finishes what runs, and begins nothing: what came before is still handled, handlers go on to answer, delegate and call, new
+    /// requests (its own, too) get the status `Unavailable`, and peers are told to send their next requests elsewhere.
+    /// [`Output::Drained`] says when that is done.
     pub fn drain(&mut self) {
         if !self.reach(Lifecycle::Draining) {
             return;

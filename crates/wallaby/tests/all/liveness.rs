@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request};
 use crate::common::{
-    Gate, Net, all, at, failure, load, patience, service, sorted, status, until, work,
+    Gate, Net, all, at, client, failure, load, patience, service, sorted, status, until, work,
 };
 use wallaby::{
     Address, CallId, Client, Code, Endpoint, Executed, Failure, FailureKind, Many, NodeId, One,
@@ -21,6 +21,7 @@ over_every_transport!(
     stopping_a_call_waits_for_all_of_it,
     what_is_over_is_forgotten_with_the_next_call,
     requests_of_a_dead_initiator_are_stopped,
+    a_server_that_drains_hands_on_what_it_has_begun,
 );
 
 const PERIOD: Duration = Duration::from_millis(20);
@@ -439,6 +440,35 @@ async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
     .await;
 }
 
+/// Its handler hands its work on while it drains, to a server that answers when the first one is long closed. The client cannot be
+/// dialled.
+async fn a_server_that_drains_hands_on_what_it_has_begun(net: Net) {
+    let (begins, ends) = (Gate::new(), Gate::new());
+    let last = net.serve(waiting(&ends)).await;
+    let (next, gate) = (at(&last), begins.clone());
+    let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let (next, gate) = (next.clone(), gate.clone());
+        async move {
+            gate.pass().await;
+            Ok(request.forward(next, work::one(what)).await?)
+        }
+    });
+    let front = net.serve(front).await;
+    let client = client();
+    let mut call = work::at(&client, at(&front)).one("whole".into());
+    until(|| front.load() == load(1, 0)).await;
+    let mut draining = std::pin::pin!(front.drain(Duration::from_secs(60)));
+    tokio::select! {
+        biased;
+        done = &mut draining => panic!("its handler runs: {done:?}"),
+        () = std::future::ready(()) => begins.open(1),
+    }
+    assert_eq!(draining.await, Ok(()));
+    until(|| last.load() == load(1, 0)).await;
+    ends.open(1);
+    assert_eq!(call.answer().await.expect("nothing is lost"), "whole");
+}
+
 #[tokio::test]
 async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
     patience(async {
@@ -453,7 +483,6 @@ async fn what_does_not_end_while_a_server_drains_ends_with_a_status() {
         assert_eq!(left.expect_err("it never ends").running, 1);
         let ended = status(stuck.answer().await);
         assert_eq!(ended.code(), Code::Unfinished, "{ended}");
-        // Who drains hands nothing on.
         let idle = first.drain(Duration::from_secs(20)).await;
         assert_eq!(idle, Ok(()));
     })

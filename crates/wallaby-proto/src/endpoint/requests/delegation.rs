@@ -36,7 +36,7 @@ pub struct DelegateOptions {
     /// Through how many servers it goes, one behind the other and the next one included: each of them may use up as much of the
     /// call's budgets, and it is not held back. 0: it has what any other delegation has.
     pub servers: u32,
-    /// It has its place in the call's tree whatever happens: the endpoint takes it even while it is drained, and where as much waits
+    /// It has its place in the call's tree whatever happens: the endpoint takes it even where as much waits
     /// as [`Limits::waiting`](crate::endpoint::Limits::waiting) says, up to as much again. If it may not go there, or there is no room
     /// for it even so, a status in its server's name says so in place of an error.
     pub always: bool,

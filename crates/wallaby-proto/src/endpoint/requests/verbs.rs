@@ -328,7 +328,6 @@ impl<P: Probe> Endpoint<P> {
         self.check_size(key, server, payload)?;
         match server {
             None => Ok(()),
-            Some(_) if self.is_draining() => Err(SendError::Draining),
             Some(server) => self.check_delegation(key, server),
         }
     }

@@ -227,6 +227,7 @@ pub(crate) fn pong(choices: &mut Choices<'_>, call: CallId) -> Pong {
         announced: flag(7),
         writing: choices.once_in(4),
         evicted: choices.once_in(8),
+        gone: progress.is_none() && choices.once_in(8),
         progress,
     }
 }

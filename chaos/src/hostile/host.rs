@@ -402,6 +402,7 @@ impl Host {
             announced: false,
             writing: false,
             evicted: false,
+            gone: false,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,

@@ -110,6 +110,7 @@ points! {
     WatchDisconnect: "watch: a server's connection ended",
     WatchGone: "watch: a server is gone",
     WatchNotFound: "watch: a server is not where others say",
+    ToldGone: "watch: who handed a request on says that its server is gone",
     FailureSilent: "watch: failed, silence",
     FailureResponseLost: "watch: failed, a response is lost",
     FailureStalled: "watch: failed, a handler makes no progress",

@@ -517,6 +517,7 @@ mod tests {
             announced: false,
             writing: false,
             evicted: false,
+            gone: false,
             progress,
         }
     }

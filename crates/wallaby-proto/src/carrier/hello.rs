@@ -51,12 +51,15 @@ impl Features {
     pub const DURABLE: Self = Self(1 << 3);
     /// A stream's end may be told with how much of it was read: this side reads that.
     pub const READ: Self = Self(1 << 4);
+    /// A pong may say that the server of a request is gone: this side reads that.
+    pub const GONE: Self = Self(1 << 5);
 
     /// What every [endpoint](crate::endpoint) understands.
     pub(crate) const OF_ENDPOINTS: Self = Self::TIME
         .and(Self::BINARY_METADATA)
         .and(Self::DURABLE)
-        .and(Self::READ);
+        .and(Self::READ)
+        .and(Self::GONE);
 
     /// These and those.
     #[must_use]

@@ -284,8 +284,8 @@ pub(super) struct Times {
 #[derive(Debug)]
 pub(super) enum Towards {
     Server(Address),
-    /// An incarnation by an open connection, or whoever is at the address; whether that incarnation was found there before.
-    Asked(Location, bool),
+    /// An incarnation by an open connection, or whoever is at the address.
+    Asked(Asked),
     /// The other end of a connection, as long as that is open.
     Over(ConnId),
     /// The call's initiator.
@@ -302,6 +302,16 @@ pub(super) enum Towards {
     },
     /// Towards the call's initiator, for another server.
     Relay(Box<Relayed>),
+}
+
+/// Who is asked about a request.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) to: Location,
+    /// That incarnation was found there before.
+    pub(super) met: bool,
+    /// The connection that the ping of another initiator came over.
+    pub(super) relayed_from: Option<ConnId>,
 }
 
 impl Conn {

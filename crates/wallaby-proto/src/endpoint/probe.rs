@@ -103,6 +103,8 @@ pub enum Note {
     Gone,
     /// A call is told that one of its servers is not where others say.
     NotFound,
+    /// Another initiator is told that a server is gone which this endpoint had handed its request on to, or passed that on.
+    ToldGone,
     /// Nothing new of a call can start any more.
     Frozen,
     /// Nothing of a call runs any more.

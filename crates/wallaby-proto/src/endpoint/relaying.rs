@@ -62,7 +62,10 @@ impl<P: Probe> Endpoint<P> {
                     self.records.pong_relayed(pong, self.now);
                 }
                 self.metrics.relayed += 1;
-                self.attempt_control(next, other.clone());
+                match other {
+                    Message::Pong(pong) if pong.gone => self.send_gone(next, other.clone()),
+                    _ => drop(self.attempt_control(next, other.clone())),
+                }
             }
             // Whatever it says, the initiator will ask.
             (other, None) => {

@@ -180,13 +180,11 @@ impl<P: Probe> Endpoint<P> {
             Towards::Server(to) => self.route_to(to, NamedBy::Application),
             Towards::Over(id) if self.conns.contains(*id) => Route::Over(*id),
             Towards::Over(_) => Route::Nowhere(gone()),
-            Towards::Asked(Location { address, .. }, _) => {
-                match address.as_ref().map(|at| self.reachable(at)) {
-                    Some(Ok(to)) => self.route_to(to, self.named_by(parcel.message.call(), to)),
-                    Some(Err(error)) => Route::Nowhere(error),
-                    None => Route::Nowhere(gone()),
-                }
-            }
+            Towards::Asked(asked) => match asked.to.address.as_ref().map(|at| self.reachable(at)) {
+                Some(Ok(to)) => self.route_to(to, self.named_by(parcel.message.call(), to)),
+                Some(Err(error)) => Route::Nowhere(error),
+                None => Route::Nowhere(gone()),
+            },
             Towards::Initiator { address, came, .. } => {
                 let (address, came) = (address.clone(), *came);
                 self.route_to_initiator(&parcel.message, address, came)
@@ -533,9 +531,9 @@ impl<P: Probe> Endpoint<P> {
                 Some(MarkOwner::Root(..)) | None => true,
             },
             (message, towards, _) => {
-                if let (Message::Ping(ping), Towards::Asked(to, met)) = (&*message, towards) {
-                    if !self.is_meant(id, to) {
-                        self.ping_elsewhere(ping, (to, *met), None);
+                if let (Message::Ping(ping), Towards::Asked(asked)) = (&*message, towards) {
+                    if !self.is_meant(id, &asked.to) {
+                        self.ping_elsewhere(ping, asked, None);
                         return true;
                     }
                     if ping.call.initiator == self.node {
@@ -873,8 +871,8 @@ impl<P: Probe> Endpoint<P> {
                     (None, _) => self.not_sent(request.call.sequence, request.id, error.clone()),
                 }
             }
-            (Message::Ping(ping), Towards::Asked(to, met)) => {
-                self.ping_elsewhere(ping, (to, *met), Some(error));
+            (Message::Ping(ping), Towards::Asked(asked)) => {
+                self.ping_elsewhere(ping, asked, Some(error));
             }
             (_, Towards::Initiator { .. } | Towards::Relay(_)) => self.wait_for_route(parcel),
             _ => self.drop_answer(parcel),

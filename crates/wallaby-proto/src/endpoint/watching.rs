@@ -7,14 +7,14 @@ use crate::call::records::{
     Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
 };
 use crate::call::watch::{self, Found, Location, Watch, WatchSettings};
-use crate::connection::{Mark, NamedBy};
+use crate::connection::{Features, Mark, NamedBy};
 use crate::wire::{Budgets, Message, Ping, Pong, ReplyTo};
 use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
 use super::answers::source;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest, Tree};
-use super::conn::{ConnId, Parcel, Towards};
+use super::conn::{Asked, ConnId, Parcel, Towards};
 use super::draining::shutting_down;
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
@@ -306,6 +306,9 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.note_call(from);
+        if pong.gone {
+            return self.told_gone(pong);
+        }
         let from = (from, shown.is_some());
         self.tell(sequence, |call, context| {
             call.handle_pong(from, pong, context);
@@ -416,7 +419,13 @@ impl<P: Probe> Endpoint<P> {
         if !permitted || held.is_some() {
             return self.ping_by_relays(&ping);
         }
-        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(to, met)));
+        let relayed_from = None;
+        let asked = Asked {
+            to,
+            met,
+            relayed_from,
+        };
+        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(asked)));
     }
 
     /// The connection with this node that one of the initial requests went out on.
@@ -456,16 +465,18 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn ping_elsewhere(
         &mut self,
         ping: &Ping,
-        (to, met): (&Location, bool),
+        asked: &Asked,
         why: Option<&ConnectError>,
     ) {
+        let Asked { to, met, .. } = asked;
         let own = ping.call.initiator == self.node;
         if let Some(at) = &to.address {
-            if own {
-                self.note_missed((ping, to), met, why);
+            match asked.relayed_from {
+                None => self.note_missed((ping, to), *met, why),
+                Some(from) => self.tell_gone((ping, from), asked, why),
             }
             match why {
-                Some(ConnectError::Closed { .. }) => self.dialling.dials.closed(self.now, at, met),
+                Some(ConnectError::Closed { .. }) => self.dialling.dials.closed(self.now, at, *met),
                 None => {} // somebody is there
                 Some(error) => error.note_in_vain(&mut self.dialling.dials, self.now, at),
             }
@@ -513,6 +524,58 @@ impl<P: Probe> Endpoint<P> {
             self.probe.notes(Note::NotFound);
         }
         // A server that only others can reach was never reached: that it still cannot be says nothing.
+    }
+
+    /// This endpoint handed a request on to who is asked about it for another initiator, who may never have reached that server: it
+    /// learns from here that the server is gone for certain.
+    fn tell_gone(
+        &mut self,
+        (ping, from): (&Ping, ConnId),
+        asked: &Asked,
+        why: Option<&ConnectError>,
+    ) {
+        if ping.abort || !asked.met || !self.is_gone_for_certain(&asked.to, why) {
+            return;
+        }
+        let node = self.conns.get(from).and_then(|peer| peer.node());
+        let pong = Pong {
+            call: ping.call,
+            distance: 0,
+            token: (node != Some(ping.call.initiator)).then_some(ping.token),
+            request: ping.request,
+            attempt: 0,
+            announced: false,
+            writing: false,
+            evicted: false,
+            gone: true,
+            progress: None,
+        };
+        self.send_gone(from, Message::Pong(pong));
+    }
+
+    /// Says so to who understands it.
+    pub(super) fn send_gone(&mut self, to: ConnId, pong: Message) {
+        let hello = self.conns.get(to).and_then(|peer| peer.hello());
+        if hello.is_some_and(|hello| hello.features.contains(Features::GONE)) {
+            self.probe.notes(Note::ToldGone);
+            self.attempt_control(to, pong);
+        }
+    }
+
+    /// Who had handed a request of an own call on says that its server is gone, unless this endpoint is connected with it.
+    fn told_gone(&mut self, pong: &Pong) {
+        let within = self.heard_within();
+        let Some((call, _)) = self.call(pong.call.sequence) else {
+            return;
+        };
+        let watch = call.initiator.watch();
+        let node = watch.and_then(|watch| watch.server_of(pong.request)?.node);
+        let Some(node) = node.filter(|node| self.connections_with(*node) == 0) else {
+            return;
+        };
+        self.tell(pong.call.sequence, |call, context| {
+            call.handle_gone((node, Found::Nobody), Some(within), context);
+        });
     }
 
     /// Calls may still hear of an incarnation that is gone: the end of the last connection that is left makes it certain.
@@ -585,13 +648,21 @@ impl<P: Probe> Endpoint<P> {
                 node: next.node,
             };
             let held = match next.address.as_ref().map(|at| (self.conn_at(at), at)) {
-                Some((None, at)) => self.may_dial(at, next.node, NamedBy::Peer).is_err(),
-                _ => false,
+                Some((None, at)) => self.may_dial(at, next.node, NamedBy::Peer).err(),
+                _ => None,
             };
-            if !held {
-                self.metrics.pings_relayed += 1;
-                let towards = Towards::Asked(next, met);
-                self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+            let asked = Asked {
+                to: next,
+                met,
+                relayed_from: Some(from),
+            };
+            match held {
+                Some(held) => self.tell_gone((ping, from), &asked, Some(&held)),
+                None => {
+                    self.metrics.pings_relayed += 1;
+                    let towards = Towards::Asked(asked);
+                    self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+                }
             }
             if !ping.abort {
                 self.note_written();

@@ -61,6 +61,9 @@ pub struct Pong {
     /// This incarnation of the server has forgotten requests before their time, for want of room: one that it does not know
     /// may have been among them.
     pub evicted: bool,
+    /// Whoever says this had handed the request on, and had reached its server by a stream: that server is gone. Its address
+    /// refuses connections, or another incarnation answers there, and no connection with it is left. Then there is no progress.
+    pub gone: bool,
     /// How far it is; `None` if this incarnation of the server does not know it.
     pub progress: Option<Progress>,
 }
@@ -186,7 +189,8 @@ const EVICTED: u64 = 1 << 11;
 const IDLE: u64 = 1 << 12;
 const LOST: u64 = 1 << 13;
 const HANDLED_BY: u64 = 1 << 14;
-const KNOWN_OF_PONG: u64 = (1 << 15) - 1;
+const GONE: u64 = 1 << 15;
+const KNOWN_OF_PONG: u64 = (1 << 16) - 1;
 const OF_PROGRESS: u64 =
     FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST | HANDLED_BY;
 
@@ -198,6 +202,7 @@ impl Pong {
             | flag(self.writing, WRITING)
             | flag(self.attempt > 0, ATTEMPT)
             | flag(self.evicted, EVICTED)
+            | flag(self.gone, GONE)
             | self
                 .progress
                 .as_ref()
@@ -232,15 +237,14 @@ impl Pong {
         } else {
             0
         };
+        let malformed = |why| Err(DecodeError::Malformed { what, why });
         let progress = match (flags & KNOWN_REQUEST != 0, flags & OF_PROGRESS) {
+            (true, _) if flags & GONE != 0 => {
+                return malformed("progress of a server that is gone");
+            }
             (true, _) => Some(Progress::read(reader, flags, &request.path)?),
             (false, 0) => None,
-            (false, _) => {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "progress of an unknown request",
-                });
-            }
+            (false, _) => return malformed("progress of an unknown request"),
         };
         Ok(Self {
             call,
@@ -251,6 +255,7 @@ impl Pong {
             announced: flags & ANNOUNCED != 0,
             writing: flags & WRITING != 0,
             evicted: flags & EVICTED != 0,
+            gone: flags & GONE != 0,
             progress,
         })
     }

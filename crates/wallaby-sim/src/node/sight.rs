@@ -349,6 +349,7 @@ impl Node {
             Note::Disconnected => Point::WatchDisconnect,
             Note::Gone => Point::WatchGone,
             Note::NotFound => Point::WatchNotFound,
+            Note::ToldGone => Point::ToldGone,
             Note::Frozen => Point::WindingFrozen,
             Note::Quiet => Point::WindingQuiet,
             Note::Invited => Point::Invited,

@@ -340,6 +340,7 @@ async fn what_would_come_no_nearer_to_its_initiator_goes_no_further() {
             announced: true,
             writing: false,
             evicted: false,
+            gone: false,
             progress: None,
         };
         let report = TraceReport {
@@ -408,6 +409,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
                 announced: true,
                 writing: false,
                 evicted: false,
+                gone: false,
                 progress: None,
             })
         };

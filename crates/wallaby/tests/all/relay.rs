@@ -641,6 +641,7 @@ async fn a_pong_of_the_initiator_itself_comes_back() {
             announced: false,
             writing: false,
             evicted: false,
+            gone: false,
             progress: None,
         };
         initiator.send(Message::Pong(pong.clone())).await;

@@ -122,6 +122,7 @@ fn runs(request: &wallaby_proto::wire::Request, child: Option<Child>) -> Pong {
         announced: false,
         writing: false,
         evicted: false,
+        gone: false,
         progress: Some(Progress {
             finished: false,
             aborted: false,

@@ -120,6 +120,7 @@ impl Records {
             announced: false,
             writing: false,
             evicted: now < self.evicted_until,
+            gone: false,
             progress: None,
         })
     }
@@ -326,6 +327,7 @@ impl Records {
             announced: false,
             writing,
             evicted: now < self.evicted_until,
+            gone: false,
             progress: Some(Progress {
                 finished: record.ended,
                 aborted: record.stopped || call.aborted,

@@ -269,6 +269,7 @@ impl RelayId {
             announced: true,
             writing: true,
             evicted: false,
+            gone: false,
             progress: None,
         }
     }

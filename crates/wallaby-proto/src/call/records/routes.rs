@@ -130,6 +130,7 @@ pub fn invitation(call: CallId, token: Token, request: RequestId, own: NodeId) -
         announced: true,
         writing: false,
         evicted: false,
+        gone: false,
         progress: None,
     }
 }

@@ -397,6 +397,7 @@ mod tests {
             announced: false,
             writing: false,
             evicted: false,
+            gone: false,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,

@@ -485,6 +485,7 @@ mod tests {
             announced: true,
             writing: false,
             evicted: false,
+            gone: false,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,
@@ -593,6 +594,7 @@ mod tests {
             announced: false,
             writing: false,
             evicted: false,
+            gone: false,
             progress: Some(progress),
         }
     }

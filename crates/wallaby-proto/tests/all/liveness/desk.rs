@@ -144,6 +144,7 @@ pub(crate) fn pong(request: RequestId, progress: Option<Progress>) -> Pong {
         announced: false,
         writing: false,
         evicted: false,
+        gone: false,
         progress,
     }
 }

@@ -120,6 +120,7 @@ fn who_passes_known_pongs_on_remembers_the_way() {
         announced: false,
         writing: false,
         evicted: false,
+        gone: false,
         progress,
     };
     let remembers = |progress: Option<Progress>| {

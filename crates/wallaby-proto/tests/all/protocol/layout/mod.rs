@@ -41,7 +41,7 @@ const RESPONSE_FLAGS: [&str; 10] = [
     "compressed",
 ];
 const PING_FLAGS: [&str; 5] = ["direct", "-", "abort", "missing", "shows"];
-const PONG_FLAGS: [&str; 15] = [
+const PONG_FLAGS: [&str; 16] = [
     "direct",
     "token",
     "announced",
@@ -57,6 +57,7 @@ const PONG_FLAGS: [&str; 15] = [
     "idle",
     "lost",
     "handled by",
+    "gone",
 ];
 
 impl<'a> Layout<'a> {

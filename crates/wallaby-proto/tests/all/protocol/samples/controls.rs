@@ -46,6 +46,7 @@ pub(super) fn controls() -> Vec<Sample> {
         announced: false,
         writing: false,
         evicted: false,
+        gone: false,
         progress: None,
     };
     let running = Progress {
@@ -112,6 +113,12 @@ pub(super) fn controls() -> Vec<Sample> {
     };
     let unknown = Pong {
         evicted: true,
+        ..pong.clone()
+    };
+    let gone = Pong {
+        distance: 2,
+        token: Some(token()),
+        gone: true,
         ..pong
     };
     let report = TraceReport {
@@ -160,6 +167,12 @@ pub(super) fn controls() -> Vec<Sample> {
             "The server does not know the request; it may have had to forget it.",
             back,
             Message::Pong(unknown),
+        ),
+        sample(
+            "pong-gone",
+            "A server three relays away had handed the request on, and says that who got it is gone.",
+            aside,
+            Message::Pong(gone),
         ),
         sample(
             "pong-running",

@@ -355,7 +355,7 @@ fn pong() -> impl Strategy<Value = Pong> {
         option::of(token()),
         known,
         number(),
-        [any::<bool>(), any::<bool>(), any::<bool>()],
+        [any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()],
     )
         .prop_map(
             |(
@@ -363,7 +363,7 @@ fn pong() -> impl Strategy<Value = Pong> {
                 token,
                 (request, progress),
                 attempt,
-                [announced, writing, evicted],
+                [announced, writing, evicted, gone],
             )| Pong {
                 call,
                 distance,
@@ -373,6 +373,7 @@ fn pong() -> impl Strategy<Value = Pong> {
                 announced,
                 writing,
                 evicted,
+                gone: gone && progress.is_none(),
                 progress,
             },
         )

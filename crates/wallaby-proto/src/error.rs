@@ -10,7 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
-use crate::call::initiator::Violation;
+use crate::call::initiator::{LimitReached, Violation};
 use crate::call::missing::{Missing, named};
 use crate::call::watch::{Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
@@ -488,6 +488,9 @@ pub enum Failure {
     /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
     #[error("the call cannot complete: {0}")]
     Lost(Box<Loss>),
+    /// The call has reached a limit that its own endpoint has set; no server is to blame.
+    #[error("the call cannot go on: {0}")]
+    LimitReached(LimitReached),
     /// A server sent what the protocol forbids.
     #[error("a server broke the protocol: {0}")]
     Violation(Violation),
@@ -555,13 +558,16 @@ impl Failure {
     pub fn code(&self) -> Code {
         match self {
             Self::NotSent { error, .. } => error.code(),
-            Self::TooLarge { .. } | Self::TooManyCalls { .. } => Code::ResourceExhausted,
+            Self::TooLarge { .. } | Self::TooManyCalls { .. } | Self::LimitReached(_) => {
+                Code::ResourceExhausted
+            }
             Self::Codec(_) | Self::Violation(_) | Self::Diverged(_) | Self::NoAnswer => {
                 Code::Internal
             }
             Self::Metadata(error) => error.code(),
             Self::Continuation(error) => error.code(),
-            Self::Refused { .. } | Self::Lost(_) | Self::NotPassedOn { .. } => Code::Unavailable,
+            Self::Lost(loss) => loss.code(),
+            Self::Refused { .. } | Self::NotPassedOn { .. } => Code::Unavailable,
             Self::NotUnderstood { .. } => Code::Mismatch,
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
@@ -631,7 +637,10 @@ impl From<MetadataError> for Failure {
 
 impl From<Violation> for Failure {
     fn from(violation: Violation) -> Self {
-        Self::Violation(violation)
+        match violation {
+            Violation::Limit(limit) => Self::LimitReached(limit),
+            violation => Self::Violation(violation),
+        }
     }
 }
 
@@ -850,6 +859,9 @@ pub enum NoMore {
     /// All attempts that it may have were made.
     #[error("no more are allowed")]
     Limit,
+    /// The last one may have been executed, and what may have been is not made again.
+    #[error("it may have been executed, and is not to be executed twice")]
+    Executed,
     /// The client's budget for further attempts is used up.
     #[error("the retry budget is used up")]
     Budget,

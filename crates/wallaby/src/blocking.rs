@@ -1,7 +1,42 @@
-//! Blocking forms for code that is not async: handlers on worker threads, and callers on threads of their own.
+//! For programs that are not async: an endpoint that brings the threads which it needs, and a way to wait for anything of it.
+//!
+//! [`bind`] makes an [`Endpoint`] that is used like any other. What is async of its calls has a form that blocks, `blocking_answer`
+//! for instance, on any thread but those of an async runtime; [`Endpoint::wait`] waits for everything else. Handlers without `async`
+//! in their service's trait run on threads that may block.
+//!
+//! ```
+//! use wallaby::{Endpoint, Status, blocking};
+//!
+//! #[wallaby::service]
+//! trait Greeter {
+//!     async fn greet(name: String) -> String;
+//! }
+//!
+//! struct Polite;
+//!
+//! #[wallaby::serve]
+//! impl greeter::Handlers for Polite {
+//!     fn greet(&self, request: wallaby::Request<wallaby::One<String>>, name: String) -> Result<(), Status> {
+//!         Ok(request.blocking_respond(format!("Hello {name}"))?)
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let server = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(greeter::service(Polite));
+//!     let server = blocking::bind(server)?;
+//!
+//!     let client = blocking::bind(Endpoint::builder())?;
+//!     let greeter = greeter::at(&client, server.address().ok_or("it listens")?);
+//!     println!("{}", greeter.greet("Ada".into()).blocking_answer()?);
+//!     server.wait(server.drain(std::time::Duration::from_secs(5)))??;
+//!     Ok(())
+//! }
+//! ```
 
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +44,79 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
 use wallaby_proto::{Code, Status};
+
+use crate::builder::Builder;
+use crate::error::BindError;
+
+/// An endpoint, and the thread that it runs on: that carries messages, runs async handlers and keeps the time. The endpoint is closed
+/// when this is dropped, whoever has clones of it.
+#[derive(Debug)]
+pub struct Endpoint {
+    endpoint: crate::Endpoint,
+    runtime: Handle,
+    /// The thread ends when this is dropped.
+    _runs: oneshot::Sender<()>,
+}
+
+/// Makes an endpoint for a program that is not async. Without [`listen`](Builder::listen) it is a client. It has one thread of its
+/// own, and up to 512 more while handlers that block run at the same time.
+///
+/// # Errors
+///
+/// As [`Builder::bind`], if the thread cannot be started, and on a thread of an async runtime.
+pub fn bind(builder: Builder) -> Result<Endpoint, BindError> {
+    if is_async() {
+        return Err(BindError::WouldBlock(WouldBlock));
+    }
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(BindError::Thread)?;
+    let endpoint = runtime.block_on(builder.bind())?;
+    let handle = runtime.handle().clone();
+    let (runs, ends) = oneshot::channel();
+    let carry = move || {
+        let _: Result<(), _> = runtime.block_on(ends);
+        runtime.shutdown_background(); // to wait for handlers that block is for who drains the endpoint
+    };
+    let thread = thread::Builder::new().name("wallaby".into());
+    thread.spawn(carry).map_err(BindError::Thread)?;
+    Ok(Endpoint {
+        endpoint,
+        runtime: handle,
+        _runs: runs,
+    })
+}
+
+impl Endpoint {
+    /// Waits for anything of this endpoint that is async, such as [`drain`](crate::Endpoint::drain).
+    ///
+    /// # Errors
+    ///
+    /// On a thread of an async runtime: the rest of it would stand still.
+    pub fn wait<F: Future>(&self, future: F) -> Result<F::Output, WouldBlock> {
+        if is_async() {
+            return Err(WouldBlock);
+        }
+        let _entered = self.runtime.enter();
+        Ok(park_for(future))
+    }
+}
+
+impl Deref for Endpoint {
+    type Target = crate::Endpoint;
+
+    fn deref(&self) -> &crate::Endpoint {
+        &self.endpoint
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.endpoint.close();
+    }
+}
 
 thread_local! {
     /// This thread runs a blocking handler, so it may wait although a runtime is near.
@@ -17,8 +124,11 @@ thread_local! {
 }
 
 /// A blocking wait where it would stop an async runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WouldBlock;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a blocking wait inside an async runtime would stop it: await in place of it, or wait on a thread of its own"
+)]
+pub struct WouldBlock;
 
 /// Runs `work` on a worker thread of the runtime's blocking pool.
 ///
@@ -29,6 +139,7 @@ pub(crate) struct WouldBlock;
 /// # Panics
 ///
 /// If the work does, so that a blocking handler's panic is treated and counted as any other handler's.
+#[doc(hidden)]
 pub async fn run<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Result<R, Status> {
@@ -70,22 +181,51 @@ pub(crate) fn contain(whose: &str, act: impl FnOnce()) {
     }
 }
 
+/// Does what runs code that carries bytes and is not Wallaby's own: a panic there is an error of the stream, and is logged.
+pub(crate) fn carried<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
+        let said = panic_message("the transport", &*panic);
+        tracing::error!("{said}");
+        std::mem::forget(panic); // its drop may panic as well
+        Err(io::Error::other(said))
+    })
+}
+
+/// The same of what is waited for.
+pub(crate) async fn carried_by<T>(act: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let mut act = pin!(act);
+    std::future::poll_fn(|cx| {
+        let polled = carried(|| Ok(act.as_mut().poll(cx)));
+        polled.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
+    })
+    .await
+}
+
 /// Waits for a future on this thread.
 ///
 /// # Errors
 ///
 /// If the thread belongs to an async runtime, which must not wait.
 pub(crate) fn wait<F: Future>(future: F) -> Result<F::Output, WouldBlock> {
-    if !WORKER.get() && tokio::runtime::Handle::try_current().is_ok() {
-        return Err(WouldBlock);
+    match is_async() {
+        true => Err(WouldBlock),
+        false => Ok(park_for(future)),
     }
+}
+
+/// Whether this thread belongs to an async runtime, and runs no blocking handler.
+fn is_async() -> bool {
+    !WORKER.get() && Handle::try_current().is_ok()
+}
+
+fn park_for<F: Future>(future: F) -> F::Output {
     let woken = Arc::new(Woken::new());
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return Ok(output),
+            Poll::Ready(output) => return output,
             Poll::Pending => woken.wait(),
         }
     }

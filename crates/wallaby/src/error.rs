@@ -8,6 +8,8 @@ use std::io;
 use thiserror::Error;
 use wallaby_proto::{Address, AddressError, Code, Status};
 
+use crate::blocking::WouldBlock;
+
 pub use wallaby_proto::error::{
     AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, RunningHandler,
     SendError, ServeError, StillRunning, UnreadableAnswer,
@@ -61,8 +63,16 @@ pub enum BindError {
     #[error("seals are required, but there is no cluster key")]
     NoClusterKey,
     /// There is no tokio runtime here.
-    #[error("an endpoint needs a tokio runtime: call this inside one")]
+    #[error(
+        "an endpoint needs a tokio runtime: call this inside one, or take `wallaby::blocking::bind`"
+    )]
     NoRuntime,
+    /// The thread of a [blocking](crate::blocking) endpoint cannot be started.
+    #[error("no thread for the endpoint: {0}")]
+    Thread(io::Error),
+    /// A [blocking](crate::blocking) endpoint was to be made where that would stop an async runtime.
+    #[error(transparent)]
+    WouldBlock(WouldBlock),
     /// Two services have a method of the same name.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -77,7 +87,8 @@ impl BindError {
             Self::Listen { r#source, .. } => kind(r#source),
             Self::NoTransport { .. } => Code::Unimplemented,
             Self::Random(_) => Code::Internal,
-            Self::NoClusterKey | Self::NoRuntime => Code::FailedPrecondition,
+            Self::Thread(error) => kind(error),
+            Self::NoClusterKey | Self::NoRuntime | Self::WouldBlock(_) => Code::FailedPrecondition,
             Self::Serve(error) => error.code(),
         }
     }

@@ -25,6 +25,7 @@
 //! | [`intercept`], [`CallInterceptor`] | middleware, code around requests and calls: who may, what travels, what is recorded |
 //! | [`RawCall`], [`RawRequest`], [`Service::raw`] | the same with payloads as bytes, for tools and gateways |
 //! | [`transport`] | transports from outside, and who a peer has proven to be |
+//! | [`blocking`] | endpoints for programs that are not async |
 //! | [`polling`] | endpoints that the application turns itself, without a runtime; on Linux |
 //! | [`reflection`], [`schema`], [`health`] | what an endpoint serves, of which types, and whether it takes work |
 //! | [`Trace`], [`Metrics`] | the tree of hops of a call, and what an endpoint counts |
@@ -80,7 +81,7 @@ pub mod schema;
 pub mod transport;
 
 mod attempts;
-mod blocking;
+pub mod blocking;
 mod body;
 mod budget;
 mod builder;
@@ -144,7 +145,7 @@ pub use streaming::{
     IntoItem, IntoStreaming, Items, StreamError, StreamErrorKind, Streaming, items,
 };
 pub use wallaby_proto::call::allowance::{Budget, Exhausted};
-pub use wallaby_proto::call::initiator::Violation;
+pub use wallaby_proto::call::initiator::{LimitReached, Violation};
 pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
 pub use wallaby_proto::call::watch::{Absence, Executed, FailureKind, Found, Location, Loss, Step};

@@ -115,7 +115,8 @@ impl Retry {
         self
     }
 
-    /// A status of this code in place of the first answer is retried too; by default only those of servers that shut down are.
+    /// A status of this code in place of the first answer is retried too, whether or not anything was executed: with
+    /// [`unexecuted`](Self::unexecuted), name only codes that no handler gives. By default only those of servers that shut down are.
     /// Servers that have too much to do refuse with [`Code::ResourceExhausted`].
     #[must_use]
     pub fn on(mut self, code: Code) -> Self {

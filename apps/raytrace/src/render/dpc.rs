@@ -10,7 +10,7 @@ use crate::search::Step;
 use crate::world::World;
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
-use wallaby::{CallError, Failure, Trace, Violation};
+use wallaby::{Budget, CallError, Failure, LimitReached, Trace};
 
 /// The calls of a picture.
 struct Calls<'a> {
@@ -151,7 +151,10 @@ async fn trace_once(
 fn is_too_wide(error: &CallError) -> bool {
     matches!(
         error.failure(),
-        Some(Failure::Violation(Violation::TooManyRequests { .. }))
+        Some(Failure::LimitReached(LimitReached::Budget {
+            budget: Budget::Requests,
+            ..
+        }))
     )
 }
 

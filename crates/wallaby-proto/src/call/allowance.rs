@@ -49,7 +49,9 @@ pub enum Budget {
 
 /// A message would exceed what its request was given: it was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the request's budget of {budget} is used up: {wanted} more wanted, {left} left")]
+#[error(
+    "the request's budget of {budget} is used up: {wanted} more wanted, {left} left (`Client::budgets` of its caller, or a server's `Builder::max_budgets`)"
+)]
 pub struct Exhausted {
     /// Which budget.
     pub budget: Budget,
@@ -323,7 +325,8 @@ mod tests {
         let error = allowance.spend_answer(10_001).expect_err("too many bytes");
         assert_eq!(
             error.to_string(),
-            "the request's budget of bytes is used up: 10001 more wanted, 10000 left"
+            "the request's budget of bytes is used up: 10001 more wanted, 10000 left (`Client::budgets` of its caller, or a \
+             server's `Builder::max_budgets`)"
         );
         assert_eq!(allowance.left(), GIVEN, "nothing was spent");
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::call::allowance::Budget;
 use crate::call::branches::{Branch, Branches};
 use crate::call::counts::{BranchCounts, Counts};
 use crate::call::room::{BranchRoom, UNCOUNTED};
@@ -135,30 +136,38 @@ pub enum Violation {
     /// A connection has brought more answers than were granted, or connections that have ended have brought many times that.
     #[error("more answers came than were granted")]
     Overdrawn,
-    /// The call has more requests than it may.
-    #[error("the call's tree has more than {limit} requests")]
-    TooManyRequests {
-        /// The budget.
-        limit: u32,
-    },
-    /// The call has more responses than it may.
-    #[error("the call got more than {limit} responses")]
-    TooManyResponses {
-        /// The budget.
-        limit: u32,
-    },
-    /// The calls of this endpoint know more requests together than they may.
-    #[error("there is no room for more requests of this call: all calls together may know {limit}")]
-    NoRoom {
-        /// The endpoint's limit.
+    /// Nobody did anything wrong: the call has reached a limit of its own endpoint.
+    #[error(transparent)]
+    Limit(LimitReached),
+}
+
+/// A limit of the initiator's that a call has reached, though its servers may do all that the protocol allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LimitReached {
+    /// One of the call's budgets ([`Budgets`]).
+    #[error("the call has more than {limit} {budget}, which is its budget (`Client::budgets`)")]
+    Budget {
+        /// Of what.
+        budget: Budget,
+        /// How much that is.
         limit: u64,
     },
-    /// The responses of the call have more bytes than they may.
-    #[error("the call's responses have more than {limit} bytes")]
-    TooManyBytes {
-        /// The budget.
+    /// What all calls of the endpoint may know of requests ([`Limits::branches`](crate::endpoint::Limits::branches)).
+    #[error(
+        "no room is left for more of its requests: all calls may know {limit} of them (`Limits::branches`)"
+    )]
+    Branches {
+        /// How many.
         limit: u64,
     },
+}
+
+impl Violation {
+    fn over(budget: Budget, limit: impl Into<u64>) -> Self {
+        let limit = limit.into();
+        Self::Limit(LimitReached::Budget { budget, limit })
+    }
 }
 
 /// What an initiator knows of a branch.
@@ -349,7 +358,7 @@ impl Initiator {
         }
         // A status ends a branch that may have used up all.
         if response.index >= limit && !(response.status && response.index == limit) {
-            return Err(Violation::TooManyResponses { limit });
+            return Err(Violation::over(Budget::Responses, limit));
         }
         let new = branch.received.insert(response.index);
         if new {
@@ -677,14 +686,10 @@ impl Initiator {
         let most = u64::from(budgets.responses);
         if self.received > most && self.received - self.statuses.min(budgets.requests.into()) > most
         {
-            return Err(Violation::TooManyResponses {
-                limit: budgets.responses,
-            });
+            return Err(Violation::over(Budget::Responses, budgets.responses));
         }
         if self.bytes > budgets.bytes {
-            return Err(Violation::TooManyBytes {
-                limit: budgets.bytes,
-            });
+            return Err(Violation::over(Budget::Bytes, budgets.bytes));
         }
         Ok(())
     }
@@ -715,9 +720,7 @@ impl Initiator {
             return Err(Violation::NotSent { path }); // that is the initiator's own place
         }
         if self.branches.len() >= self.budgets().requests {
-            return Err(Violation::TooManyRequests {
-                limit: self.budgets().requests,
-            });
+            return Err(Violation::over(Budget::Requests, self.budgets().requests));
         }
         if self.branches.len() >= UNCOUNTED
             && let Some(room) = &self.room
@@ -763,7 +766,7 @@ impl Initiator {
             return Err(unexpected(branch, branch.received.bound() - 1, facts));
         }
         if facts.requests >= limit {
-            return Err(Violation::TooManyRequests { limit });
+            return Err(Violation::over(Budget::Requests, limit));
         }
         branch.facts = Some(facts);
         let (expected, lost) = (branch.expected, branch.lost);

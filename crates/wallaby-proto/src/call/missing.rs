@@ -42,11 +42,9 @@ pub struct MissingBranch {
 pub enum MissingState {
     /// Its request was not sent yet.
     NotSent,
-    /// Its request was sent, and nobody was asked about it yet: a call is watched over once it has lasted a ping period.
-    Unasked {
-        /// That period.
-        period: Duration,
-    },
+    /// Its request was sent, and nobody was asked about it yet: a call is watched over once it has lasted a ping period, or half of its
+    /// time.
+    Unasked,
     /// It was asked about, and nothing was ever heard of it.
     Unheard,
     /// Its server says that it runs.
@@ -130,13 +128,7 @@ impl fmt::Display for MissingBranch {
         };
         match self.state {
             MissingState::NotSent => f.write_str("not sent yet"),
-            MissingState::Unasked { period } => {
-                write!(
-                    f,
-                    "{answers}, not asked yet whether it runs (that begins after {:?})",
-                    brief(period)
-                )
-            }
+            MissingState::Unasked => write!(f, "{answers}, not asked yet whether it runs"),
             MissingState::Unheard => f.write_str("it was asked, and nothing was heard of it"),
             MissingState::Running { idle } => {
                 write!(f, "{answers}, running, no progress for {:?}", brief(idle))
@@ -188,8 +180,8 @@ mod tests {
                 "it was asked, and nothing was heard of it",
             ),
             (
-                MissingState::Unasked { period: millis },
-                "2 answers, not asked yet whether it runs (that begins after 2.9s)",
+                MissingState::Unasked,
+                "2 answers, not asked yet whether it runs",
             ),
             (
                 MissingState::Running { idle: millis },

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::call::initiator::Violation;
+use crate::call::initiator::{LimitReached, Violation};
 
 /// So many branches of each call are not counted.
 pub(super) const UNCOUNTED: u32 = 1024;
@@ -57,7 +57,9 @@ impl RoomShare {
         let held = room.held.fetch_add(1, Ordering::Relaxed);
         if room.limit.saturating_sub(held) <= self.held {
             room.held.fetch_sub(1, Ordering::Relaxed);
-            return Err(Violation::NoRoom { limit: room.limit });
+            return Err(Violation::Limit(LimitReached::Branches {
+                limit: room.limit,
+            }));
         }
         self.held += 1;
         Ok(())
@@ -120,7 +122,7 @@ mod tests {
                 break violation;
             }
         };
-        assert_eq!(refused, Violation::NoRoom { limit });
+        assert_eq!(refused, Violation::Limit(LimitReached::Branches { limit }));
         // The one that was refused has as much as is left: half of what the others left.
         assert!((7..=8).contains(&calls.len()), "{} calls", calls.len());
         assert!(limit - room.held() > 10_000);

@@ -190,14 +190,12 @@ impl<P: Probe> Endpoint<P> {
         });
         let call = self.calls.get_mut(sequence).ok_or(Failure::Closed)?;
         call.client.initiator.count_in(&self.branches);
-        let (time, deadline) = (call.client.time, call.client.deadline);
         let ping = options.ping.unwrap_or(self.config.ping).bounded();
-        // Calls that are over sooner cost no place among the alarms.
-        if time <= self.config.ping.period.saturating_mul(2) {
-            self.alarms.insert((deadline, Alarm::Call(sequence)));
-        }
-        if ping.period < self.config.ping.period {
-            self.watch_at(sequence, Some(self.now.saturating_add(ping.period)));
+        // After half its time there is still some to ask who is slow.
+        let unwatched = ping.period.min(call.client.time / 2);
+        // Calls that are over sooner cost no place among the alarms: their deadline is set when they are first looked at.
+        if unwatched < self.config.ping.period {
+            self.watch_at(sequence, Some(self.now.saturating_add(unwatched)));
         } else {
             self.note_due(self.now.saturating_add(self.fresh_for));
             self.fresh.push_back((self.now, sequence));

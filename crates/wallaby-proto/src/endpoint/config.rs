@@ -45,7 +45,7 @@ pub struct Limits {
     pub calls: usize,
     /// Requests that calls of this endpoint know of, but for the first 1,024 of each call, all together; about 400 bytes each.
     /// A call knows at most as many as it leaves free. Beyond: it fails with
-    /// [`Violation::NoRoom`](crate::call::initiator::Violation::NoRoom). Default 1,048,576.
+    /// [`LimitReached::Branches`](crate::call::initiator::LimitReached::Branches). Default 1,048,576.
     pub branches: u64,
     /// Bytes of requests that wait for a connection or for credit, and as many of answers, each with 64 bytes besides its
     /// payload; of answers each connection and initiator has a share. Beyond, handlers wait with what they send (those of the

@@ -13,7 +13,7 @@ use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards};
+use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards, nobody};
 use super::event::Output;
 use super::probe::{Note, Probe};
 use super::sending::ended;
@@ -539,7 +539,9 @@ impl<P: Probe> Endpoint<P> {
             requests.into_iter().chain(followed)
         });
         let requests = self.take_back(id, requests.into_iter().flatten());
-        self.post_again(requests);
+        let server = (self.conns.get(id)).map_or_else(nobody, |peer| peer.server());
+        let reason = "it takes no more requests".to_owned();
+        self.post_again(requests, &ConnectError::Closed { server, reason });
     }
 
     /// Messages wait for this connection no longer.
@@ -645,7 +647,7 @@ impl<P: Probe> Endpoint<P> {
             if peer.carried_calls {
                 self.disconnected((id, node), read);
             }
-            return self.post_again(queued);
+            return self.post_again(queued, &error);
         }
         if let (Some(DialledFor::Incarnation(_)), Some(at)) = (peer.dialled, &peer.at) {
             error.note_in_vain(&mut self.dialling.dials, self.now, at);

@@ -65,8 +65,8 @@ impl ClientCall {
     pub(super) fn missing(&self, context: &impl CallContext) -> Missing {
         let mut missing = self.initiator.missing();
         let branches = missing.by_ref().take(Missing::MOST);
-        let (period, now) = (self.ping(context.config().ping).period, context.now());
-        let branches = branches.map(|request| self.missing_branch(request, period, now));
+        let now = context.now();
+        let branches = branches.map(|request| self.missing_branch(request, now));
         Missing {
             branches: branches.collect(),
             more: missing.count() as u64,
@@ -89,7 +89,7 @@ impl ClientCall {
         }
     }
 
-    fn missing_branch(&self, request: RequestId, period: Duration, now: Duration) -> MissingBranch {
+    fn missing_branch(&self, request: RequestId, now: Duration) -> MissingBranch {
         let view = self.initiator.branch_view(&request.path);
         MissingBranch {
             request,
@@ -99,7 +99,7 @@ impl ClientCall {
             sent: view
                 .and_then(|view| view.facts)
                 .map(|facts| facts.responses),
-            state: self.state_of(request, period, now),
+            state: self.state_of(request, now),
         }
     }
 
@@ -134,7 +134,7 @@ impl ClientCall {
         })
     }
 
-    fn state_of(&self, request: RequestId, period: Duration, now: Duration) -> MissingState {
+    fn state_of(&self, request: RequestId, now: Duration) -> MissingState {
         let view = self.initiator.branch_view(&request.path);
         if view.is_some_and(|view| view.facts.is_some()) {
             return MissingState::Ended;
@@ -145,7 +145,7 @@ impl ClientCall {
             _ => {}
         }
         let Some(watch) = self.initiator.watch() else {
-            return MissingState::Unasked { period };
+            return MissingState::Unasked;
         };
         if let Some(idle) = watch.idle(request, now) {
             return MissingState::Running { idle };
@@ -155,7 +155,7 @@ impl ClientCall {
                 silence: now.saturating_sub(heard),
             },
             None if watch.was_asked(request) => MissingState::Unheard,
-            None => MissingState::Unasked { period },
+            None => MissingState::Unasked,
         }
     }
 }

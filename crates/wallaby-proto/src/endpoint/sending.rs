@@ -60,14 +60,12 @@ pub(super) enum SendOutcome {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// Messages of which no byte was sent go another way.
-    pub(super) fn post_again(&mut self, parcels: Vec<Parcel>) {
+    /// Messages of which no byte was sent go another way, since this has become of their connection.
+    pub(super) fn post_again(&mut self, parcels: Vec<Parcel>, why: &ConnectError) {
         for mut parcel in parcels {
             parcel.moves += 1;
             if parcel.moves > MOST_MOVES {
-                let reason = "its connections end before it is sent".to_owned();
-                let server = Address::Mem("several".into());
-                self.undeliverable(parcel, &ConnectError::Closed { server, reason });
+                self.undeliverable(parcel, why);
             } else {
                 self.post(parcel);
             }
@@ -356,7 +354,7 @@ impl<P: Probe> Endpoint<P> {
             }
             None => {
                 let left = self.take_back(id, queues.all());
-                self.post_again(left);
+                self.post_again(left, &gone());
             }
         }
     }

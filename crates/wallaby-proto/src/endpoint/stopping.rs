@@ -94,9 +94,16 @@ impl<P: Probe> Endpoint<P> {
             named,
             more,
             unheard,
-        } = watch.still_running(most);
+        } = watch.still_running(most, |path| {
+            let mut roots = call.roots.iter();
+            roots.any(|root| root.request.path == *path && root.session.is_none())
+        });
         // Who is not asked any more may have stopped since.
-        let (more, unheard) = if is_over { (0, more) } else { (more, unheard) };
+        let (more, unheard) = if is_over {
+            (0, more + unheard)
+        } else {
+            (more, unheard)
+        };
         let named = named.into_iter().map(|(request, mut path)| {
             call.locate(&mut path);
             RunningHandler {

@@ -346,7 +346,9 @@ impl<A> Plan<A> {
         let attempt = self.racing.remove(place);
         let (number, server) = (attempt.number, &attempt.server);
         let next = match &error {
-            CallError::Failed(failure) if !is_retried => Err(self.failed_for_good(failure.clone())),
+            CallError::Failed(failure) if !is_retried => {
+                Err(self.failed_for_good(failure.clone(), now))
+            }
             _ => {
                 tracing::debug!(attempt = number, %server, %error, "an attempt failed");
                 let next = match self.racing.is_empty() {
@@ -377,9 +379,11 @@ impl<A> Plan<A> {
     }
 
     /// No further attempt could mend this.
-    fn failed_for_good(&self, failure: Failure) -> Failure {
+    fn failed_for_good(&self, failure: Failure, now: Duration) -> Failure {
         let why = match failure {
-            Failure::Deadline { .. } => NoMore::Deadline,
+            Failure::Deadline { .. } if now >= self.deadline => NoMore::Deadline,
+            Failure::Deadline { .. } => NoMore::Executed,
+            _ if failure.is_loss() && self.policy.retry.is_some() => NoMore::Executed,
             _ if failure.is_loss() => NoMore::Limit,
             _ => return failure,
         };

@@ -108,7 +108,7 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     }
 
     /// Gives the call up and waits until nothing of it runs any more, but at most for so long. A server that is silent for the
-    /// call's ping timeout is not waited for.
+    /// call's ping timeout is not waited for: its branch is among those that have not said whether they have stopped.
     ///
     /// Handlers that wait are dropped. This waits for those that are not: one that is just being polled, to its next `.await`;
     /// what is [shielded](crate::RequestInfo::shield), and blocking handlers. It does not wait for tasks that handlers have started,

@@ -13,6 +13,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
+use crate::blocking::carried;
 use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
@@ -152,8 +153,13 @@ impl Stream {
 
     /// Writes what was taken; whether the transport took all of it.
     fn write(&self, out: &mut Out) -> io::Result<bool> {
+        carried(|| self.write_all(out))
+    }
+
+    fn write_all(&self, out: &mut Out) -> io::Result<bool> {
         while out.written < out.bytes.len() {
             match self.writer.try_write(&out.bytes[out.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => out.written += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -378,7 +384,8 @@ impl InputBuffer {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.room.make(&mut self.bytes);
-        let read = ready!(reader.poll_read(cx, &mut self.bytes))?;
+        let polled = carried(|| Ok(reader.poll_read(cx, &mut self.bytes)));
+        let read = ready!(polled.unwrap_or_else(|panicked| Poll::Ready(Err(panicked))))?;
         self.room.note(read);
         Poll::Ready(Ok(read))
     }

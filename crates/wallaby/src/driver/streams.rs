@@ -15,6 +15,7 @@ use wallaby_proto::endpoint::ConnId;
 use super::effects;
 use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
+use crate::blocking::{carried, carried_by};
 use crate::error::{ConnectError, dial_failed};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, PAUSE};
@@ -124,7 +125,10 @@ impl Inner {
     pub(crate) async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
         loop {
             let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
-                Some(listener) => listener.poll_accept(cx).map(Some),
+                Some(listener) => match carried(|| Ok(listener.poll_accept(cx))) {
+                    Ok(accepted) => accepted.map(Some),
+                    Err(panicked) => Poll::Ready(Some(Err(panicked))),
+                },
                 None => Poll::Ready(None),
             });
             let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
@@ -195,7 +199,7 @@ impl Inner {
         let not_accepted = NotAccepted(Some(Arc::clone(self)));
         self.open(conn, async move {
             let mut not_accepted = not_accepted;
-            match opening.await {
+            match carried_by(opening).await {
                 Ok(stream) => {
                     not_accepted.0 = None;
                     endpoint.note_accepted(&stream.identity);

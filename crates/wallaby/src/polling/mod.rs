@@ -804,6 +804,7 @@ impl<D: Datagrams> Endpoint<D> {
         if let Some(body) = self.calling.bodies.withdraw() {
             self.core.drop_body(body); // nobody reads it
         }
+        self.look_at_clock(); // it may have taken its time
         self.core.returned(key, result);
     }
 

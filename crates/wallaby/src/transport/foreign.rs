@@ -176,7 +176,7 @@ pub trait ReadHalf: Send + fmt::Debug {
 
 /// The sending end of a stream; any thread may write to it, one at a time, and nobody waits in it.
 pub trait WriteHalf: Send + Sync + fmt::Debug {
-    /// Writes as much as fits now: an error of the kind `WouldBlock` if that is nothing. Bytes that it takes count as sent:
+    /// Writes as much as fits now: an error of the kind `WouldBlock` if that is nothing, never `Ok(0)`, which ends the stream. Bytes that it takes count as sent:
     /// they are never given back, and may arrive even if the stream breaks.
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
 

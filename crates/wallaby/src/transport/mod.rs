@@ -55,6 +55,7 @@ pub(crate) use self::reading::{PAUSE, ReadRoom};
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 
+use crate::blocking::carried_by;
 use crate::error::BindError;
 
 /// The schemes of Wallaby's own transports on this system.
@@ -175,7 +176,7 @@ pub(crate) async fn dial(
         #[cfg(target_os = "linux")]
         Address::Shm(path) => shm::dial(path, ring).await,
         Address::Other(host) if server.has_host_name() => by.open(host.text()).await,
-        Address::Other(other) => transports.of(other)?.dial(other, by).await,
+        Address::Other(other) => carried_by(transports.of(other)?.dial(other, by)).await,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@ use std::thread;
 use crate::common::{Gate, Net, all, at, client, patience, service, sorted, until, work};
 use wallaby::{
     Address, CallError, Client, Code, Endpoint, Failure, Many, One, Outcome, Request, SendError,
-    Status,
+    Status, blocking,
 };
 
 over_every_transport!(
@@ -332,5 +332,48 @@ fn an_endpoint_needs_a_runtime() {
     assert_eq!(
         error.status().expect("a status").code(),
         Code::Unimplemented
+    );
+}
+
+/// Nothing of it is async but what Wallaby does on a thread of its own.
+#[test]
+fn a_program_may_do_without_async() {
+    let server = Endpoint::builder().listen("tcp://127.0.0.1:0");
+    let server = blocking::bind(server.serve(slow::service(Thread { next: None })));
+    let server = server.expect("a port is free");
+    let client = blocking::bind(Endpoint::builder()).expect("a thread");
+    let slow = slow::at(&client, at(&server));
+    assert_eq!(slow.double(4).blocking_answer(), Ok(8));
+    let (done, told) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| done.send(slow.count(2).blocking_collect()));
+    });
+    assert_eq!(told.recv().expect("it was told"), Ok(vec![0, 1, 1000]));
+    let stopped = client.wait(slow.double(1).stop());
+    assert_eq!(stopped, Ok(Ok(())), "any future can be waited for");
+    let drained = server.wait(server.drain(std::time::Duration::from_secs(60)));
+    assert_eq!(drained, Ok(Ok(())));
+    slow.double(4)
+        .blocking_answer()
+        .expect_err("nobody is there");
+
+    let kept = (*client).clone();
+    drop(client);
+    let closed = Client::new(&kept, at(&server));
+    let closed = slow::within(closed).double(4).blocking_answer();
+    assert_eq!(
+        closed,
+        Err(CallError::Failed(Failure::Closed)),
+        "clones do not keep it open"
+    );
+}
+
+#[tokio::test]
+async fn an_async_program_is_told_that_it_would_be_stopped() {
+    let refused = blocking::bind(Endpoint::builder()).expect_err("this thread is a runtime's");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(
+        refused.to_string().contains("await in place of it"),
+        "{refused}"
     );
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::raw::{Raw, hello, request};
 use crate::common::{Net, all, at, client, failure, patience, service, sorted, until, work};
 use wallaby::{
-    Address, Budget, Budgets, CallId, Client, Code, Endpoint, Failure, Many, NodeId, One, Request,
-    Retry, SendError, Service, Violation,
+    Address, Budget, Budgets, CallId, Client, Code, Endpoint, Failure, LimitReached, Many, NodeId,
+    One, Request, Retry, SendError, Service,
 };
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::Message;
@@ -256,8 +256,9 @@ async fn a_server_that_keeps_to_no_budget_fails_the_call() {
         }
         let last = all(&mut call).await.pop().expect("at least the failure");
         let failed = failure(last);
-        let too_many = Violation::TooManyResponses { limit: 2 };
-        assert_eq!(failed, Failure::Violation(too_many));
+        let (budget, limit) = (Budget::Responses, 2);
+        let too_many = LimitReached::Budget { budget, limit };
+        assert_eq!(failed, Failure::LimitReached(too_many));
     })
     .await;
 }

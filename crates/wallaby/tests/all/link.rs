@@ -311,3 +311,115 @@ async fn who_takes_answers_slowly_is_not_given_up() {
     })
     .await;
 }
+
+/// What it does at its first write or read but one, which is after the handshake.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    WritesNothing,
+    PanicsWriting,
+    PanicsReading,
+}
+
+#[derive(Debug)]
+struct Faulty(Fault);
+
+#[derive(Debug)]
+struct FaultyHalf<H> {
+    half: H,
+    fault: Fault,
+    begun: std::sync::atomic::AtomicBool,
+}
+
+impl<H> FaultyHalf<H> {
+    fn new(half: H, fault: Fault) -> Self {
+        let begun = std::sync::atomic::AtomicBool::new(false);
+        Self { half, fault, begun }
+    }
+
+    fn is_due(&self, fault: Fault) -> bool {
+        self.fault == fault && self.begun.swap(true, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Wrap for Faulty {
+    fn stream(&self, stream: Stream) -> Stream {
+        let stream = stream.map_writer(|writer| FaultyHalf::new(writer, self.0));
+        stream.map_reader(|reader| FaultyHalf::new(reader, self.0))
+    }
+}
+
+impl WriteHalf for FaultyHalf<Box<dyn WriteHalf>> {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(
+            !self.is_due(Fault::PanicsWriting),
+            "a fault of this transport"
+        );
+        match self.is_due(Fault::WritesNothing) {
+            true => Ok(0),
+            false => self.half.try_write(bytes),
+        }
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half.poll_writable(cx)
+    }
+
+    fn shutdown(&self) {
+        self.half.shutdown();
+    }
+}
+
+impl ReadHalf for FaultyHalf<Box<dyn ReadHalf>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
+        let read = std::task::ready!(self.half.poll_read(cx, input));
+        assert!(
+            !self.is_due(Fault::PanicsReading),
+            "a fault of this transport"
+        );
+        Poll::Ready(read)
+    }
+}
+
+/// Its connections end, and nothing hangs or stops.
+#[tokio::test]
+async fn what_a_transport_does_wrong_ends_its_connection() {
+    patience(async {
+        let net = Net::tcp();
+        let echo = || {
+            service().method(
+                &heap::ONE,
+                |request: Request<One<_>, _>, (what,): (Bytes,)| async move {
+                    Ok(request.respond(what).await?)
+                },
+            )
+        };
+        let what = Bytes::from_static(b"what");
+        for fault in [
+            Fault::WritesNothing,
+            Fault::PanicsWriting,
+            Fault::PanicsReading,
+        ] {
+            // All there is may come by the first read.
+            let reads = fault == Fault::PanicsReading;
+            let faulty = || {
+                let soon = (Duration::from_millis(20), Duration::from_millis(200));
+                let builder = Endpoint::builder().ping(soon.0, soon.1);
+                builder.wrap_transports(Arc::new(Faulty(fault)))
+            };
+            let server = net.serve(echo()).await;
+            let client = faulty().bind().await.expect("there is a runtime");
+            let answer = heap::at(&client, at(&server)).one(what.clone()).await;
+            assert!(answer.is_err() || reads, "{fault:?}");
+
+            let server = net.bind(faulty().serve(echo())).await;
+            for _ in 0..3 {
+                let soon = (Duration::from_millis(20), Duration::from_millis(200));
+                let client = Endpoint::builder().ping(soon.0, soon.1).bind().await;
+                let client = client.expect("there is a runtime");
+                let answer = heap::at(&client, at(&server)).one(what.clone()).await;
+                assert!(answer.is_err() || reads, "{fault:?}");
+            }
+        }
+    })
+    .await;
+}

@@ -9,8 +9,8 @@ use crate::common::{Gate, Net, all, at, client, failure, patience, service, unti
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpListener;
 use wallaby::{
-    Address, CallId, Endpoint, ExecutorConfig, Failure, Limits, Many, MethodDefinition, NodeId,
-    One, PartialLimits, Request, Schedule, Violation,
+    Address, CallId, Endpoint, ExecutorConfig, Failure, LimitReached, Limits, Many,
+    MethodDefinition, NodeId, One, PartialLimits, Request, Schedule, Violation,
 };
 use wallaby_proto::Token;
 use wallaby_proto::carrier::Carrier;
@@ -226,7 +226,10 @@ async fn calls_that_are_said_to_be_large_have_only_so_much_room() {
         server.send(Message::End(large)).await;
         let error = failure(all(&mut call).await.pop().expect("an error"));
         let limit = 10_000;
-        assert_eq!(error, Failure::Violation(Violation::NoRoom { limit }));
+        assert_eq!(
+            error,
+            Failure::LimitReached(LimitReached::Branches { limit })
+        );
     })
     .await;
 }

@@ -509,6 +509,14 @@ async fn an_attempt_may_have_a_deadline_of_its_own(net: Net) {
     assert_eq!(call.answer().await.expect("the other answers"), "other");
     assert_eq!((call.attempts(), runs.count()), (2, 1));
     until(|| stuck.load().is_idle()).await;
+    // What may not be executed twice is not made again when it is late, though the call has time.
+    let retry = Retry::unexecuted(5).backoff(NO_PAUSE, NO_PAUSE);
+    let client = Client::new(&caller, nobody(&net).await)
+        .alternates([at(&stuck)])
+        .retry(retry.each(Duration::from_millis(300)));
+    let failed = failure(work::within(client).one(String::new()).await);
+    let told = attempts_failed(&failed);
+    assert_eq!((told.made, told.why), (2, NoMore::Executed), "{failed}");
 }
 
 async fn a_slow_call_is_hedged_and_the_loser_is_stopped(net: Net) {

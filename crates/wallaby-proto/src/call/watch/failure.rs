@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::call::initiator::Violation;
+use crate::call::initiator::{LimitReached, Violation};
 use crate::call::missing::{Missing, brief, listed, named};
 use crate::call::watch::Location;
 use crate::id::{CallId, RequestId};
+use crate::status::Code;
 
 /// The end of a call that cannot be completed; never taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -76,6 +77,9 @@ pub enum FailureKind {
         /// How long, by the server's clock.
         idle: Duration,
     },
+    /// What it leads to goes beyond a limit that the initiator has set.
+    #[error("leads to too much: {0}")]
+    LimitReached(LimitReached),
     /// A peer did what the protocol forbids.
     #[error("broke the protocol: {0}")]
     Violation(Violation),
@@ -149,6 +153,15 @@ impl Loss {
                 | FailureKind::ResponseLost { .. }
                 | FailureKind::Stalled { .. }
         )
+    }
+
+    /// What kind of error it is: [`Code::Unavailable`], unless a limit was reached, or the protocol broken.
+    pub fn code(&self) -> Code {
+        match self.kind {
+            FailureKind::LimitReached(_) => Code::ResourceExhausted,
+            FailureKind::Violation(_) => Code::Internal,
+            _ => Code::Unavailable,
+        }
     }
 
     fn describe(&self) -> String {

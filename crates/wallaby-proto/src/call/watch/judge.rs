@@ -235,7 +235,10 @@ impl Watch {
     pub(super) fn violated(&mut self, request: RequestId, violation: Violation, now: Duration) {
         self.look_at_changes(now);
         let position = self.tree.find(&request.path);
-        let kind = FailureKind::Violation(violation);
+        let kind = match violation {
+            Violation::Limit(limit) => FailureKind::LimitReached(limit),
+            violation => FailureKind::Violation(violation),
+        };
         self.fail_at(position, request, kind, now);
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Step, Watch};
-use crate::id::RequestId;
+use crate::id::{Path, RequestId};
 use crate::wire::PingSettings;
 
 /// For so many ping periods a branch is asked about that cannot go on any further, though nobody waits for its handlers: most of
@@ -50,8 +50,8 @@ impl Watch {
         since.saturating_add(most).max(self.asked_until)
     }
 
-    /// What is known of handlers that go on; of so many of them where they run.
-    pub fn still_running(&self, most: usize) -> StillFrozen {
+    /// What is known of handlers that go on; of so many of them where they run. Of requests that `waits` says no server has one yet.
+    pub fn still_running(&self, most: usize, waits: impl Fn(&Path) -> bool) -> StillFrozen {
         let mut still = StillFrozen::default();
         for (position, watched) in (0..).zip(&self.branches) {
             let Some(branch) = self.tree.branch_at(position) else {
@@ -70,8 +70,11 @@ impl Watch {
                     still.named.push((request, path));
                 }
                 Stopped::Frozen => still.more += 1,
-                Stopped::No if self.is_winding_down() && watched.stopped < Stopped::Quiet => {
-                    still.unheard += 1;
+                // Its server is gone, or a further attempt that was begun has not got to it.
+                Stopped::No if watched.gone.is_some() || watched.is_awaited() => {}
+                // One that is asked no more has not said so either.
+                Stopped::No if self.is_winding_down() => {
+                    still.unheard += u64::from(!waits(&branch.path));
                 }
                 _ => {}
             }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use std::collections::BTreeSet;
 
-use wallaby_proto::call::watch::{WatchSettings, dismiss};
+use wallaby_proto::call::watch::{Found, WatchSettings, dismiss};
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
 use crate::liveness::desk::{
-    Desk, at, call, child, continued, ended, facts, location, pong, running, settings, token,
+    Desk, at, call, child, continued, ended, facts, location, node, pong, running, settings, token,
 };
 
 fn aborted(progress: Progress) -> Progress {
@@ -61,13 +61,34 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     }
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
-    let still = desk.watch.still_running(8);
+    let still = desk.watch.still_running(8, |_| false);
     assert_eq!((still.named.len(), still.more, still.unheard), (1, 0, 0));
-    let still = desk.watch.still_running(0);
+    let still = desk.watch.still_running(0, |_| false);
     assert_eq!((still.named.len(), still.more, still.unheard), (0, 1, 0));
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
-    let still = desk.watch.still_running(8);
+    let still = desk.watch.still_running(8, |_| false);
     assert!(still.named.is_empty());
+}
+
+/// A server that says nothing any more may run on; one that is gone does not.
+#[test]
+fn who_is_silent_has_not_said_that_it_has_stopped() {
+    for gone in [false, true] {
+        let mut desk = Desk::new();
+        desk.pong(1, "0", running());
+        desk.abort();
+        desk.watch.wait_for_stop(Some(Duration::from_secs(3600)));
+        if gone {
+            let now = desk.time();
+            desk.watch.handle_gone(node(10), Found::Nobody, now);
+        }
+        let milestones = desk.until(10_000);
+        let last = milestones.last().expect("it ends");
+        assert!(last.ends_with("quiet"), "{last}");
+        let still = desk.watch.still_running(8, |_| false);
+        assert_eq!((still.named.len(), still.more), (0, 0));
+        assert_eq!(still.unheard, u64::from(!gone));
+    }
 }
 
 /// Where nobody waits a server that says so again and again does not keep the call.
@@ -82,7 +103,7 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     }
     let quiet = milestones.iter().filter(|text| text.contains("quiet"));
     assert_eq!(quiet.count(), 1, "{milestones:?}");
-    let still = desk.watch.still_running(8);
+    let still = desk.watch.still_running(8, |_| false);
     assert_eq!(still.named.len(), 1);
 }
 
@@ -267,7 +288,7 @@ fn what_a_call_has_no_room_for_is_stopped() {
         ..running()
     };
     let told = desk.pong(1, "0", listed);
-    let failed = "failed: 0 broke the protocol: the call's tree has more than 2 requests";
+    let failed = "failed: 0 leads to too much: the call has more than 2 requests, which is its budget (`Client::budgets`)";
     assert!(told.contains(&failed.to_owned()), "{told:?}");
     for ping in ["0.0 at m2", "0.1 at m3", "0.2 at m4"] {
         assert!(told.contains(&format!("ping {ping} abort")), "{told:?}");
@@ -296,7 +317,7 @@ fn an_announcement_over_the_budget_fails_the_call_and_is_answered() {
         ..running()
     };
     let told = desk.announce(2, "0.0", listed);
-    let failed = "failed: 0.0 broke the protocol: the call's tree has more than 1 requests";
+    let failed = "failed: 0.0 leads to too much: the call has more than 1 requests, which is its budget (`Client::budgets`)";
     assert!(told.contains(&failed.to_owned()), "{told:?}");
     assert!(told.contains(&"ping 0 at m1 abort".to_owned()), "{told:?}");
     assert!(told.contains(&"ping 0.0.0 at m3 abort".to_owned()));

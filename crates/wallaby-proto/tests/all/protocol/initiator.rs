@@ -1,7 +1,8 @@
 //! What peers may not do to an initiator: contradict what is known, or exceed the call's budgets.
 
 use bytes::Bytes;
-use wallaby_proto::call::initiator::{Arrival, Initiator, Violation};
+use wallaby_proto::call::allowance::Budget;
+use wallaby_proto::call::initiator::{Arrival, Initiator, LimitReached, Violation};
 use wallaby_proto::call::server::undelivered;
 use wallaby_proto::wire::{Budgets, End, Options, Response, TraceRecord};
 use wallaby_proto::{Code, Facts, Manifest, Path, RequestId, Status};
@@ -14,6 +15,11 @@ fn initiator(budgets: Budgets) -> Initiator {
     initiator.send().expect("within the budget");
     initiator.close();
     initiator
+}
+
+/// The call's own endpoint allows no more; no server is to blame.
+fn over(budget: Budget, limit: u64) -> Violation {
+    Violation::Limit(LimitReached::Budget { budget, limit })
 }
 
 fn response(indexes: &[u32], index: u32) -> Response {
@@ -184,7 +190,7 @@ fn an_initial_request_beyond_the_budget_changes_nothing() {
     initiator
         .handle_end(&end(&[0], 1, 0))
         .expect("within the budget");
-    let limit = Violation::TooManyRequests { limit: 2 };
+    let limit = over(Budget::Requests, 2);
     assert_eq!(initiator.send(), Err(limit));
     assert_eq!(initiator.send(), Err(limit));
     initiator.close();
@@ -220,7 +226,7 @@ fn requests_are_within_the_budget() {
         requests: 3,
         ..Budgets::default()
     };
-    let limit = Violation::TooManyRequests { limit: 3 };
+    let limit = over(Budget::Requests, 3);
     let mut bomb = initiator(budgets);
     assert_eq!(bomb.handle_end(&end(&[0], u32::MAX, 0)), Err(limit));
     let mut wide = initiator(budgets);
@@ -250,7 +256,7 @@ fn responses_and_their_bytes_are_within_the_budget() {
         responses: 3,
         ..Budgets::default()
     };
-    let limit = Violation::TooManyResponses { limit: 3 };
+    let limit = over(Budget::Responses, 3);
     let mut counted = initiator(few);
     for index in 0..3 {
         assert_eq!(
@@ -275,7 +281,7 @@ fn responses_and_their_bytes_are_within_the_budget() {
     assert_eq!(small.handle_response(&response(&[0], 0)), Ok(Arrival::New));
     assert_eq!(
         small.handle_response(&response(&[0], 1)),
-        Err(Violation::TooManyBytes { limit: 10 })
+        Err(over(Budget::Bytes, 10))
     );
 }
 
@@ -401,7 +407,7 @@ fn bytes_are_counted_to_the_last_one_and_statuses_cost_none() {
     }
     let again = initiator.handle_response(&of(2, 6, false));
     assert_eq!(again, Ok(Arrival::Duplicate), "it counts once");
-    let exceeded = Violation::TooManyBytes { limit };
+    let exceeded = over(Budget::Bytes, limit);
     assert_eq!(initiator.handle_response(&of(3, 1, false)), Err(exceeded));
 }
 
@@ -419,7 +425,7 @@ fn only_a_status_stands_behind_as_many_responses_as_a_branch_may_have() {
         };
         initiator.handle_response(&message)
     };
-    let exceeded = Err(Violation::TooManyResponses { limit });
+    let exceeded = Err(over(Budget::Responses, limit.into()));
     assert_eq!(
         [0, 1].map(|index| arrives(index, false)),
         [Ok(Arrival::New); 2]

@@ -124,6 +124,16 @@ impl Reader {
         }
 
         let mut library = Library::start()?;
+        let call = self.look_up(&library, How::Mute);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        library.shelves[1].kill()?;
+        tell(
+            "the same after 200 ms, before that shelf has answered",
+            call,
+        )
+        .await;
+
+        let mut library = Library::start()?;
         let call = at_work(self.look_up(&library, How::Work)).await?;
         library.shelves[1].restart()?;
         tell("one shelf is killed and started again", call).await;

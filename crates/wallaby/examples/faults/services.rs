@@ -16,6 +16,8 @@ pub(crate) enum How {
     Refuse,
     /// With a panic.
     Panic,
+    /// The same, without a word before.
+    Mute,
 }
 
 #[wallaby::service(package = "library")]
@@ -76,15 +78,17 @@ pub(crate) struct MyShelf;
 #[wallaby::serve]
 impl Shelf for MyShelf {
     async fn find(&self, request: Request<Many<String>>, how: How) -> Result<(), Status> {
-        request.reply("volume 1".into()).await?;
-        request.reply("volume 2".into()).await?;
-        request.flush().await;
+        if !matches!(how, How::Mute) {
+            request.reply("volume 1".into()).await?;
+            request.reply("volume 2".into()).await?;
+            request.flush().await;
+        }
         match how {
             How::Work => {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 Ok(request.respond("volume 3".into()).await?)
             }
-            How::Hang => std::future::pending().await,
+            How::Hang | How::Mute => std::future::pending().await,
             How::Refuse => Err(Status::failed_precondition("the shelf is being sorted")),
             How::Panic => panic!("volume 3 has no page 7"),
         }

@@ -3,8 +3,8 @@
 use crate::secret::Token;
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST,
-    HeaderMap, HeaderName, HeaderValue, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE,
+    CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE,
+    HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
@@ -164,6 +164,13 @@ fn answer(status: StatusCode, kind: &str, body: Bytes) -> Answer {
     answer
 }
 
+/// Nothing more is read of who has sent that.
+fn refusal(status: StatusCode, why: &'static str) -> Answer {
+    let mut refusal = answer(status, "text/plain; charset=utf-8", why.into());
+    set(&mut refusal, CONNECTION, "close");
+    refusal
+}
+
 fn set(answer: &mut Answer, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
@@ -196,7 +203,7 @@ pub(crate) async fn serve<F>(
             async move {
                 Ok::<_, Infallible>(match visit(request, peer.ip()).await {
                     Ok(visit) => site(visit).await,
-                    Err((status, why)) => answer(status, "text/plain; charset=utf-8", why.into()),
+                    Err((status, why)) => refusal(status, why),
                 })
             }
         });
@@ -220,22 +227,21 @@ async fn visit(
     let (head, body) = request.into_parts();
     let form = match head.method {
         Method::GET | Method::HEAD => Fields::default(),
-        Method::POST if is_of_elsewhere(&head.headers) => {
-            return Err((StatusCode::FORBIDDEN, "This form is of another site."));
-        }
         Method::POST => {
-            let body =
-                tokio::time::timeout(PATIENCE, Limited::new(body, MOST_FORM).collect()).await;
+            let body = Limited::new(body, MOST_FORM).collect();
+            let body = tokio::time::timeout(PATIENCE, body).await;
             let body = body.map_err(|_| (StatusCode::REQUEST_TIMEOUT, "The form did not come."))?;
             let body =
                 body.map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, "The form is too large."))?;
+            // Not before all of it is read: who still sends would not read why.
+            if is_of_elsewhere(&head.headers) {
+                return Err((StatusCode::FORBIDDEN, "This form is of another site."));
+            }
             Fields::read(&body.to_bytes())
         }
         _ => {
-            return Err((
-                StatusCode::METHOD_NOT_ALLOWED,
-                "There are pages and forms only.",
-            ));
+            let why = "There are pages and forms only.";
+            return Err((StatusCode::METHOD_NOT_ALLOWED, why));
         }
     };
     Ok(Visit {

@@ -194,6 +194,16 @@ impl Visitor {
         fields: &[(&str, &str)],
         headers: &[(&str, &str)],
     ) -> Page {
+        self.try_send(path, fields, headers).unwrap()
+    }
+
+    /// The same, where the server may hang up before it has all.
+    pub(crate) fn try_send(
+        &self,
+        path: &str,
+        fields: &[(&str, &str)],
+        headers: &[(&str, &str)],
+    ) -> Result<Page, ureq::Error> {
         let form = form_urlencoded::Serializer::new(String::new())
             .extend_pairs(fields)
             .finish();
@@ -202,10 +212,8 @@ impl Visitor {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = request
-            .content_type("application/x-www-form-urlencoded")
-            .send(form.as_bytes());
-        self.came(response.unwrap())
+        let request = request.content_type("application/x-www-form-urlencoded");
+        Ok(self.came(request.send(form.as_bytes())?))
     }
 
     pub(crate) fn login(&self, name: &str, password: &str) -> Page {

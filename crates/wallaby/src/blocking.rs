@@ -5,9 +5,9 @@
 //! in their service's trait run on threads that may block.
 //!
 //! ```
-//! use wallaby::{Endpoint, Status, blocking};
+//! use wallaby::{Endpoint, blocking};
 //!
-//! #[wallaby::service]
+//! #[wallaby::service(package = "example")]
 //! trait Greeter {
 //!     async fn greet(name: String) -> String;
 //! }
@@ -15,9 +15,9 @@
 //! struct Polite;
 //!
 //! #[wallaby::serve]
-//! impl greeter::Handlers for Polite {
-//!     fn greet(&self, request: wallaby::Request<wallaby::One<String>>, name: String) -> Result<(), Status> {
-//!         Ok(request.blocking_respond(format!("Hello {name}"))?)
+//! impl Greeter for Polite {
+//!     fn greet(&self, name: String) -> String {
+//!         format!("Hello {name}")
 //!     }
 //! }
 //!

@@ -99,7 +99,6 @@ fn a_browser_shows_it() {
     );
     browser.open(&format!("{}/inbox", town.web));
     browser.picture("dark");
-    browser.end();
 }
 
 /// A headless browser, and the driver that it obeys.
@@ -244,15 +243,13 @@ impl Browser {
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join(format!("{name}.png")), picture).unwrap();
     }
-
-    fn end(self) {
-        self.agent.delete(&self.session).call().unwrap();
-    }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.driver.kill(); // its browser ends with it
+        // The end of its session ends the browser, which would outlive the driver.
+        let _ = self.agent.delete(&self.session).call();
+        let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
 }

@@ -16,10 +16,12 @@ impl SlotKey {
     /// Behind all others.
     pub(crate) const LAST: Self = Self::from_number(u64::MAX);
 
+    #[inline]
     pub(crate) const fn number(self) -> u64 {
         (self.generation as u64) << 32 | self.slot as u64
     }
 
+    #[inline]
     pub(crate) const fn from_number(number: u64) -> Self {
         Self {
             slot: number as u32,
@@ -28,6 +30,7 @@ impl SlotKey {
     }
 
     /// Its place: less than the number of values that were ever there at once, and of no other one that is there.
+    #[inline]
     pub(crate) fn slot(self) -> usize {
         self.slot as usize
     }
@@ -48,6 +51,7 @@ impl<T> Default for SlotMap<T> {
 }
 
 impl<T> SlotMap<T> {
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> SlotKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push((1, None));
@@ -59,6 +63,7 @@ impl<T> SlotMap<T> {
         SlotKey { slot, generation }
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: SlotKey) -> Option<&T> {
         match self.slots.get(key.slot())? {
             (generation, Some(value)) if *generation == key.generation => Some(value),
@@ -66,6 +71,7 @@ impl<T> SlotMap<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: SlotKey) -> Option<&mut T> {
         match self.slots.get_mut(key.slot())? {
             (generation, Some(value)) if *generation == key.generation => Some(value),
@@ -73,6 +79,7 @@ impl<T> SlotMap<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, key: SlotKey) -> Option<T> {
         let (generation, place) = self.slots.get_mut(key.slot())?;
         if *generation != key.generation {

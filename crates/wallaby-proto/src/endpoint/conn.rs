@@ -95,10 +95,12 @@ impl Conns {
         Some(peer)
     }
 
+    #[inline]
     pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
         self.conns.get(id.0).map(|conn| &**conn)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.conns.get_mut(id.0).map(|conn| &mut **conn)
     }

@@ -27,10 +27,12 @@ impl Handlers {
         }))
     }
 
+    #[inline]
     pub(super) fn get(&self, key: RequestKey) -> Option<&HandledRequest> {
         Some(&self.0.get(key.0)?.request)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut HandledRequest> {
         Some(&mut self.0.get_mut(key.0)?.request)
     }

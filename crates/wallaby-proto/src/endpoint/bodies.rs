@@ -44,20 +44,6 @@ pub struct InBody(SlotKey);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OutBody(SlotKey);
 
-impl InBody {
-    /// Its place among those that are read: less than the number that ever were at once, and of no other one.
-    pub fn slot(self) -> usize {
-        self.0.slot()
-    }
-}
-
-impl OutBody {
-    /// Its place among those that are written: less than the number that ever were at once, and of no other one.
-    pub fn slot(self) -> usize {
-        self.0.slot()
-    }
-}
-
 /// What is next of a body that is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyNext {

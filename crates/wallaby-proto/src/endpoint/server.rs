@@ -80,11 +80,6 @@ impl Destination {
             own: None,
         }
     }
-
-    /// The server.
-    pub fn server(&self) -> &Address {
-        &self.server
-    }
 }
 
 /// A message that a handler sends.

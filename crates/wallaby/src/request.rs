@@ -704,19 +704,30 @@ impl<A, C> Deref for Request<A, C> {
     }
 }
 
-impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
-    /// Sends the answer and ends the request.
+impl<A: Answer, C: Codec<A::Item>> Request<A, C> {
+    /// Sends the answer, the last one if there may be several, and ends the request.
     ///
     /// # Errors
     ///
     /// If the answer cannot be encoded, is too large, or the request has ended.
     pub fn respond(
         self,
-        answer: T,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
-        Departure::of(self.raw, answer_of::<T, C>(&answer), true)
+        answer: A::Item,
+    ) -> impl Future<Output = Result<(), SendError>> + Send + use<A, C> {
+        Departure::of(self.raw, answer_of::<A::Item, C>(&answer), true)
     }
 
+    /// [`respond`](Self::respond) for blocking handlers.
+    ///
+    /// # Errors
+    ///
+    /// As `respond`, and on a thread of an async runtime.
+    pub fn blocking_respond(self, answer: A::Item) -> Result<(), SendError> {
+        block(self.respond(answer))
+    }
+}
+
+impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
     /// Hands the work to another server, which answers the initiator directly, and ends the request: a tail call.
     ///
     /// What becomes of it only the initiator learns: if it is certainly not delivered, this endpoint answers in its name
@@ -733,15 +744,6 @@ impl<T: Send + 'static, C: Codec<T>> Request<One<T>, C> {
         target: Target<One<T>, C>,
     ) -> Delegation<RawRequest> {
         Delegation::of(self.raw, target_at(server.into(), target), true)
-    }
-
-    /// [`respond`](Self::respond) for blocking handlers.
-    ///
-    /// # Errors
-    ///
-    /// As `respond`, and on a thread of an async runtime.
-    pub fn blocking_respond(self, answer: T) -> Result<(), SendError> {
-        block(self.respond(answer))
     }
 
     /// [`forward`](Self::forward) for blocking handlers.
@@ -781,18 +783,6 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// As `reply`, or if there is no credit or room now.
     pub fn try_reply(&self, answer: T) -> Result<(), SendError> {
         self.raw.try_reply(C::encode(&answer)?)
-    }
-
-    /// Sends the last answer and ends the request.
-    ///
-    /// # Errors
-    ///
-    /// As [`reply`](Self::reply).
-    pub fn respond(
-        self,
-        answer: T,
-    ) -> impl Future<Output = Result<(), SendError>> + Send + use<T, C> {
-        Departure::of(self.raw, answer_of::<T, C>(&answer), true)
     }
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
@@ -850,15 +840,6 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// As `reply`, and on a thread of an async runtime.
     pub fn blocking_reply(&self, answer: T) -> Result<(), SendError> {
         block(self.reply(answer))
-    }
-
-    /// [`respond`](Self::respond) for blocking handlers.
-    ///
-    /// # Errors
-    ///
-    /// As `respond`, and on a thread of an async runtime.
-    pub fn blocking_respond(self, answer: T) -> Result<(), SendError> {
-        block(self.respond(answer))
     }
 
     /// [`delegate`](Self::delegate) for blocking handlers.

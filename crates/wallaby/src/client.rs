@@ -51,6 +51,11 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// Whether a body follows the request: what signs requests does not see it.
+    pub fn has_body(&self) -> bool {
+        self.body.is_some()
+    }
+
     /// Tells how the call ends which this request is of, once, whoever waits for it: when all of it is complete, or it has failed
     /// or was given up, and at once if the request may not leave. It runs where that is found out, before those are woken who wait
     /// for the call, so it must not block. Of several threads one may see the end while another still tells it.

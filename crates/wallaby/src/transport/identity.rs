@@ -56,9 +56,11 @@ pub enum Proven {
         /// The certificates that it has shown, its own first, as DER.
         chain: Arc<[Bytes]>,
     },
+    /// It has shown in another way, by a key or a token for instance, that it has these names.
+    Names(Vec<Name>),
 }
 
-/// A name in a certificate.
+/// A name that a peer has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Name {
@@ -87,10 +89,10 @@ impl Identity {
         self
     }
 
-    /// The names in its certificate; none if it has shown none.
+    /// The names that it has shown to have, by a certificate or in another way; none if it has shown none.
     pub fn names(&self) -> &[Name] {
         match &self.peer {
-            Proven::Certificate { names, .. } => names,
+            Proven::Certificate { names, .. } | Proven::Names(names) => names,
             _ => &[],
         }
     }
@@ -119,7 +121,8 @@ impl fmt::Display for Identity {
             Proven::Certificate { names, .. } if names.is_empty() => {
                 f.write_str("a certificate without names")
             }
-            Proven::Certificate { names, .. } => {
+            Proven::Names(names) if names.is_empty() => f.write_str("somebody without names"),
+            Proven::Certificate { names, .. } | Proven::Names(names) => {
                 for (index, name) in names.iter().enumerate() {
                     write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
                 }

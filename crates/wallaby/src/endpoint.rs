@@ -6,7 +6,7 @@ mod services;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
@@ -16,7 +16,7 @@ use wallaby_proto::{Address, NodeId};
 
 use crate::builder::Builder;
 use crate::client::{Caller, Outgoing};
-use crate::driver::shared::{Inner, locked};
+use crate::driver::shared::{Core, Inner, locked};
 use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::health::Health;
@@ -24,6 +24,9 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
+
+/// So long a drain waits for calls of which nothing lives: longer than by default the longest pause between two attempts.
+const BETWEEN: Duration = Duration::from_secs(3);
 
 /// See `Config::timers_wait`: each alarm of the timer's thread costs a task switch.
 const TIMERS_WAIT: Duration = Duration::from_millis(5);
@@ -178,7 +181,7 @@ impl Endpoint {
 
     /// Shuts the endpoint down without loss: what runs here is finished, and may delegate and call until then. New requests,
     /// its own too, are refused with the status `Unavailable`, and connected peers send their next requests elsewhere.
-    /// Its own calls come to their end, too, also those that are between two attempts, as long as their applications wait for them.
+    /// Its own calls come to their end, too. What is between two attempts then has three seconds to begin the next one.
     /// When all is done, or after `within`, the endpoint is [closed](Self::close).
     ///
     /// # Errors
@@ -191,8 +194,7 @@ impl Endpoint {
         let Load { running, waiting } = self.load();
         tracing::info!(%endpoint, running, waiting, "is drained: takes no more requests");
         self.inner.enter(|core| core.endpoint.drain());
-        let drained = poll_fn(|cx| self.inner.poll_drained(cx));
-        if timer::timeout_at(end, drained).await.is_some() {
+        if self.inner.come_to_rest(end).await {
             tracing::info!(%endpoint, "is drained: nothing runs any more");
             self.close();
             return Ok(());
@@ -248,14 +250,35 @@ impl Inner {
         })
     }
 
-    fn poll_drained(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.enter(|core| {
-            if core.is_drained() {
-                return Poll::Ready(());
+    /// Waits until nothing runs any more, but not longer than until then; whether that is so. Calls that are between two attempts have
+    /// [a while](BETWEEN) to begin the next one: nobody may wait for them any more.
+    async fn come_to_rest(self: &Arc<Self>, end: Instant) -> bool {
+        let rests = |core: &Core| core.endpoint.is_drained();
+        loop {
+            if timer::timeout_at(end, self.until(rests)).await.is_none() {
+                return false;
             }
-            core.wait(Wait::Drained, cx.waker());
-            Poll::Pending
+            let soon = end.min(Instant::now() + BETWEEN);
+            let goes_on = self.until(|core| core.is_drained() || !rests(core));
+            timer::timeout_at(soon, goes_on).await;
+            if self.ask(|core| rests(core)) {
+                return true;
+            }
+        }
+    }
+
+    /// Waits until what changes as the endpoint comes to rest is so.
+    async fn until(self: &Arc<Self>, is_so: impl Fn(&Core) -> bool) {
+        poll_fn(|cx| {
+            self.enter(|core| {
+                if is_so(core) {
+                    return Poll::Ready(());
+                }
+                core.wait(Wait::Drained, cx.waker());
+                Poll::Pending
+            })
         })
+        .await;
     }
 
     fn close(self: &Arc<Self>, killed: bool) {

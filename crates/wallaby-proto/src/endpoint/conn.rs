@@ -312,7 +312,7 @@ pub(super) struct Asked {
     pub(super) to: Location,
     /// That incarnation was found there before.
     pub(super) met: bool,
-    /// The connection that the ping of another initiator came over.
+    /// The connection that the ping of another initiator came over, if the request that it asks about was handed on from here.
     pub(super) relayed_from: Option<ConnId>,
 }
 

@@ -261,10 +261,13 @@ impl<P: Probe> Endpoint<P> {
             }
             self.fresh.pop_front();
             self.set_deadline(sequence);
-            // One with a longer period of its own is not asked about before that.
-            let (call, ping) = (self.calls.get(sequence), self.config.ping);
-            let ping = call.map_or(ping, |call| call.client.ping(ping));
-            match begun.saturating_add(ping.bounded().period) {
+            // One with a longer period of its own is not asked about before that, or before half of its time.
+            let (call, ping) = (self.calls.get(sequence), self.config.ping.bounded());
+            let unwatched = call.map_or(ping.period, |call| {
+                let ping = call.client.ping(ping).bounded();
+                ping.period.min(call.client.time / 2)
+            });
+            match begun.saturating_add(unwatched) {
                 due if due > now => self.watch_at(sequence, Some(due)),
                 _ => self.look_at_call(sequence),
             }
@@ -472,8 +475,8 @@ impl<P: Probe> Endpoint<P> {
         let own = ping.call.initiator == self.node;
         if let Some(at) = &to.address {
             match asked.relayed_from {
-                None => self.note_missed((ping, to), *met, why),
-                Some(from) => self.tell_gone((ping, from), asked, why),
+                None if own => self.note_missed((ping, to), *met, why),
+                _ => self.tell_gone(ping, asked, why),
             }
             match why {
                 Some(ConnectError::Closed { .. }) => self.dialling.dials.closed(self.now, at, *met),
@@ -528,15 +531,11 @@ impl<P: Probe> Endpoint<P> {
 
     /// This endpoint handed a request on to who is asked about it for another initiator, who may never have reached that server: it
     /// learns from here that the server is gone for certain.
-    fn tell_gone(
-        &mut self,
-        (ping, from): (&Ping, ConnId),
-        asked: &Asked,
-        why: Option<&ConnectError>,
-    ) {
-        if ping.abort || !asked.met || !self.is_gone_for_certain(&asked.to, why) {
+    fn tell_gone(&mut self, ping: &Ping, asked: &Asked, why: Option<&ConnectError>) {
+        let told = asked.relayed_from.filter(|_| asked.met && !ping.abort);
+        let Some(from) = told.filter(|_| self.is_gone_for_certain(&asked.to, why)) else {
             return;
-        }
+        };
         let node = self.conns.get(from).and_then(|peer| peer.node());
         let pong = Pong {
             call: ping.call,
@@ -651,13 +650,15 @@ impl<P: Probe> Endpoint<P> {
                 Some((None, at)) => self.may_dial(at, next.node, NamedBy::Peer).err(),
                 _ => None,
             };
+            // Of other servers on the way this says nothing.
+            let relayed_from = self.records.has_handed_on(ping).then_some(from);
             let asked = Asked {
                 to: next,
                 met,
-                relayed_from: Some(from),
+                relayed_from,
             };
             match held {
-                Some(held) => self.tell_gone((ping, from), &asked, Some(&held)),
+                Some(held) => self.tell_gone(ping, &asked, Some(&held)),
                 None => {
                     self.metrics.pings_relayed += 1;
                     let towards = Towards::Asked(asked);

@@ -173,15 +173,13 @@ impl Stream {
     pub(super) fn close(&self, last_words: &[u8]) {
         let mut out = self.out();
         let written = out.written;
-        let _ = self
-            .writer
-            .try_write(&out.bytes[written..])
-            .and_then(
-                |more| match written + more == out.bytes.len() && !last_words.is_empty() {
-                    true => self.writer.try_write(last_words),
-                    false => Ok(0),
-                },
-            );
+        let _ = carried(|| {
+            let more = self.writer.try_write(&out.bytes[written..])?;
+            match written + more == out.bytes.len() && !last_words.is_empty() {
+                true => self.writer.try_write(last_words),
+                false => Ok(0),
+            }
+        });
         (out.bytes, out.written) = (Vec::new(), 0);
         self.ended.store(true, Ordering::Release);
         drop(out);
@@ -290,7 +288,8 @@ impl Stream {
             if !out.blocked {
                 return;
             }
-            match self.writer.poll_writable(cx) {
+            let writable = carried(|| Ok(self.writer.poll_writable(cx)));
+            match writable.unwrap_or_else(|panicked| Poll::Ready(Err(panicked))) {
                 Poll::Pending => return,
                 Poll::Ready(Err(error)) => return self.fail(endpoint, out, &error),
                 Poll::Ready(Ok(())) => {}
@@ -359,7 +358,10 @@ impl Drop for Reading {
                     .handle_ended(self.stream.id, &mut BytesMut::new(), why.to_owned());
             });
         }
-        self.stream.writer.shutdown();
+        let _ = carried(|| {
+            self.stream.writer.shutdown();
+            Ok(())
+        });
     }
 }
 

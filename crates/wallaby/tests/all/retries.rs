@@ -662,6 +662,27 @@ async fn each_attempt_passes_the_interceptors() {
     .await;
 }
 
+/// It is between two attempts, and its application has turned to something else.
+#[tokio::test]
+async fn a_call_that_nobody_waits_for_does_not_hold_up_a_drain() {
+    patience(async {
+        let net = Net::tcp();
+        let ages = Duration::from_secs(3600);
+        let caller = caller(&net).await;
+        let client = Client::new(&caller, nobody(&net).await)
+            .retry(Retry::unexecuted(9).backoff(ages, ages))
+            .deadline(ages * 9);
+        let mut call = work::within(client).one(String::new());
+        tokio::select! {
+            biased;
+            answer = call.answer() => panic!("it pauses: {answer:?}"),
+            () = until(|| caller.metrics().calls_failed == 1) => {}
+        }
+        assert_eq!(caller.drain(ages).await, Ok(()));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_call_can_be_given_up_between_two_attempts() {
     patience(async {

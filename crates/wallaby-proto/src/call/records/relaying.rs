@@ -80,6 +80,34 @@ impl Records {
         Some(child)
     }
 
+    /// Whether the request that a ping asks about was itself handed on from here: else [`Self::relay_target`] is where another one went
+    /// that it came of.
+    pub fn has_handed_on(&self, ping: &Ping) -> bool {
+        let key = RecordedCallKey {
+            call: ping.call,
+            token: ping.token,
+        };
+        let Some(call) = self.table.call(&key) else {
+            return false;
+        };
+        let RequestId { path, hop } = ping.request;
+        let record = |slot| self.table.records.get(slot);
+        if let Some(hop) = hop.checked_sub(1) {
+            let before = RequestId { path, hop };
+            let mut hops = self.table.hops(call, before).map(record);
+            return hops.any(|record| record.id == before && record.continuation().is_some());
+        }
+        let hands_on = |record: &Record| record.child(&path).is_some();
+        if path.is_folded() {
+            return self.table.parents(call, path).map(record).any(hands_on);
+        }
+        let hop = u32::MAX;
+        path.parent().is_some_and(|path| {
+            let mut hops = self.table.hops(call, RequestId { path, hop }).map(record);
+            hops.any(hands_on)
+        })
+    }
+
     /// A pong of another server passes by on its way to the initiator. If it knows its request, the one here that this
     /// came of is remembered for longer: pings may have to go on by it.
     #[inline(never)]

@@ -72,6 +72,8 @@ pub(super) struct WatchedHop {
     pub(super) state: State,
     /// The server has said that nothing new comes from it.
     pub(super) aborted: bool,
+    /// Told to stop it, the server has said that it does not know it: so it takes it no more, either.
+    pub(super) unknown: bool,
     /// The branch went on elsewhere.
     pub(super) continued: bool,
     /// Its pong listed as many children as one can hold.
@@ -100,6 +102,7 @@ impl WatchedHop {
             base: (hop == 0).then_some(0),
             state: State::Unseen,
             aborted: false,
+            unknown: false,
             continued: false,
             more: false,
             writing: None,

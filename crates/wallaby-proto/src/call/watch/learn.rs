@@ -21,12 +21,15 @@ impl Watch {
         self.evicted |= pong.evicted;
         self.look_at_changes(now);
         self.ensure_line(position, now);
+        let winds_down = self.is_winding_down();
         let watched = self.watched(position);
         if let Ok(index) = watched
             .hops
             .binary_search_by_key(&pong.request.hop, |hop| hop.hop)
         {
-            watched.hops[index].state = State::Unseen;
+            let hop = &mut watched.hops[index];
+            hop.state = State::Unseen;
+            hop.unknown = winds_down && !pong.evicted;
             if self.is_open(position) {
                 self.ask(position, now);
             }

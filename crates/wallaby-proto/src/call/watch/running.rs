@@ -72,6 +72,7 @@ impl Watch {
                 Stopped::Frozen => still.more += 1,
                 // Its server is gone, or a further attempt that was begun has not got to it.
                 Stopped::No if watched.gone.is_some() || watched.is_awaited() => {}
+                Stopped::No if watched.top().is_some_and(|top| top.unknown) => {}
                 // One that is asked no more has not said so either.
                 Stopped::No if self.is_winding_down() => {
                     still.unheard += u64::from(!waits(&branch.path));

@@ -42,7 +42,7 @@ impl Watch {
         }
         // What they answered before is not what they answer to an abort.
         watched.hops.iter_mut().for_each(|hop| {
-            hop.aborted = false;
+            (hop.aborted, hop.unknown) = (false, false);
             hop.pinged = None;
         });
         watched.climbed = None;

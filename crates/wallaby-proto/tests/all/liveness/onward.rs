@@ -68,6 +68,38 @@ fn a_ping_goes_on_to_where_the_branch_went_on() {
     assert_eq!(onward(&mut shelf, &ping(1, "0+1")), None, "above");
 }
 
+/// What becomes of where a ping goes on to says something of its request only if that itself was handed on from here.
+#[test]
+fn only_who_was_handed_a_request_is_told_of_as_its_server() {
+    let shelf = delegator();
+    for (request, own) in [
+        ("0.0", true),
+        ("0.1", true),
+        ("0.1.5", false),
+        ("0.0+1", false),
+        ("0.2", false),
+    ] {
+        assert_eq!(
+            shelf.records.has_handed_on(&ping(1, request)),
+            own,
+            "{request}"
+        );
+    }
+    let shelf = forwarder();
+    for (request, own) in [
+        ("0.2+1", true),
+        ("0.2+7", false),
+        ("0.2.1", false),
+        ("0.2", false),
+    ] {
+        assert_eq!(
+            shelf.records.has_handed_on(&ping(1, request)),
+            own,
+            "{request}"
+        );
+    }
+}
+
 #[test]
 fn what_is_known_here_is_answered_here() {
     let mut shelf = delegator();

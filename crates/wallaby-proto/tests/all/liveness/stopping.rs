@@ -91,6 +91,18 @@ fn who_is_silent_has_not_said_that_it_has_stopped() {
     }
 }
 
+/// It will not take it any more: it was told to stop.
+#[test]
+fn who_does_not_know_what_it_is_to_stop_does_not_run_it() {
+    let mut desk = Desk::new();
+    desk.pong(1, "0", running());
+    desk.abort();
+    desk.watch.wait_for_stop(Some(Duration::from_secs(3600)));
+    desk.unknown(1, "0");
+    desk.until(10_000);
+    assert_eq!(desk.watch.still_running(8, |_| false).unheard, 0);
+}
+
 /// Where nobody waits a server that says so again and again does not keep the call.
 #[test]
 fn a_stubborn_handler_is_let_go_where_nobody_waits() {

@@ -236,6 +236,12 @@ impl<P: Probe> Endpoint<P> {
         if let Some(id) = self.route_back(initiator, came, |_| address.clone()) {
             return Route::Over(id);
         }
+        let brought = message.token();
+        let brought = brought.and_then(|token| self.records.brought_by_initiator(call, token));
+        let brought = brought.map(|session| ConnId::from_number(session.0));
+        if let Some(id) = brought.filter(|id| self.conns.contains(*id)) {
+            return Route::Over(id);
+        }
         let error = match address
             .as_ref()
             .map(|address| (address, self.reachable(address)))

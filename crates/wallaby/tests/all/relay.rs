@@ -24,6 +24,7 @@ over_every_transport!(
     an_answer_too_large_for_the_initiator_is_a_status,
     statuses_and_silence_come_back_too,
     the_time_of_a_call_ends_if_its_way_back_is_gone,
+    work_that_comes_back_to_the_first_server_is_answered_straight,
 );
 
 over_every_stream!(
@@ -39,6 +40,45 @@ fn patient() -> Builder {
 
 async fn client() -> Endpoint {
     patient().bind().await.expect("there is a runtime")
+}
+
+/// The second server hands the work back to the first one, which the client has a connection with.
+async fn work_that_comes_back_to_the_first_server_is_answered_straight(net: Net) {
+    let second = Arc::new(OnceLock::<Address>::new());
+    let next = Arc::clone(&second);
+    let first = service().method(
+        &work::ONE,
+        move |request: Request<One<_>>, (what,): (String,)| {
+            let next = Arc::clone(&next);
+            async move {
+                match what.strip_prefix("back: ") {
+                    Some(what) => Ok(request.respond(what.to_owned()).await?),
+                    None => {
+                        let next = next.get().expect("it is known by now");
+                        Ok(request.forward(next, work::one(what)).await?)
+                    }
+                }
+            }
+        },
+    );
+    let first = net.bind(patient().serve(first)).await;
+    let to = at(&first);
+    let back = service().method(
+        &work::ONE,
+        move |request: Request<One<_>>, (what,): (String,)| {
+            let to = to.clone();
+            async move {
+                let what = format!("back: {what}");
+                Ok(request.forward(to, work::one(what)).await?)
+            }
+        },
+    );
+    let back = net.bind(patient().serve(back)).await;
+    second.set(at(&back)).expect("once");
+    let client = client().await;
+    let answer = work::at(&client, at(&first)).one("round".into()).await;
+    assert_eq!(answer.expect("it comes at once"), "round");
+    assert_eq!(back.metrics().relayed, 0, "it does not go round");
 }
 
 /// Answers by itself and hands the rest of its work on.

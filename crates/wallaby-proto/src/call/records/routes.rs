@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::call::records::table::RecordedCallKey;
 use crate::call::records::{Origin, Records, SessionNumber, Ticket};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::wire::Pong;
@@ -52,6 +53,17 @@ impl Records {
         known
             .shown
             .filter(|route| self.sessions.contains_key(route))
+    }
+
+    /// The open session over which the initiator itself brought the first request of a call that came here, if it did: what another
+    /// server has brought of the same call since goes straight back over it, and not round by that server.
+    pub fn brought_by_initiator(&self, call: CallId, token: Token) -> Option<SessionNumber> {
+        let known = self.table.call(&RecordedCallKey { call, token })?;
+        let known = self.table.calls.get(known);
+        let lists = &self.table.peers.get(known.peer).by_session;
+        let first = lists.get(usize::from(known.session_index))?;
+        let session = first.session.filter(|_| first.own)?;
+        self.sessions.contains_key(&session).then_some(session)
     }
 
     /// The session that a request came over, or what took its place since.

@@ -56,7 +56,7 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub(super) struct SessionCalls {
     /// `None` if several sessions share it: what they say is not heeded.
-    session: Option<SessionNumber>,
+    pub(super) session: Option<SessionNumber>,
     /// The other end says that it is the initiator.
     pub(super) own: bool,
     /// The oldest live call, as was said over the session.

@@ -524,11 +524,6 @@ pub enum Failure {
         "a blocking call inside an async runtime would stop it: use the async form or a thread of its own"
     )]
     WouldBlock,
-    /// A call to several servers was to have a body, which can be read once; nothing was sent.
-    #[error(
-        "a body can be read once, and several servers were to get it: `Caller::pipeline` hands it on from one to the next"
-    )]
-    SharedBody,
     /// Nothing of a pipelined message was sent to this server, for certain.
     #[error("nothing was sent to {server}: {reason}")]
     NotPassedOn {
@@ -579,7 +574,7 @@ impl Failure {
             Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
             Self::CallClosed => Code::FailedPrecondition,
             Self::WouldBlock => Code::FailedPrecondition,
-            Self::NoLine { .. } | Self::SharedBody | Self::Address(_) => Code::InvalidArgument,
+            Self::NoLine { .. } | Self::Address(_) => Code::InvalidArgument,
             Self::Attempts(failed) => failed.last.code(),
         }
     }

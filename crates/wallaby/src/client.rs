@@ -205,8 +205,6 @@ impl Caller {
     /// Calls the same method with the same arguments at all these servers, side by side: what
     /// [`Multicast`] tells of each. The arguments are encoded once.
     ///
-    /// A body can be read once: a target that has one is called at one server only, see [`pipeline`](Self::pipeline).
-    ///
     /// Each server has its own outcome; one that fails leaves the others alone. The requests leave at once where there are
     /// connections, else as soon as there are. All of them count against [`crate::Limits::calls`].
     ///
@@ -235,12 +233,6 @@ impl Caller {
             body,
             ..
         } = target;
-        let servers: Vec<Address> = servers.into_iter().map(Into::into).collect();
-        let payload = payload.map_err(Failure::Codec);
-        let payload = payload.and_then(|payload| match body.is_some() && servers.len() > 1 {
-            true => Err(Failure::SharedBody),
-            false => Ok(payload),
-        });
         let body = body.map(Attached::new);
         let mut number = 0;
         let call = |server: Address| {
@@ -251,11 +243,11 @@ impl Caller {
             }
             let call = match &payload {
                 Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
-                Err(failure) => client.caller.failed(failure.clone()),
+                Err(error) => client.caller.failed(Failure::Codec(error.clone())),
             };
             (client.server, Call::new(call))
         };
-        Multicast::new(servers.into_iter().map(call))
+        Multicast::new(servers.into_iter().map(Into::into).map(call))
     }
 
     /// A call with any number of initial requests and with payloads as bytes.

@@ -223,18 +223,6 @@ async fn quorums_of_none_and_of_too_many() {
     let error = multicast(&[]).first().await.expect_err("nobody");
     let expected = "1 answers were needed, but only 0 servers of 0 can give one";
     assert_eq!(error.to_string(), expected);
-    // A body can be read once.
-    for (servers, failures) in [(vec![&server; 2], 2), (vec![&server], 0)] {
-        let target = work::one("x".into()).with_body(wallaby::Body::from(Bytes::from_static(b"b")));
-        let all = client
-            .caller()
-            .multicast(servers.into_iter().map(at), target);
-        let all = all.all().await;
-        let is_refused =
-            |answer: &&_| matches!(answer, Err(CallError::Failed(Failure::SharedBody)));
-        let answers = all.iter();
-        assert_eq!(answers.filter(is_refused).count(), failures, "{all:?}");
-    }
     let first = multicast(&[&server, &server]).first().await;
     assert_eq!(first.expect("an answer").1, "a: x");
 }

@@ -205,6 +205,9 @@ impl Caller {
     /// Calls the same method with the same arguments at all these servers, side by side: what
     /// [`Multicast`] tells of each. The arguments are encoded once.
     ///
+    /// A body can be read once: it goes to one of the servers, and the calls to the others are refused
+    /// ([`Failure::Refused`]). [`pipeline`](Self::pipeline) brings one to all.
+    ///
     /// Each server has its own outcome; one that fails leaves the others alone. The requests leave at once where there are
     /// connections, else as soon as there are. All of them count against [`crate::Limits::calls`].
     ///

@@ -258,10 +258,12 @@ impl Inner {
             if timer::timeout_at(end, self.until(rests)).await.is_none() {
                 return false;
             }
+            let begun = |core: &Core| core.endpoint.counted().calls_started;
+            let before = self.ask(|core| begun(core));
             let soon = end.min(Instant::now() + BETWEEN);
-            let goes_on = self.until(|core| core.is_drained() || !rests(core));
+            let goes_on = self.until(|core| core.is_drained() || begun(core) > before);
             timer::timeout_at(soon, goes_on).await;
-            if self.ask(|core| rests(core)) {
+            if self.ask(|core| core.is_drained() || rests(core) && begun(core) == before) {
                 return true;
             }
         }

@@ -99,6 +99,11 @@ pub trait Carrier: Medium {
     /// stream, messages of a session.
     fn progress(&self) -> (u64, Option<u64>);
 
+    /// Whether a message of this mark has left. Over datagrams one may have that is behind another which has not.
+    fn has_left(&self, mark: u64) -> bool {
+        self.progress().0 >= mark
+    }
+
     /// Whether nothing waits: to be written, or over datagrams to be acknowledged.
     fn is_idle(&self) -> bool;
 

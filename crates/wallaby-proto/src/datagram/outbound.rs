@@ -203,6 +203,15 @@ impl OutboundQueue {
         (waiting.chain(arriving)).fold(self.next(), |first, number| first.min(*number))
     }
 
+    /// Whether this message has left, whatever those before it have.
+    pub(super) fn has_left(&self, number: u64) -> bool {
+        let index = number.checked_sub(self.first);
+        let record = index.and_then(|index| self.records.get(index as usize));
+        record.is_none_or(|record| {
+            record.has_arrived() || record.next == record.pieces && record.arrived == 0
+        })
+    }
+
     /// The number of the next message.
     pub(super) fn next(&self) -> u64 {
         self.first + self.numbers()
@@ -527,7 +536,13 @@ mod tests {
         let last = pieces.next().expect("several pieces");
         pieces.for_each(|piece| _ = outgoing.settle(piece));
         assert_eq!(outgoing.left(), large, "one is sent again");
+        assert!(!outgoing.has_left(large));
+        assert!(
+            outgoing.has_left(small),
+            "it does not wait for the one before it"
+        );
         outgoing.settle(last);
+        assert!(outgoing.has_left(large));
         assert_eq!(outgoing.left(), small + 1);
     }
 

@@ -104,6 +104,11 @@ impl Carrier for Session {
         (self.left(), Some(self.acknowledged()))
     }
 
+    fn has_left(&self, mark: u64) -> bool {
+        let number = mark.checked_sub(1).filter(|_| self.recovery.is_answered());
+        number.is_none_or(|number| self.outgoing.has_left(number))
+    }
+
     fn is_idle(&self) -> bool {
         self.outgoing.is_empty()
     }

@@ -365,7 +365,7 @@ impl Conn {
     /// Whether a message that stands there has not left this endpoint yet.
     pub(super) fn is_writing(&self, sockets: &Sockets, mark: Mark) -> bool {
         match (self.link.peek(sockets), mark) {
-            (Some(carrier), Mark::Written(mark)) => carrier.progress().0 < mark,
+            (Some(carrier), Mark::Written(mark)) => !carrier.has_left(mark),
             (Some(_), Mark::Parts(_)) => true,
             (None, _) => false,
         }

@@ -2,8 +2,9 @@
 # Installs what a fresh Debian machine with a Rust toolchain still lacks. Silent when nothing is missing.
 #
 #   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
-#   scripts/setup.sh test        build, the toolchain's rustfmt and clippy, and what ONC RPC is compared with, as far as it
-#                                can be had (rpcgen and libtirpc; rpcbind is only unpacked, below the build output)
+#   scripts/setup.sh test        build, the toolchain's rustfmt and clippy, and as far as they can be had its WebAssembly target
+#                                and what ONC RPC is compared with (rpcgen and libtirpc; rpcbind is only unpacked, below the
+#                                build output)
 #   scripts/setup.sh fuzz        build, and a C++ compiler, which builds libFuzzer
 #   scripts/setup.sh peers       test, and what Wallaby's peers are built with and run by, as far as it can be had
 #   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
@@ -81,6 +82,13 @@ need_component() {
     have rustup || fail "cargo $1 is missing: please add it to your Rust toolchain and try again"
     say "cargo $1 is missing; adding the toolchain component $2"
     rustup component add "$2" || fail "rustup could not add $2; with network access: rustup component add $2"
+}
+
+# need_target TARGET WHY: of the toolchain. Without it tests leave something out, and say so.
+need_target() {
+    [ -d "$(rustc --print target-libdir --target "$1")" ] && return
+    say "no standard library for $1, $2; adding it"
+    have rustup && timeout 120 rustup target add "$1" >/dev/null 2>&1 || say "going on without it"
 }
 
 need_valgrind() {
@@ -175,6 +183,7 @@ test)
     need_linker
     need_component fmt rustfmt
     need_component clippy clippy
+    need_target wasm32-unknown-unknown "which chaining functions beside clients are compiled for"
     need_onc
     ;;
 fuzz)
@@ -215,7 +224,7 @@ audit)
     need_subcommand deny '^0.20'
     ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -2,7 +2,7 @@
 //! do to its stack and its memory. Of 51 rounds it says the least and the median.
 //!
 //! ```text
-//! cargo run -p wallaby-chain-script --profile counted --example cost
+//! cargo run -p wallaby-chain-script --profile counted --example script_cost
 //! ```
 
 use std::fs;

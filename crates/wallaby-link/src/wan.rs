@@ -9,14 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wallaby::OtherAddress;
 use wallaby::transport::{
-    Accepted, Connector, Dialled, Identity, Listened, Listener, Proven, ReadHalf, Stream,
-    Transport, Wrap, WriteHalf,
+    Accepted, Connector, Dialled, Listened, Listener, Stream, Transport, Wrap,
 };
 
 use crate::emulated::Link;
@@ -206,10 +204,7 @@ impl Network {
     /// A stream whose sending end is at the link to this site.
     fn open(&self, socket: TcpStream, from: &str, to: &str) -> io::Result<Stream> {
         let way = self.way(from, to)?;
-        socket.set_nodelay(true)?;
-        let identity = Identity::new(Proven::Nothing, false).at(socket.peer_addr()?);
-        let socket = Arc::new(socket);
-        let stream = Stream::new(Half(Arc::clone(&socket)), Half(socket), identity);
+        let stream = Stream::tcp(socket)?;
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let ends = (from.to_owned(), to.to_owned());
         let link = match links.get(&ends) {
@@ -297,35 +292,6 @@ impl Listener for Entrance {
             socket.read_exact(&mut from).await?;
             network.open(socket, &site, &String::from_utf8_lossy(&from))
         }))))
-    }
-}
-
-#[derive(Debug)]
-struct Half(Arc<TcpStream>);
-
-impl ReadHalf for Half {
-    fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read_buf(input) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
-            }
-        }
-    }
-}
-
-impl WriteHalf for Half {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
-    }
-
-    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_write_ready(cx)
-    }
-
-    fn shutdown(&self) {
-        let _ = socket2::SockRef::from(&*self.0).shutdown(std::net::Shutdown::Both); // it may be gone
     }
 }
 

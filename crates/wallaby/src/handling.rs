@@ -22,7 +22,6 @@ use wallaby_proto::endpoint::{
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
-use crate::blocking::{contain, panic_message};
 use crate::body::{self, Attached, Body, BodyError};
 use crate::call::CallOptions;
 use crate::driver::effects::Inside;
@@ -34,6 +33,7 @@ use crate::intercept::{
     RequestWatch, caught, until_stopped,
 };
 use crate::log;
+use crate::panics::{contain, panic_message};
 use crate::pipeline::StoredBytes;
 use crate::service::{HandlerFuture, Registered};
 use crate::timer::Instant;

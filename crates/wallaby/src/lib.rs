@@ -97,6 +97,7 @@ mod log;
 mod method;
 mod metrics;
 mod multicast;
+mod panics;
 mod pipeline;
 mod random;
 mod request;

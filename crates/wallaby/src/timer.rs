@@ -18,8 +18,8 @@ pub(crate) use tokio::time::Instant; // the system's clock, except in simulation
 
 use wallaby_proto::wire::PingSettings;
 
-use crate::blocking::contain;
 use crate::driver::shared::Inner;
+use crate::panics::contain;
 
 /// A time that an application states, as it can be added to the present one: nobody waits for the end of what is longer.
 pub(crate) fn bounded(time: Duration) -> Duration {

@@ -18,12 +18,12 @@ use wallaby_proto::{Address, CallId, NodeId, Status};
 use super::port::Port;
 use super::shared::{Inner, locked};
 use super::stream::Stream;
-use crate::blocking::contain;
 use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
 use crate::intercept::{Around, Asking};
 use crate::log::Trouble;
+use crate::panics::contain;
 
 /// Handlers that a thread runs before others of the runtime have their turn. Each that is done makes room for the next, and other
 /// threads may go on to bring more: the stream that this thread reads, and all that is to be written, would wait for all of these.

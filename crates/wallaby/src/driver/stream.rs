@@ -13,7 +13,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
-use crate::blocking::carried;
+use crate::panics::carried;
 use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much

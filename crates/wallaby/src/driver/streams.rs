@@ -15,8 +15,8 @@ use wallaby_proto::endpoint::ConnId;
 use super::effects;
 use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
-use crate::blocking::{carried, carried_by};
 use crate::error::{ConnectError, dial_failed};
+use crate::panics::{carried, carried_by};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, PAUSE};
 

@@ -83,13 +83,13 @@ pub use crate::metrics::Metrics;
 use self::attempts::Retried;
 use self::calls::{Calling, Initial};
 use self::streams::{Streams, Whom};
-use crate::blocking::panic_message;
 use crate::body::Body;
 use crate::client::CallInterceptor;
 use crate::codec::Codec;
 use crate::error::{BindError, CallError, Failure, ServeError};
 use crate::method::{self, Method, One, RequestBody, Target};
 use crate::metrics::Meters;
+use crate::panics::panic_message;
 use crate::service::undecodable;
 
 /// Room for arriving datagrams that is made at a time.

@@ -25,66 +25,27 @@ use crate::error::BindError;
 ///
 /// # Example
 ///
-/// A transport that is nothing but TCP under another name:
+/// A transport that is nothing but TCP under another name. One of other bytes makes a [`ReadHalf`] and a [`WriteHalf`] of its own, as
+/// `docs/extending.md` shows:
 ///
 /// ```
 /// use std::io;
 /// use std::sync::Arc;
 /// use std::task::{Context, Poll, ready};
 ///
-/// use bytes::BytesMut;
-/// use tokio::io::ReadBuf;
-/// use tokio::net::{TcpListener, TcpStream};
+/// use tokio::net::TcpListener;
 /// use wallaby::OtherAddress;
-/// use wallaby::transport::{
-///     Accepted, Connector, Dialled, Identity, Listened, Listener, ReadHalf, Stream, Transport, WriteHalf,
-/// };
+/// use wallaby::transport::{Accepted, Connector, Dialled, Listened, Listener, Stream, Transport};
 ///
 /// struct Plain;
 ///
 /// #[derive(Debug)]
-/// struct Half(Arc<TcpStream>);
-///
-/// #[derive(Debug)]
 /// struct Listening(TcpListener);
-///
-/// impl ReadHalf for Half {
-///     fn poll_read(&mut self, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
-///         loop {
-///             ready!(self.0.poll_read_ready(cx))?;
-///             match self.0.try_read_buf(input) {
-///                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-///                 read => return Poll::Ready(read),
-///             }
-///         }
-///     }
-/// }
-///
-/// impl WriteHalf for Half {
-///     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-///         self.0.try_write(bytes)
-///     }
-///
-///     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-///         self.0.poll_write_ready(cx)
-///     }
-///
-///     fn shutdown(&self) {
-///         use std::os::fd::AsFd;
-///         let socket = self.0.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-///         let _ = socket.map(|socket| socket.shutdown(std::net::Shutdown::Both));
-///     }
-/// }
-///
-/// fn stream(stream: TcpStream) -> Stream {
-///     let stream = Arc::new(stream);
-///     Stream::new(Half(stream.clone()), Half(stream), Identity::default())
-/// }
 ///
 /// impl Listener for Listening {
 ///     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
 ///         let (accepted, _) = ready!(self.0.poll_accept(cx))?;
-///         Poll::Ready(Ok(Accepted::Open(stream(accepted))))
+///         Poll::Ready(Ok(Accepted::Open(Stream::tcp(accepted)?)))
 ///     }
 /// }
 ///
@@ -94,7 +55,7 @@ use crate::error::BindError;
 ///     }
 ///
 ///     fn dial<'a>(&'a self, to: &'a OtherAddress, by: Connector<'a>) -> Dialled<'a> {
-///         Box::pin(async move { Ok(stream(by.tcp(to.text()).await?)) })
+///         Box::pin(async move { Stream::tcp(by.tcp(to.text()).await?) })
 ///     }
 ///
 ///     fn listen<'a>(&'a self, at: &'a OtherAddress) -> Listened<'a> {
@@ -207,6 +168,20 @@ impl Stream {
             writer: Box::new(writer),
             identity,
         }
+    }
+
+    /// A stream over a connected socket, for transports that do something before or beside TCP: its peer has proven its address, no
+    /// more. [`map_reader`](Self::map_reader) and [`map_writer`](Self::map_writer) put other ends before the socket.
+    ///
+    /// # Errors
+    ///
+    /// If the socket cannot be set up; one that has ended already fails as it is read.
+    pub fn tcp(stream: tokio::net::TcpStream) -> io::Result<Self> {
+        let identity = match stream.peer_addr() {
+            Ok(address) => Identity::default().at(address),
+            Err(_) => Identity::default(), // it has ended: who reads it finds out
+        };
+        super::socket::tcp(stream).map(|(reader, writer)| Self::new(reader, writer, identity))
     }
 
     /// The same stream with another receiving end, which is made of the one that it has.

@@ -55,8 +55,8 @@ pub(crate) use self::reading::{PAUSE, ReadRoom};
 #[cfg(target_os = "linux")]
 pub(crate) use self::socket::receive;
 
-use crate::blocking::carried_by;
 use crate::error::BindError;
+use crate::panics::carried_by;
 
 /// The schemes of Wallaby's own transports on this system.
 pub(crate) const SCHEMES: &str = if cfg!(target_os = "linux") {
@@ -124,7 +124,7 @@ impl Entrance {
 impl Listener for TcpListener {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         let (stream, _) = ready!(Self::poll_accept(self, cx))?;
-        Poll::Ready(tcp(stream).map(Accepted::Open))
+        Poll::Ready(Stream::tcp(stream).map(Accepted::Open))
     }
 }
 
@@ -169,7 +169,7 @@ pub(crate) async fn dial(
         return Some(simulated::dial(*socket).await);
     }
     Some(match server {
-        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(tcp),
+        Address::Tcp(socket) => TcpStream::connect(socket).await.and_then(Stream::tcp),
         #[cfg(unix)]
         Address::Unix(path) => UnixStream::connect(&**path).await.and_then(unix),
         Address::Mem(name) => mem::dial(name).await,
@@ -349,14 +349,6 @@ fn is_abandoned(_: &Path) -> bool {
 fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-}
-
-fn tcp(stream: TcpStream) -> io::Result<Stream> {
-    let identity = match stream.peer_addr() {
-        Ok(address) => Identity::default().at(address),
-        Err(_) => Identity::default(), // it has ended: who reads it finds out
-    };
-    socket::tcp(stream).map(|(reader, writer)| Stream::new(reader, writer, identity))
 }
 
 #[cfg(unix)]

@@ -67,7 +67,7 @@ impl<'a> Connector<'a> {
             let first = { places }.next().ok_or_else(|| nowhere(FORBIDDEN))?;
             return super::simulated::dial(first).await;
         }
-        super::tcp(connect(places).await?)
+        Stream::tcp(connect(places).await?)
     }
 
     /// Where datagrams for a name go: nobody tells soon that they do not arrive, so only one place is tried. IPv4, if there is any:

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -17,7 +18,7 @@ use crate::code::Hash;
 use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
 use crate::guest;
-use crate::place::Place;
+use crate::place::{At, Place};
 use crate::runtime::{Codes, Module};
 use crate::said::{Message, Said, Told};
 use crate::stack::{Level, Merging, Runs, Stack};
@@ -359,7 +360,24 @@ impl Engine {
         }
     }
 
+    /// Runs a function on what it is given. The request's trace tells that time apart from its service's.
     async fn run(
+        &self,
+        stack: &Stack,
+        function: Runs,
+        state: State,
+        given: Given,
+        place: Place<'_>,
+    ) -> Result<Step, Status> {
+        let begun = Instant::now();
+        let step = self.step(stack, function, state, given, place).await;
+        if let At::Server(request) = place.at {
+            request.note_time("chaining function", begun.elapsed());
+        }
+        step
+    }
+
+    async fn step(
         &self,
         stack: &Stack,
         function: Runs,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::initiator::Initiator;
-use crate::wire::TraceRecord;
+use crate::wire::{TracePart, TraceRecord};
 use crate::{Address, CallId, NodeId, Path, RequestId};
 
 mod drawing;
@@ -56,6 +56,8 @@ pub struct Hop {
     pub delegated: u64,
     /// What it reported of itself, in a traced call.
     pub timing: Option<Timing>,
+    /// What it told apart of its time, in a traced call.
+    pub parts: Vec<TimingPart>,
     /// When its branch's latest response arrived at the initiator, since the call began.
     pub answered: Option<Duration>,
 }
@@ -70,6 +72,16 @@ pub struct Timing {
     pub queued: Duration,
     /// How long its handler ran.
     pub ran: Duration,
+}
+
+/// A part of the time that a hop took, as its server tells it apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimingPart {
+    /// What it was for.
+    pub name: Arc<str>,
+    /// How long it took, of the time that the hop ran.
+    pub took: Duration,
 }
 
 /// What the initiator noted about its own requests and about arrivals.
@@ -204,6 +216,7 @@ fn reported(record: &TraceRecord, begun_us: u64) -> Hop {
         node: Some(record.node),
         method: Some(record.method.clone()),
         timing: Some(timing),
+        parts: record.parts.iter().map(part).collect(),
         ..unreported(record.request.path, record.request.hop)
     }
 }
@@ -219,6 +232,14 @@ fn unreported(path: Path, hop: u32) -> Hop {
         responses: 0,
         delegated: 0,
         timing: None,
+        parts: Vec::new(),
         answered: None,
+    }
+}
+
+fn part(part: &TracePart) -> TimingPart {
+    TimingPart {
+        name: Arc::clone(&part.name),
+        took: Duration::from_micros(part.took_us),
     }
 }

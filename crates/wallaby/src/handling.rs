@@ -967,6 +967,11 @@ impl Handling {
         self.endpoint.ask(|core| core.endpoint.panicked(message))
     }
 
+    /// The handler tells a part of its time apart.
+    pub(crate) fn note_time(&self, name: &str, took: Duration) {
+        (self.endpoint).enter(|core| core.endpoint.note_time(self.key, name, took));
+    }
+
     /// The handler says that it makes progress.
     pub(crate) fn progress(&self) {
         self.endpoint.enter(|core| core.endpoint.progress(self.key));

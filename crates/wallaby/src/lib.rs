@@ -154,7 +154,7 @@ pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::endpoint::Limits;
 pub use wallaby_proto::executor::{ExecutorConfig, Load, Schedule};
 pub use wallaby_proto::items::ItemError;
-pub use wallaby_proto::trace::{Hop, Timing, Trace};
+pub use wallaby_proto::trace::{Hop, Timing, TimingPart, Trace};
 pub use wallaby_proto::wire::PingSettings;
 
 /// For crates of this repository.

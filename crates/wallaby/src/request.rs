@@ -204,6 +204,13 @@ impl RequestInfo {
         self.handling.progress();
     }
 
+    /// Tells a part of this hop's time apart in the call's [trace](crate::Trace), if the call is traced: how long the handler has
+    /// waited for a disk, say. At most four names of 32 bytes count, times of the same name are added up, and what is noted after
+    /// the request's last message left is not told.
+    pub fn note_time(&self, name: &str, took: Duration) {
+        self.handling.note_time(name, took);
+    }
+
     /// What this request and all that it leads to may still use up: `None` unless the call's budgets are stated
     /// ([`crate::Client::budgets`]) or this server has a maximum ([`crate::Builder::max_budgets`]).
     ///

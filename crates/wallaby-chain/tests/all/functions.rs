@@ -1,5 +1,7 @@
 //! Functions that say how a chain goes on, and what they are given.
 
+use std::time::Duration;
+
 use wallaby::{Address, Code};
 use wallaby_chain::{Chains, Hop, State, Step, start};
 
@@ -42,6 +44,29 @@ async fn state_travels_from_function_to_function() {
             assert_eq!(answer.expect("an answer"), expected, "over {net:?}");
         }
     }
+}
+
+/// The trace tells the time of a chaining function apart from that of the service before it.
+#[tokio::test]
+async fn a_trace_tells_functions_from_services() {
+    let net = Net::Tcp;
+    let slow = Chains::new().function("slow", |_, answer| {
+        std::thread::sleep(Duration::from_millis(20)); // what is measured
+        Step::end(&answer.read::<String>()?)
+    });
+    let (server, client) = (net.serve(slow).await, net.client().await);
+    let first = Hop::to(at(&server), &words::SHOUT, ("hop".to_owned(),));
+    let chain = start::<String>(first.then("slow", State::new()));
+    let mut call = chain.call(client.caller().traced()).expect("it is small");
+    call.answer().await.expect("an answer");
+    let trace = call.trace();
+    let hop = &trace.hops[0];
+    let (ran, part) = (hop.timing.expect("it is traced").ran, &hop.parts[0]);
+    assert_eq!((hop.parts.len(), &*part.name), (1, "chaining function"));
+    assert!(
+        Duration::from_millis(20) <= part.took && part.took <= ran,
+        "{trace}"
+    );
 }
 
 /// What a chain of functions comes to may go down a pipe.

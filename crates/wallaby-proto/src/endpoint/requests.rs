@@ -321,6 +321,14 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// Tells a part of the time apart that a request takes, in the trace of its call if that is traced: at most
+    /// [`MAX_TRACE_PARTS`](crate::wire::MAX_TRACE_PARTS) names, times of the same name added up, before its last message leaves.
+    pub fn note_time(&mut self, key: RequestKey, name: &str, took: Duration) {
+        if let Some(handler) = self.handlers.get_mut(key) {
+            handler.note_time(name, took);
+        }
+    }
+
     /// A request that is handled, or waits for it.
     pub fn request(&self, key: RequestKey) -> Option<&HandledRequest> {
         self.handlers.get(key)

@@ -31,7 +31,8 @@ use crate::executor::{Owner, Turn};
 use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST};
 use crate::wire::{
-    Budgets, Child, HandledBy, Metadata, MethodRef, Options, ReplyTo, Request, TraceRecord,
+    Budgets, Child, HandledBy, MAX_TRACE_PARTS, Metadata, MethodRef, Options, ReplyTo, Request,
+    TracePart, TraceRecord,
 };
 use crate::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
 
@@ -250,6 +251,8 @@ pub struct HandledRequest {
     pub(super) place: Place,
     /// Its call was aborted: with this status it ends when its handler is done.
     pub(super) stopping: Option<Box<Status>>,
+    /// What a traced hop tells apart of its time.
+    parts: Vec<TracePart>,
     /// What is to leave.
     leaving: Fifo<Outbound<Destination>>,
 }
@@ -289,6 +292,7 @@ impl HandledRequest {
             state: HandlerState::Waits,
             place: Place::None,
             stopping: None,
+            parts: Vec::new(),
             leaving: Fifo::default(),
         }
     }
@@ -647,6 +651,20 @@ impl HandledRequest {
         self.named.as_ref().or(context.served)
     }
 
+    /// A part of its time is told apart if it is traced: the first of them, and each again under its name.
+    pub(super) fn note_time(&mut self, name: &str, took: Duration) {
+        if !self.is_traced() {
+            return;
+        }
+        let part = TracePart::new(name, took);
+        let known = self.parts.iter_mut().find(|other| other.name == part.name);
+        if let Some(known) = known {
+            known.took_us = known.took_us.saturating_add(part.took_us);
+        } else if self.parts.len() < MAX_TRACE_PARTS {
+            self.parts.push(part);
+        }
+    }
+
     /// What a traced hop reports of itself when it ends.
     fn record(&self, context: &RequestContext<'_>) -> Option<TraceRecord> {
         self.is_traced().then(|| self.make_record(context))
@@ -665,6 +683,7 @@ impl HandledRequest {
             arrived_us: context.epoch.saturating_add(self.arrived).as_micros() as u64,
             queued_us: began.saturating_sub(self.arrived).as_micros() as u64,
             ran_us: context.raw.saturating_sub(began).as_micros() as u64,
+            parts: self.parts.clone(),
         }
     }
 

@@ -11,36 +11,40 @@ const MOST: usize = 100;
 
 impl Trace {
     /// Its tree, drawn: a line a hop, each ended, with its server as `name` calls it, and when it arrived, waited, ran and was
-    /// answered, as far as that is known. Of more than 100 hops the rest is counted.
+    /// answered, as far as that is known; below it, marked by a dot, the parts of its time that it tells apart. Of more than 100 hops
+    /// the rest is counted.
     pub fn draw(&self, name: impl Fn(&Address) -> String) -> String {
         let order = in_tree_order(&self.hops);
-        let shown = &order[..order.len().min(MOST)];
-        let labels: Vec<String> = shown.iter().map(|hop| label(&self.hops, *hop)).collect();
-        let servers: Vec<String> = shown
-            .iter()
-            .map(|hop| {
-                let server = self.hops[*hop].server.as_ref();
-                server.map_or_else(|| "?".to_owned(), |server| in_a_line(&name(server)))
-            })
-            .collect();
-        let width = |texts: &[String]| texts.iter().map(|text| text.chars().count()).max();
-        let label_width = width(&labels).unwrap_or(0).max("client".len());
-        let server_width = width(&servers).unwrap_or(0);
+        let mut rows = vec![Row {
+            label: "client".to_owned(),
+            server: String::new(),
+            times: ["arrived", "queued", "ran", "answered"].map(str::to_owned),
+        }];
+        for hop in &order[..order.len().min(MOST)] {
+            let server = self.hops[*hop].server.as_ref();
+            rows.push(Row {
+                label: label(&self.hops, *hop),
+                server: server.map_or_else(|| "?".to_owned(), |server| in_a_line(&name(server))),
+                times: times(&self.hops[*hop]),
+            });
+            rows.extend(parts(&self.hops, *hop));
+        }
+        let width = |text: fn(&Row) -> &String| {
+            let widths = rows.iter().map(|row| text(row).chars().count());
+            widths.max().unwrap_or(0)
+        };
+        let (label_width, server_width) = (width(|row| &row.label), width(|row| &row.server));
         let mut out = String::new();
-        let mut line = |label: &str, server: &str, times: [String; 4]| {
-            let [arrived, queued, ran, answered] = times;
-            let _ = writeln!(
-                out,
+        for Row {
+            label,
+            server,
+            times: [arrived, queued, ran, answered],
+        } in &rows
+        {
+            let line = format!(
                 "{label:label_width$}  {server:server_width$} {arrived:>10} {queued:>10} {ran:>10} {answered:>10}"
             );
-        };
-        line(
-            "client",
-            "",
-            ["arrived", "queued", "ran", "answered"].map(str::to_owned),
-        );
-        for ((hop, label), server) in shown.iter().zip(&labels).zip(&servers) {
-            line(label, server, times(&self.hops[*hop]));
+            let _ = writeln!(out, "{}", line.trim_end());
         }
         if order.len() > MOST {
             let _ = writeln!(out, "… and {} more hops", order.len() - MOST);
@@ -79,20 +83,45 @@ fn ancestors(hops: &[Hop], hop: usize) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// A line of the drawing.
+struct Row {
+    label: String,
+    server: String,
+    times: [String; 4],
+}
+
 fn label(hops: &[Hop], hop: usize) -> String {
-    let mut parts: Vec<&str> = ancestors(hops, hop)
-        .map(|at| match (at == hop, is_last_child(hops, at)) {
-            (true, true) => "└─ ",
-            (true, false) => "├─ ",
-            (false, true) => "   ",
-            (false, false) => "│  ",
-        })
-        .collect();
-    parts.reverse();
+    let branch = match is_last_child(hops, hop) {
+        true => "└─ ",
+        false => "├─ ",
+    };
     let method = hops[hop].method.as_deref().unwrap_or("?");
     // Without its package.
     let method = method.split_once('.').map_or(method, |(_, method)| method);
-    format!("{}{}", parts.concat(), in_a_line(method))
+    let above = hops[hop].parent.filter(|parent| *parent < hop);
+    format!("{}{branch}{}", stems(hops, above), in_a_line(method))
+}
+
+/// What stands before the children of a hop: the lines of its own later siblings, and of those above it.
+fn stems(hops: &[Hop], hop: Option<usize>) -> String {
+    let above = hop.into_iter().flat_map(|hop| ancestors(hops, hop));
+    let mut stems: Vec<&str> = above
+        .map(|at| match is_last_child(hops, at) {
+            true => "   ",
+            false => "│  ",
+        })
+        .collect();
+    stems.reverse();
+    stems.concat()
+}
+
+/// A line for each part of its time that a hop tells apart.
+fn parts(hops: &[Hop], hop: usize) -> impl Iterator<Item = Row> + '_ {
+    hops[hop].parts.iter().map(move |part| Row {
+        label: format!("{}· {}", stems(hops, Some(hop)), in_a_line(&part.name)),
+        server: String::new(),
+        times: [String::new(), String::new(), show(part.took), String::new()],
+    })
 }
 
 /// Servers say what they called, and where they are: no line of the drawing may look like several.
@@ -143,6 +172,7 @@ fn show(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::TimingPart;
 
     fn hop(path: &str, parent: Option<usize>, method: &str) -> Hop {
         Hop {
@@ -155,6 +185,7 @@ mod tests {
             responses: 0,
             delegated: 0,
             timing: None,
+            parts: Vec::new(),
             answered: Some(Duration::from_micros(1500)),
         }
     }
@@ -201,6 +232,19 @@ mod tests {
         );
         assert!(drawn.contains("1.50 ms"), "{drawn}");
         assert_eq!(example().depth(), 3);
+    }
+
+    #[test]
+    fn parts_of_its_time_stand_below_a_hop() {
+        let mut trace = example();
+        trace.hops[1].parts = vec![TimingPart {
+            name: "disk".into(),
+            took: Duration::from_micros(12),
+        }];
+        let drawn = trace.to_string();
+        let part = drawn.lines().nth(3).expect("below its hop");
+        assert!(part.starts_with("   │  · disk"), "{drawn}");
+        assert!(part.ends_with("12.0 µs"), "{drawn}");
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub const MAX_CONTINUATION: usize = 16 * 1024;
 /// Most trace records in one message.
 pub const MAX_TRACE_RECORDS: usize = 32;
 
+/// Most parts of its time that a hop of a traced call tells apart.
+pub const MAX_TRACE_PARTS: usize = 4;
+
+/// Longest name of such a part, in bytes.
+pub const MAX_PART_NAME: usize = 32;
+
 const MAX_OPTIONS: usize = 48 * 1024;
 const MAX_METHOD_NAME: usize = 255;
 const MAX_SEAL: usize = 64;
@@ -158,6 +164,28 @@ pub struct TraceRecord {
     pub queued_us: u64,
     /// How long its handler ran, in microseconds.
     pub ran_us: u64,
+    /// What of that it tells apart: at most [`MAX_TRACE_PARTS`].
+    pub parts: Vec<TracePart>,
+}
+
+/// A part of the time that a handler ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracePart {
+    /// What it was for: at most [`MAX_PART_NAME`] bytes.
+    pub name: Arc<str>,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+}
+
+impl TracePart {
+    /// A part of this name, of which what is too long is left out.
+    pub fn new(name: &str, took: Duration) -> Self {
+        let end = name.floor_char_boundary(MAX_PART_NAME);
+        Self {
+            name: name[..end].into(),
+            took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Who handles a request, as its server says.
@@ -450,7 +478,7 @@ impl Options {
         let metadata = &self.metadata;
         let pairs = metadata.texts.len() + metadata.binary.len();
         let pairs = metadata.size() + pairs * (size_of::<(String, Bytes)>() + 64);
-        let records = self.trace.len() * (size_of::<TraceRecord>() + 512);
+        let records = self.trace.len() * (size_of::<TraceRecord>() + 768);
         let handled_by = self.handled_by.as_ref().map_or(0, |handled_by| {
             handled_by.method.len() + size_of::<HandledBy>()
         });
@@ -749,6 +777,12 @@ pub(super) fn put_records(out: &mut Vec<u8>, records: &[TraceRecord]) {
         varint::put(out, record.arrived_us);
         varint::put(out, record.queued_us);
         varint::put(out, record.ran_us);
+        let parts = &record.parts[..record.parts.len().min(MAX_TRACE_PARTS)];
+        varint::put(out, parts.len() as u64);
+        for part in parts {
+            varint::put_bytes(out, part.name.as_bytes());
+            varint::put(out, part.took_us);
+        }
     }
 }
 
@@ -778,7 +812,27 @@ fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
         arrived_us: reader.varint(what)?,
         queued_us: reader.varint(what)?,
         ran_us: reader.varint(what)?,
+        parts: read_parts(reader)?,
     })
+}
+
+fn read_parts(reader: &mut Reader<'_>) -> Result<Vec<TracePart>, DecodeError> {
+    let what = "parts of a trace record";
+    let count = reader.varint(what)?;
+    if count > MAX_TRACE_PARTS as u64 {
+        return Err(DecodeError::TooLong {
+            what,
+            len: count,
+            limit: MAX_TRACE_PARTS,
+        });
+    }
+    let read = |_| {
+        Ok(TracePart {
+            name: reader.str(MAX_PART_NAME, what)?.into(),
+            took_us: reader.varint(what)?,
+        })
+    };
+    (0..count).map(read).collect()
 }
 
 crate::debug_as_text!(ContinuationError, MetadataError);

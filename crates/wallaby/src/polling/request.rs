@@ -131,6 +131,11 @@ impl<'a> RawRequest<'a> {
         self.core.remaining(self.key)
     }
 
+    /// Tells a part of this hop's time apart, as [`RequestInfo::note_time`](crate::RequestInfo::note_time).
+    pub fn note_time(&mut self, name: &str, took: Duration) {
+        self.core.note_time(self.key, name, took);
+    }
+
     /// Says that the handler makes progress, for calls that limit how long it may not.
     pub fn progress(&mut self) {
         self.core.progress(self.key);

@@ -9,6 +9,7 @@ use wallaby::{Address, Endpoint, Many, One, Request, Service, Trace};
 over_every_transport!(
     an_untraced_call_knows_its_tree,
     a_traced_call_knows_who_did_what,
+    a_hop_tells_parts_of_its_time_apart,
     a_line_of_forwards_is_one_branch,
 );
 
@@ -118,6 +119,31 @@ async fn a_traced_call_knows_who_did_what(net: Net) {
         assert!(hop.timing.is_some(), "{hop:?}");
         assert!(hop.answered.is_some(), "{hop:?}");
     }
+}
+
+async fn a_hop_tells_parts_of_its_time_apart(net: Net) {
+    let server = service().method(&work::ONE, |request: Request<One<_>>, (what,)| async move {
+        let twice = [
+            ("disk", 200),
+            ("a name that is longer than thirty-two bytes", 7),
+            ("disk", 300),
+        ];
+        for (name, micros) in twice {
+            request.note_time(name, Duration::from_micros(micros));
+        }
+        Ok(request.respond(what).await?)
+    });
+    let server = net.serve(server).await;
+    let initiator = net.endpoint().await;
+    let mut call = work::at(&initiator, at(&server)).traced().one("x".into());
+    call.answer().await.expect("an answer");
+    let trace = call.trace();
+    let parts: Vec<_> = (trace.hops[0].parts.iter())
+        .map(|part| (&*part.name, part.took.as_micros()))
+        .collect();
+    let cut = "a name that is longer than thirt";
+    assert_eq!(parts, [("disk", 500), (cut, 7)]);
+    assert!(trace.to_string().contains("· disk"), "{trace}");
 }
 
 /// Each server forwards to the next; the last one answers.

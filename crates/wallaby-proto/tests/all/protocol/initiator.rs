@@ -295,6 +295,7 @@ fn trace_records_are_kept_up_to_a_limit() {
         arrived_us: 0,
         queued_us: 0,
         ran_us: 0,
+        parts: Vec::new(),
     };
     let options = Options {
         trace: vec![record; 32],

@@ -1,5 +1,7 @@
 //! Every length, number and table has a limit, and what exceeds it gets the documented error.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::carrier::Carrier;
@@ -8,8 +10,8 @@ use wallaby_proto::connection::{
     Refusal,
 };
 use wallaby_proto::wire::{
-    DecodeError, MAX_METADATA, MAX_TRACE_RECORDS, Message, Metadata, MethodRef, Options, Pong,
-    ReplyTo, Request, TraceRecord,
+    DecodeError, MAX_METADATA, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Message,
+    Metadata, MethodRef, Options, Pong, ReplyTo, Request, TracePart, TraceRecord,
 };
 use wallaby_proto::{Address, MAX_NAME, RequestId};
 
@@ -45,6 +47,7 @@ pub(crate) fn largest_request() -> Request {
         arrived_us: u64::MAX,
         queued_us: u64::MAX,
         ran_us: u64::MAX,
+        parts: vec![TracePart::new(&"p".repeat(MAX_PART_NAME), Duration::MAX); MAX_TRACE_PARTS],
     };
     let options = Options {
         metadata,

@@ -171,6 +171,10 @@ impl Layout<'_> {
             self.varint("arrived");
             self.varint("queued");
             self.varint("ran");
+            for _ in 0..self.varint("number of parts") {
+                self.text("part");
+                self.varint("took");
+            }
         }
     }
 

@@ -4,7 +4,9 @@ mod answers;
 mod controls;
 mod requests;
 
-use wallaby_proto::wire::{HandledBy, LinkEnds, Message, TraceRecord};
+use std::time::Duration;
+
+use wallaby_proto::wire::{HandledBy, LinkEnds, Message, TracePart, TraceRecord};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
 pub(crate) use self::answers::response;
@@ -104,6 +106,7 @@ pub(crate) fn record(hop: u32) -> TraceRecord {
         arrived_us: 1_780_000_000_000_000,
         queued_us: 12,
         ran_us: 340,
+        parts: vec![TracePart::new("disk", Duration::from_micros(200))],
     }
 }
 

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use wallaby_proto::wire::{Budgets, HandledBy, Metadata, Options, PingSettings, TraceRecord};
+use wallaby_proto::wire::{
+    Budgets, HandledBy, MAX_TRACE_PARTS, Metadata, Options, PingSettings, TracePart, TraceRecord,
+};
 use wallaby_proto::{DurableId, NodeId};
 
 use super::{address, duration, number, request_id};
@@ -16,19 +18,29 @@ pub(super) fn record() -> impl Strategy<Value = TraceRecord> {
         1..u64::MAX,
         option::of(address()),
         "[a-zA-Z./]{0,80}",
-        times,
+        (times, vec(part(), 0..=MAX_TRACE_PARTS)),
     )
         .prop_map(
-            |(request, node, server, method, (arrived_us, queued_us, ran_us))| TraceRecord {
-                request,
-                node: NodeId::new(node).expect("not zero"),
-                server,
-                method,
-                arrived_us,
-                queued_us,
-                ran_us,
+            |(request, node, server, method, ((arrived_us, queued_us, ran_us), parts))| {
+                TraceRecord {
+                    request,
+                    node: NodeId::new(node).expect("not zero"),
+                    server,
+                    method,
+                    arrived_us,
+                    queued_us,
+                    ran_us,
+                    parts,
+                }
             },
         )
+}
+
+fn part() -> impl Strategy<Value = TracePart> {
+    ("\\PC{0,8}", any::<u64>()).prop_map(|(name, took_us)| TracePart {
+        name: name.into(),
+        took_us,
+    })
 }
 
 pub(super) fn handled_by() -> impl Strategy<Value = HandledBy> {

@@ -219,6 +219,18 @@ impl ClientCall {
         }
     }
 
+    /// Who has handed a request on says that its server is gone for certain, and so does whoever has work from there, `within` this.
+    pub fn handle_told_gone(
+        &mut self,
+        request: RequestId,
+        within: Duration,
+        context: &impl CallContext,
+    ) {
+        if let Some(watch) = self.initiator.watch_mut() {
+            watch.handle_told_gone(request, within, context.now());
+        }
+    }
+
     /// A server that others have named is not where they say.
     pub fn handle_not_found(&mut self, (node, found): (NodeId, Found), context: &impl CallContext) {
         if let Some(watch) = self.initiator.watch_mut() {
@@ -569,11 +581,11 @@ impl<P: Probe> Endpoint<P> {
         };
         let watch = call.initiator.watch();
         let node = watch.and_then(|watch| watch.server_of(pong.request)?.node);
-        let Some(node) = node.filter(|node| self.connections_with(*node) == 0) else {
+        if node.is_none_or(|node| self.connections_with(node) > 0) {
             return;
-        };
+        }
         self.tell(pong.call.sequence, |call, context| {
-            call.handle_gone((node, Found::Nobody), Some(within), context);
+            call.handle_told_gone(pong.request, within, context);
         });
     }
 

@@ -383,6 +383,7 @@ impl<A> Plan<A> {
         let why = match failure {
             Failure::Deadline { .. } if now >= self.deadline => NoMore::Deadline,
             Failure::Deadline { .. } => NoMore::Executed,
+            Failure::Refused { .. } => return failure, // this endpoint has too much to send
             _ if failure.is_loss() && self.policy.retry.is_some() => NoMore::Executed,
             _ if failure.is_loss() => NoMore::Limit,
             _ => return failure,

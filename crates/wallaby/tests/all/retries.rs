@@ -958,8 +958,9 @@ async fn a_call_that_ends_while_it_waits_to_be_sent_again_is_over(net: Net) {
     }
     first.close();
     until(|| caller.metrics().resends == 1).await;
-    // Nobody is there to send it to.
-    call.stop().await.expect("nothing runs");
+    // Nobody is there to send it to; and of its first execution nobody has said that it stopped, nor is anybody asked any more.
+    let still = call.stop().await.expect_err("who knows");
+    assert_eq!((still.handlers.len(), still.more, still.unheard), (0, 0, 1));
     let metrics = caller.metrics();
     assert_eq!((metrics.calls_aborted, metrics.calls_failed), (1, 0));
 }

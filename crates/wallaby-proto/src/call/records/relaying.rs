@@ -199,15 +199,12 @@ impl Records {
     /// The same of the branches above a place.
     fn nearest_above(&self, call: u32, mut below: Path) -> Option<(u32, &Child)> {
         while let Some(path) = below.parent() {
-            let hops = self.table.hops(
-                call,
-                RequestId {
-                    path,
-                    hop: u32::MAX,
-                },
-            );
-            let towards = |record| Record::child(record, &below).or(record.continuation());
-            if let Some(found) = self.latest(hops, towards) {
+            let hop = u32::MAX;
+            let hops = || self.table.hops(call, RequestId { path, hop });
+            // A branch may have come here again and gone on elsewhere since.
+            let itself = self.latest(hops(), |record| record.child(&below));
+            let further = || self.latest(hops(), Record::continuation);
+            if let Some(found) = itself.or_else(further) {
                 return Some(found);
             }
             below = path;

@@ -107,7 +107,13 @@ impl Watch {
         self.follow_hints(MOST_LOOKED_AT, now);
     }
 
-    fn look_into(&mut self, position: u32, node: NodeId, ended: NodeHint, now: Duration) {
+    pub(super) fn look_into(
+        &mut self,
+        position: u32,
+        node: NodeId,
+        ended: NodeHint,
+        now: Duration,
+    ) {
         let watched = &mut self.branches[position as usize];
         if ended.alone {
             watched.hinted = None;

@@ -11,7 +11,13 @@ impl Watch {
     /// A server that was asked about a request does not know it. That is neither a verdict nor a sign of life
     /// (PROTOCOL-NOTES 18): the ping may have overtaken the request, or the request may be forgotten while its successor
     /// lives. Whoever sent it is asked at once.
-    pub(super) fn handle_unknown(&mut self, pong: &Pong, attempt: u32, now: Duration) {
+    pub(super) fn handle_unknown(
+        &mut self,
+        pong: &Pong,
+        attempt: u32,
+        from: &Source,
+        now: Duration,
+    ) {
         let Some(position) = self.tree.find(&pong.request.path) else {
             return;
         };
@@ -29,7 +35,9 @@ impl Watch {
         {
             let hop = &mut watched.hops[index];
             hop.state = State::Unseen;
-            hop.unknown = winds_down && !pong.evicted;
+            // Who passes the ping on does not know the request either.
+            let is_its_server = from.location.node.is_some() && from.location.node == hop.at.node;
+            hop.unknown = winds_down && !pong.evicted && is_its_server;
             if self.is_open(position) {
                 self.ask(position, now);
             }
@@ -572,6 +580,20 @@ mod tests {
                 assert_eq!(known as u64, number);
             }
         }
+    }
+
+    /// Peers may say so as often as they like: only what is new is looked into.
+    #[test]
+    fn a_node_that_is_known_to_be_gone_is_looked_into_once() {
+        let mut watch = watched(Budgets::default());
+        let path = watch.tree.initial(0).expect("sent").path;
+        hear(&mut watch, path, 0, 7);
+        let mut steps = || {
+            watch.handle_told_gone(RequestId { path, hop: 0 }, NOW, NOW);
+            std::mem::take(&mut watch.steps)
+        };
+        assert!(steps() > 0);
+        assert_eq!([steps(), steps()], [0, 0]);
     }
 
     #[test]

@@ -464,7 +464,7 @@ impl Watch {
         self.begin_turn(now);
         let attempt = self.attempt_now(&pong.request.path);
         if pong.progress.is_none() && !pong.announced {
-            self.handle_unknown(pong, attempt, now);
+            self.handle_unknown(pong, attempt, from, now);
             return None;
         }
         // How a branch ended in an attempt that was given up says nothing: it may have been by a status.
@@ -547,6 +547,27 @@ impl Watch {
         now: Duration,
     ) {
         self.note_gone(node, (found, true), Some(within), now);
+    }
+
+    /// Who has handed this request on says that its server is gone for certain. Once that is known of the server only this branch is
+    /// looked at: peers may say the same ever again.
+    pub fn handle_told_gone(&mut self, request: RequestId, within: Duration, now: Duration) {
+        let Some(node) = self.server_of(request).and_then(|at| at.node) else {
+            return;
+        };
+        let known = self.gone.get(&node);
+        if known.is_none_or(|gone| gone.certain.is_none()) {
+            return self.handle_gone_for_certain((node, Found::Nobody), within, now);
+        }
+        if let Some(position) = self.tree.find(&request.path) {
+            self.begin_turn(now);
+            let ended = NodeHint {
+                node: true,
+                certain: true,
+                ..NodeHint::default()
+            };
+            self.look_into(position, node, ended, now);
+        }
     }
 
     /// This node, which others have named as a server of the call, was not found: where they say that it is nobody listens,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::call::watch::branch::Stopped;
-use crate::call::watch::{Step, Watch};
+use crate::call::watch::branch::{Stopped, WatchedBranch};
+use crate::call::watch::{Found, Step, Watch};
 use crate::id::{Path, RequestId};
 use crate::wire::PingSettings;
 
@@ -70,16 +70,28 @@ impl Watch {
                     still.named.push((request, path));
                 }
                 Stopped::Frozen => still.more += 1,
-                // Its server is gone, or a further attempt that was begun has not got to it.
-                Stopped::No if watched.gone.is_some() || watched.is_awaited() => {}
+                // Its process is over, or nobody was sent it yet: of a further attempt only this one was not.
+                Stopped::No if self.is_over(watched) => {}
+                Stopped::No if watched.is_awaited() && watched.attempt == 0 => {}
                 Stopped::No if watched.top().is_some_and(|top| top.unknown) => {}
                 // One that is asked no more has not said so either.
                 Stopped::No if self.is_winding_down() => {
-                    still.unheard += u64::from(!waits(&branch.path));
+                    still.unheard += u64::from(watched.attempt > 0 || !waits(&branch.path));
                 }
                 _ => {}
             }
         }
         still
+    }
+
+    /// Whether the process that runs a branch has ended: where it was reached before nobody listens now, or another one does. That no
+    /// way leads there proves nothing, nor does another server at a host's name.
+    fn is_over(&self, watched: &WatchedBranch) -> bool {
+        let Some(at) = watched.top().map(|top| &top.at) else {
+            return false;
+        };
+        let gone = at.node.and_then(|node| self.gone.get(&node));
+        let is_name = at.address.as_ref().is_some_and(|at| at.is_name());
+        gone.is_some_and(|gone| gone.was_met && gone.found != Found::NoHost) && !is_name
     }
 }

@@ -68,6 +68,23 @@ fn a_ping_goes_on_to_where_the_branch_went_on() {
     assert_eq!(onward(&mut shelf, &ping(1, "0+1")), None, "above");
 }
 
+/// The branch came here again, and its later part went on elsewhere.
+#[test]
+fn a_ping_about_an_own_delegation_goes_where_that_went() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(request(1, "0"));
+    let mut sent: Vec<Outbound<u64>> = Vec::new();
+    sent.extend(handled.server.delegate(3, "three".into()));
+    sent.extend(handled.server.forward(4, "four".into(), None));
+    shelf.release(handled.ticket, sent, 0);
+    let mut again = shelf.accept(request(1, "0+2"));
+    let sent = again.server.forward(5, "five".into(), None);
+    shelf.release(again.ticket, sent, 0);
+    shelf.actions();
+    assert_eq!(onward(&mut shelf, &ping(1, "0.0")), Some(child(3)));
+    assert_eq!(onward(&mut shelf, &ping(1, "0.7")), Some(child(5)));
+}
+
 /// What becomes of where a ping goes on to says something of its request only if that itself was handed on from here.
 #[test]
 fn only_who_was_handed_a_request_is_told_of_as_its_server() {

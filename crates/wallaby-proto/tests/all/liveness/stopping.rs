@@ -8,7 +8,8 @@ use wallaby_proto::call::watch::{Found, WatchSettings, dismiss};
 use wallaby_proto::wire::{MAX_CHILDREN, Progress};
 
 use crate::liveness::desk::{
-    Desk, at, call, child, continued, ended, facts, location, node, pong, running, settings, token,
+    Desk, NOWHERE, at, call, child, continued, ended, facts, location, node, pong, running,
+    settings, token,
 };
 
 fn aborted(progress: Progress) -> Progress {
@@ -70,37 +71,81 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     assert!(still.named.is_empty());
 }
 
-/// A server that says nothing any more may run on; one that is gone does not.
-#[test]
-fn who_is_silent_has_not_said_that_it_has_stopped() {
-    for gone in [false, true] {
-        let mut desk = Desk::new();
-        desk.pong(1, "0", running());
-        desk.abort();
-        desk.watch.wait_for_stop(Some(Duration::from_secs(3600)));
-        if gone {
-            let now = desk.time();
-            desk.watch.handle_gone(node(10), Found::Nobody, now);
-        }
-        let milestones = desk.until(10_000);
-        let last = milestones.last().expect("it ends");
-        assert!(last.ends_with("quiet"), "{last}");
-        let still = desk.watch.still_running(8, |_| false);
-        assert_eq!((still.named.len(), still.more), (0, 0));
-        assert_eq!(still.unheard, u64::from(!gone));
-    }
-}
-
-/// It will not take it any more: it was told to stop.
-#[test]
-fn who_does_not_know_what_it_is_to_stop_does_not_run_it() {
+/// How many branches of a call have not said that they stopped, when nothing is asked any more.
+fn unheard(happens: impl FnOnce(&mut Desk)) -> u64 {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     desk.abort();
     desk.watch.wait_for_stop(Some(Duration::from_secs(3600)));
-    desk.unknown(1, "0");
+    happens(&mut desk);
+    let milestones = desk.until(10_000);
+    let last = milestones.last().expect("it ends");
+    assert!(last.ends_with("quiet"), "{last}");
+    let still = desk.watch.still_running(8, |_| false);
+    assert_eq!((still.named.len(), still.more), (0, 0));
+    still.unheard
+}
+
+/// A server that says nothing any more may run on; one whose process has ended does not. That no way leads to it, or that nobody
+/// listens where it was never reached, does not say that it has ended.
+#[test]
+fn who_is_silent_has_not_said_that_it_has_stopped() {
+    assert_eq!(unheard(|_| {}), 1);
+    for (found, still) in [(Found::Nobody, 0), (Found::Another, 0), (Found::NoHost, 1)] {
+        let gone = unheard(|desk| {
+            let now = desk.time();
+            desk.watch.handle_gone(node(10), found, now);
+        });
+        assert_eq!(gone, still, "{found:?}");
+    }
+    let never_met = unheard(|desk| {
+        let now = desk.time();
+        desk.watch.handle_not_found(node(10), Found::Nobody, now);
+    });
+    assert_eq!(never_met, 1);
+}
+
+/// It will not take it any more: it was told to stop. Who passes the question on does not know the request either, and cannot say
+/// that.
+#[test]
+fn who_does_not_know_what_it_is_to_stop_does_not_run_it() {
+    assert_eq!(unheard(|desk| _ = desk.unknown(1, "0")), 0);
+    assert_eq!(
+        unheard(|desk| _ = desk.unknown(2, "0")),
+        1,
+        "another server"
+    );
+    assert_eq!(
+        unheard(|desk| _ = desk.unknown(NOWHERE, "0")),
+        1,
+        "by relays"
+    );
+}
+
+/// What an attempt before this one has led to is asked by nobody any more, and may run.
+#[test]
+fn what_an_earlier_attempt_led_to_has_not_said_that_it_has_stopped() {
+    let mut desk = Desk::with(WatchSettings {
+        retries: 1,
+        ..settings()
+    });
+    let listed = Progress {
+        children: vec![child(3)],
+        ..running()
+    };
+    desk.pong(1, "0", listed);
+    desk.pong(3, "0.0", running());
+    let mut told = Vec::new();
+    for time in 1..20 {
+        told.extend(desk.until(50 * time));
+        desk.pong(3, "0.0", running());
+    }
+    let retried = told.iter().any(|text| text.ends_with("retry 0 attempt 1"));
+    assert!(retried, "{told:?}");
+    desk.abort();
     desk.until(10_000);
-    assert_eq!(desk.watch.still_running(8, |_| false).unheard, 0);
+    let still = desk.watch.still_running(8, |_| true);
+    assert!(still.unheard > 0);
 }
 
 /// Where nobody waits a server that says so again and again does not keep the call.

@@ -254,16 +254,16 @@ impl Inner {
     /// [a while](BETWEEN) to begin the next one: nobody may wait for them any more.
     async fn come_to_rest(self: &Arc<Self>, end: Instant) -> bool {
         let rests = |core: &Core| core.endpoint.is_drained();
+        let begun = || self.meters.retries.get() + self.meters.hedges.get();
         loop {
             if timer::timeout_at(end, self.until(rests)).await.is_none() {
                 return false;
             }
-            let begun = |core: &Core| core.endpoint.counted().calls_started;
-            let before = self.ask(|core| begun(core));
+            let before = begun();
             let soon = end.min(Instant::now() + BETWEEN);
-            let goes_on = self.until(|core| core.is_drained() || begun(core) > before);
+            let goes_on = self.until(|core| core.is_drained() || begun() > before);
             timer::timeout_at(soon, goes_on).await;
-            if self.ask(|core| core.is_drained() || rests(core) && begun(core) == before) {
+            if self.ask(|core| core.is_drained() || rests(core) && begun() == before) {
                 return true;
             }
         }

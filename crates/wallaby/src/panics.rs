@@ -34,12 +34,13 @@ pub(crate) fn carried<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     })
 }
 
+/// The same of what is polled.
+pub(crate) fn polled<T>(act: impl FnOnce() -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    carried(|| Ok(act())).unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
+}
+
 /// The same of what is waited for.
 pub(crate) async fn carried_by<T>(act: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let mut act = pin!(act);
-    std::future::poll_fn(|cx| {
-        let polled = carried(|| Ok(act.as_mut().poll(cx)));
-        polled.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
-    })
-    .await
+    std::future::poll_fn(|cx| polled(|| act.as_mut().poll(cx))).await
 }

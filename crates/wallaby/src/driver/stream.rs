@@ -13,7 +13,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 
 use super::effects::Inside;
 use super::shared::Inner;
-use crate::panics::carried;
+use crate::panics::{carried, polled};
 use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
@@ -288,8 +288,7 @@ impl Stream {
             if !out.blocked {
                 return;
             }
-            let writable = carried(|| Ok(self.writer.poll_writable(cx)));
-            match writable.unwrap_or_else(|panicked| Poll::Ready(Err(panicked))) {
+            match polled(|| self.writer.poll_writable(cx)) {
                 Poll::Pending => return,
                 Poll::Ready(Err(error)) => return self.fail(endpoint, out, &error),
                 Poll::Ready(Ok(())) => {}
@@ -386,8 +385,7 @@ impl InputBuffer {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.room.make(&mut self.bytes);
-        let polled = carried(|| Ok(reader.poll_read(cx, &mut self.bytes)));
-        let read = ready!(polled.unwrap_or_else(|panicked| Poll::Ready(Err(panicked))))?;
+        let read = ready!(polled(|| reader.poll_read(cx, &mut self.bytes)))?;
         self.room.note(read);
         Poll::Ready(Ok(read))
     }

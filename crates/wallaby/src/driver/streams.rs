@@ -16,7 +16,7 @@ use super::effects;
 use super::shared::{Inner, Streaming, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
-use crate::panics::{carried, carried_by};
+use crate::panics::{carried_by, polled};
 use crate::timer::{self, Instant};
 use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, PAUSE};
 
@@ -104,7 +104,10 @@ impl Inner {
             reader,
             writer,
             identity,
-        } = self.settings.driver.transports.wrap(opened);
+        } = match self.settings.driver.transports.wrap(opened) {
+            Ok(wrapped) => wrapped,
+            Err(error) => return self.end_unopened(conn, error.to_string()),
+        };
         let stream = Stream::new(conn, identity, writer);
         let wanted = self.enter(|core| {
             let wanted = core.is_opening(conn);
@@ -125,18 +128,14 @@ impl Inner {
     pub(crate) async fn accept(inner: Weak<Self>, listening: Arc<Listening>) {
         loop {
             let accepted = poll_fn(|cx| match locked(&listening).as_mut() {
-                Some(listener) => match carried(|| Ok(listener.poll_accept(cx))) {
-                    Ok(accepted) => accepted.map(Some),
-                    Err(panicked) => Poll::Ready(Some(Err(panicked))),
-                },
+                Some(listener) => polled(|| listener.poll_accept(cx)).map(Some),
                 None => Poll::Ready(None),
             });
             let (Some(accepted), Some(endpoint)) = (accepted.await, inner.upgrade()) else {
                 return;
             };
-            match accepted {
-                Ok(Accepted::Open(stream)) => endpoint.let_in(stream),
-                Ok(Accepted::Opening(opening)) => endpoint.open_accepted(opening),
+            match accepted.and_then(|accepted| endpoint.let_in(accepted)) {
+                Ok(()) => {}
                 Err(error) => {
                     if let Some(left_out) = endpoint.logs.accepts.pass() {
                         tracing::error!(%error, left_out, "cannot accept a connection");
@@ -147,12 +146,19 @@ impl Inner {
         }
     }
 
-    fn let_in(self: &Arc<Self>, opened: transport::Stream) {
+    fn let_in(self: &Arc<Self>, accepted: Accepted) -> io::Result<()> {
+        let opened = match accepted {
+            Accepted::Open(opened) => opened,
+            Accepted::Opening(opening) => {
+                self.open_accepted(opening);
+                return Ok(());
+            }
+        };
         let transport::Stream {
             reader,
             writer,
             identity,
-        } = self.settings.driver.transports.wrap(opened);
+        } = self.settings.driver.transports.wrap(opened)?;
         self.note_accepted(&identity);
         let stream = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
@@ -161,6 +167,15 @@ impl Inner {
             stream
         });
         self.runtime.spawn(stream.drive(reader, self));
+        Ok(())
+    }
+
+    /// A stream does not become a connection.
+    fn end_unopened(self: &Arc<Self>, conn: ConnId, reason: String) {
+        self.enter(|core| {
+            core.endpoint
+                .handle_ended(conn, &mut BytesMut::new(), reason)
+        });
     }
 
     fn note_accepted(&self, peer: &Identity) {
@@ -210,10 +225,7 @@ impl Inner {
                     if let Some(left_out) = endpoint.logs.not_opened.pass() {
                         tracing::warn!(endpoint = %endpoint.node, reason, left_out, "a stream that came in was not accepted");
                     }
-                    endpoint.enter(|core| {
-                        core.endpoint
-                            .handle_ended(conn, &mut BytesMut::new(), reason)
-                    });
+                    endpoint.end_unopened(conn, reason);
                 }
             }
         });

@@ -14,6 +14,7 @@ use super::datagrams::{DatagramSocket, Datagrams};
 use super::identity::Identity;
 use super::names::Connector;
 use crate::error::BindError;
+use crate::panics::carried;
 
 /// A way to move bytes between endpoints that is not part of Wallaby, named by the schemes of its addresses: see
 /// [`crate::Builder::transport`].
@@ -25,7 +26,7 @@ use crate::error::BindError;
 ///
 /// # Example
 ///
-/// A transport that is nothing but TCP under another name. One of other bytes makes a [`ReadHalf`] and a [`WriteHalf`] of its own, as
+/// A transport that is nothing but TCP under another name. One that is not makes a [`ReadHalf`] and a [`WriteHalf`], as
 /// `docs/extending.md` shows:
 ///
 /// ```
@@ -137,8 +138,8 @@ pub trait ReadHalf: Send + fmt::Debug {
 
 /// The sending end of a stream; any thread may write to it, one at a time, and nobody waits in it.
 pub trait WriteHalf: Send + Sync + fmt::Debug {
-    /// Writes as much as fits now: an error of the kind `WouldBlock` if that is nothing, never `Ok(0)`, which ends the stream. Bytes that it takes count as sent:
-    /// they are never given back, and may arrive even if the stream breaks.
+    /// Writes as much as fits now: an error of the kind `WouldBlock` if that is nothing, never `Ok(0)`, which ends the stream. Bytes
+    /// that it takes count as sent: they are never given back, and may arrive even if the stream breaks.
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Ready when something may fit again, after a write that did not fit. Only the task that reads waits for it.
@@ -238,9 +239,9 @@ impl Transports {
     }
 
     /// What is used in place of a stream.
-    pub(crate) fn wrap(&self, stream: Stream) -> Stream {
+    pub(crate) fn wrap(&self, stream: Stream) -> io::Result<Stream> {
         let wraps = self.wraps.iter();
-        wraps.fold(stream, |stream, wrap| wrap.stream(stream))
+        carried(|| Ok(wraps.fold(stream, |stream, wrap| wrap.stream(stream))))
     }
 
     /// What is used in place of a socket for datagrams, if it is to be another.
@@ -251,7 +252,8 @@ impl Transports {
     ) -> Option<io::Result<Box<dyn DatagramSocket>>> {
         let wraps = self.wraps.iter();
         let wrapped = |socket| wraps.fold(socket, |socket, wrap| wrap.datagrams(socket));
-        (!self.wraps.is_empty()).then(|| socket().map(wrapped))
+        (!self.wraps.is_empty())
+            .then(|| socket().and_then(|socket| carried(|| Ok(wrapped(socket)))))
     }
 
     #[cfg(target_os = "linux")]

@@ -12,6 +12,7 @@ use super::datagrams::DatagramSocket;
 pub(crate) use super::inbox::Inbox;
 pub(crate) use super::outbox::Outbox;
 use super::{Transports, bare};
+use crate::panics::{carried, polled};
 
 /// A nonblocking UDP socket that is not bound to a peer.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Socket {
     ) -> Poll<io::Result<()>> {
         match self {
             Self::System(socket) => socket.poll_receive(cx, inbox),
-            Self::Foreign(socket) => inbox.put(|room| socket.poll_receive(cx, room)),
+            Self::Foreign(socket) => inbox.put(|room| polled(|| socket.poll_receive(cx, room))),
         }
     }
 
@@ -93,7 +94,9 @@ impl Socket {
     pub(crate) fn send_all(&self, outbox: &mut Outbox) -> io::Result<()> {
         match self {
             Self::System(socket) => outbox.send(socket.socket.get_ref()),
-            Self::Foreign(socket) => outbox.send_each(|datagram, to| socket.try_send(datagram, to)),
+            Self::Foreign(socket) => {
+                outbox.send_each(|datagram, to| carried(|| socket.try_send(datagram, to)))
+            }
         }
     }
 
@@ -101,7 +104,7 @@ impl Socket {
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::System(socket) => socket.poll_writable(cx),
-            Self::Foreign(socket) => socket.poll_writable(cx),
+            Self::Foreign(socket) => polled(|| socket.poll_writable(cx)),
         }
     }
 
@@ -109,7 +112,7 @@ impl Socket {
     pub(crate) fn take_unreachable(&self) -> Option<SocketAddr> {
         match self {
             Self::System(socket) => socket.take_unreachable(),
-            Self::Foreign(socket) => socket.take_unreachable(),
+            Self::Foreign(socket) => carried(|| Ok(socket.take_unreachable())).ok()?,
         }
     }
 }

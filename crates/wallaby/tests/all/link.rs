@@ -1,6 +1,7 @@
 //! Emulated links: what endpoints send arrives later, and nothing else changes.
 
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, all, at, heap, patience, service, status, until, work};
 use bytes::{Bytes, BytesMut};
-use wallaby::transport::{ReadHalf, Stream, Wrap, WriteHalf};
+use wallaby::transport::{DatagramSocket, ReadHalf, Stream, Wrap, WriteHalf};
 use wallaby::{Builder, Code, Endpoint, Many, One, Request, Status};
 use wallaby_link::emulate;
 
@@ -419,6 +420,82 @@ async fn what_a_transport_does_wrong_ends_its_connection() {
                 let answer = heap::at(&client, at(&server)).one(what.clone()).await;
                 assert!(answer.is_err() || reads, "{fault:?}");
             }
+        }
+    })
+    .await;
+}
+
+/// Panics once, and works from then on: when it is first asked for a stream, or when something first comes to its socket.
+#[derive(Debug, Clone, Default)]
+struct Stumbles(Arc<std::sync::atomic::AtomicBool>);
+
+impl Stumbles {
+    fn stumble(&self) {
+        let again = self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(again, "a fault of this transport");
+    }
+}
+
+impl Wrap for Stumbles {
+    fn stream(&self, stream: Stream) -> Stream {
+        self.stumble();
+        stream
+    }
+
+    fn datagrams(&self, socket: Box<dyn DatagramSocket>) -> Box<dyn DatagramSocket> {
+        Box::new(Stumbling(socket, self.clone()))
+    }
+}
+
+#[derive(Debug)]
+struct Stumbling(Box<dyn DatagramSocket>, Stumbles);
+
+impl DatagramSocket for Stumbling {
+    fn local(&self) -> SocketAddr {
+        self.0.local()
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        let received = self.0.poll_receive(cx, buffer);
+        if received.is_ready() {
+            self.1.stumble();
+        }
+        received
+    }
+
+    fn try_send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.0.try_send(datagram, to)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_writable(cx)
+    }
+}
+
+#[tokio::test]
+async fn a_panic_of_what_stands_before_a_transport_stops_no_endpoint() {
+    patience(async {
+        for net in [Net::tcp(), Net::udp()] {
+            let echo = service().method(
+                &heap::ONE,
+                |request: Request<One<_>, _>, (what,): (Bytes,)| async move {
+                    Ok(request.respond(what).await?)
+                },
+            );
+            let stumbles = Arc::new(Stumbles::default());
+            let builder = Endpoint::builder().wrap_transports(stumbles.clone());
+            let server = net.bind(builder.serve(echo)).await;
+            // Over a stream the first is turned away; of datagrams one is lost, and sent again.
+            for may_fail in [true, false] {
+                let client = Endpoint::builder().bind().await.expect("a runtime");
+                let answer = heap::at(&client, at(&server)).one(Bytes::new()).await;
+                assert!(answer.is_ok() || may_fail, "{answer:?}");
+            }
+            assert!(stumbles.0.load(std::sync::atomic::Ordering::Relaxed));
         }
     })
     .await;

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::{LimitReached, Violation};
 use crate::call::missing::{Missing, named};
-use crate::call::watch::{Location, Loss, Step};
+use crate::call::watch::{FailureKind, Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
 use crate::wire::{ContinuationError, MetadataError};
@@ -488,7 +488,7 @@ pub enum Failure {
     /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
     #[error("the call cannot complete: {0}")]
     Lost(Box<Loss>),
-    /// The call has reached a limit that its own endpoint has set; no server is to blame.
+    /// The call has reached a limit that its own endpoint has set; no server is to blame. See [`Failure::limit_reached`].
     #[error("the call cannot go on: {0}")]
     LimitReached(LimitReached),
     /// A server sent what the protocol forbids.
@@ -551,6 +551,19 @@ impl Failure {
             Self::Lost(loss) => loss.may_pass(),
             Self::Attempts(failed) => failed.last.failure().is_some_and(Self::is_loss),
             _ => false,
+        }
+    }
+
+    /// The limit of its own endpoint that the call has reached, if it ended by that: whether a request is known that led to so much,
+    /// as of [`Failure::Lost`], or not.
+    pub fn limit_reached(&self) -> Option<LimitReached> {
+        match self {
+            Self::LimitReached(limit) => Some(*limit),
+            Self::Lost(loss) => match loss.kind {
+                FailureKind::LimitReached(limit) => Some(limit),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

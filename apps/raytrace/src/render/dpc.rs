@@ -150,11 +150,11 @@ async fn trace_once(
 
 fn is_too_wide(error: &CallError) -> bool {
     matches!(
-        error.failure(),
-        Some(Failure::LimitReached(LimitReached::Budget {
+        error.failure().and_then(Failure::limit_reached),
+        Some(LimitReached::Budget {
             budget: Budget::Requests,
             ..
-        }))
+        })
     )
 }
 

@@ -432,6 +432,9 @@ impl Oracle {
 
     /// What a response says; a status may have to take the place of one that is too large.
     pub(crate) fn says(&mut self, response: &Response) {
+        if response.status {
+            self.reruns.status(response.call); // an execution that answered over another transport differs
+        }
         if let Some(record) = self.calls.get_mut(&response.call) {
             let place = Place::Response(response.request.path, response.index);
             record.payloads.insert(place, response.payload.clone());

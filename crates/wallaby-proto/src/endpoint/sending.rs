@@ -270,22 +270,23 @@ impl<P: Probe> Endpoint<P> {
             Some((_, Err(error))) => error,
             None => gone(),
         };
-        // Back along the route that the request came; who is there passes it on.
-        let relays = self.conns.get(came).is_some_and(Conn::is_open);
-        if relays {
-            self.invite(message, came);
-            return Route::Over(came);
-        }
-        // Where somebody has shown the call's token since.
-        let now = message
+        // Back along the route by which the call came here nearest to its initiator; who is there passes it on. Another request of
+        // it may have gone round: who has brought that has perhaps no other way than back.
+        let nearest = message
             .token()
             .and_then(|token| self.records.route_back(call, token));
-        let now = now.map(|session| ConnId::from_number(session.0));
-        let now = now.map(|id| self.direct_route(initiator, id).unwrap_or(id));
-        match now.filter(|id| self.conns.contains(*id)) {
-            Some(id) => Route::Over(id),
-            None => Route::Nowhere(error),
-        }
+        let nearest = nearest.map(|session| ConnId::from_number(session.0));
+        let nearest = nearest.map(|id| self.direct_route(initiator, id).unwrap_or(id));
+        let nearest = nearest.filter(|id| self.conns.contains(*id));
+        let relays = || {
+            let is_open = self.conns.get(came).is_some_and(Conn::is_open);
+            is_open.then_some(came)
+        };
+        let Some(id) = nearest.or_else(relays) else {
+            return Route::Nowhere(error);
+        };
+        self.invite(message, id);
+        Route::Over(id)
     }
 
     /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,

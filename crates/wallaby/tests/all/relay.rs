@@ -25,6 +25,7 @@ over_every_transport!(
     statuses_and_silence_come_back_too,
     the_time_of_a_call_ends_if_its_way_back_is_gone,
     work_that_comes_back_to_the_first_server_is_answered_straight,
+    work_that_comes_back_to_a_later_server_is_not_answered_by_a_detour,
 );
 
 over_every_stream!(
@@ -42,8 +43,8 @@ async fn client() -> Endpoint {
     patient().bind().await.expect("there is a runtime")
 }
 
-/// The second server hands the work back to the first one, which the client has a connection with.
-async fn work_that_comes_back_to_the_first_server_is_answered_straight(net: Net) {
+/// Two servers: the second one hands the work back to the first one, which answers it.
+async fn there_and_back(net: &Net) -> [Endpoint; 2] {
     let second = Arc::new(OnceLock::<Address>::new());
     let next = Arc::clone(&second);
     let first = service().method(
@@ -75,10 +76,26 @@ async fn work_that_comes_back_to_the_first_server_is_answered_straight(net: Net)
     );
     let back = net.bind(patient().serve(back)).await;
     second.set(at(&back)).expect("once");
+    [first, back]
+}
+
+/// The client has a connection with the first server.
+async fn work_that_comes_back_to_the_first_server_is_answered_straight(net: Net) {
+    let [first, back] = there_and_back(&net).await;
     let client = client().await;
     let answer = work::at(&client, at(&first)).one("round".into()).await;
     assert_eq!(answer.expect("it comes at once"), "round");
     assert_eq!(back.metrics().relayed, 0, "it does not go round");
+}
+
+/// The client has a connection only with one that is before the first server.
+async fn work_that_comes_back_to_a_later_server_is_not_answered_by_a_detour(net: Net) {
+    let [first, back] = there_and_back(&net).await;
+    let front = net.bind(patient().serve(link(Some(at(&first))))).await;
+    let client = client().await;
+    let answer = work::at(&client, at(&front)).one("round".into()).await;
+    assert_eq!(answer.expect("it comes at once"), "round");
+    assert_eq!((front.metrics().relayed, back.metrics().relayed), (1, 0));
 }
 
 /// Answers by itself and hands the rest of its work on.

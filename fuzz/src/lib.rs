@@ -36,8 +36,11 @@ mod gates;
 mod items;
 mod onc;
 mod script;
+mod seeds;
 mod server;
 mod things;
+
+pub use seeds::seeds;
 
 /// One thing that is fuzzed.
 #[derive(Debug, Clone, Copy)]

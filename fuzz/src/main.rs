@@ -1,4 +1,5 @@
-//! Repeats inputs without an engine: `wallaby-fuzz TARGET PATH...`, where a path is a file or a folder of files.
+//! Repeats inputs without an engine: `wallaby-fuzz TARGET PATH...`, where a path is a file or a folder of files. With `--seeds FOLDER`
+//! in place of paths it writes the inputs that are made of the golden vectors there.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,11 +13,26 @@ fn main() -> ExitCode {
     let Some(target) = TARGETS.iter().find(|target| *name == *target.name) else {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
         eprintln!(
-            "usage: wallaby-fuzz TARGET PATH...; targets: {}",
+            "usage: wallaby-fuzz TARGET (PATH... | --seeds FOLDER); targets: {}",
             names.join(", ")
         );
         return ExitCode::from(2);
     };
+    let mut arguments = arguments.peekable();
+    if arguments.next_if(|first| first == "--seeds").is_some() {
+        let folder = PathBuf::from(arguments.next().unwrap_or_default());
+        let seeds = wallaby_fuzz::seeds(target.name);
+        let written = seeds.and_then(|seeds| {
+            fs::create_dir_all(&folder)?;
+            let mut seeds = seeds.into_iter();
+            seeds.try_for_each(|(name, bytes)| fs::write(folder.join(name), bytes))
+        });
+        if let Err(error) = written {
+            eprintln!("{}: {error}", folder.display());
+            return ExitCode::FAILURE;
+        }
+        return ExitCode::SUCCESS;
+    }
     for path in arguments.map(PathBuf::from) {
         let repeated = files(&path).and_then(|files| {
             files.iter().try_for_each(|file| {

@@ -23,7 +23,22 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
         })
         .collect();
     inputs.sort();
+    let seeds = wallaby_fuzz::seeds(target).expect("the golden vectors");
+    inputs.extend(seeds.into_iter().map(|(name, bytes)| (name.into(), bytes)));
     inputs
+}
+
+/// Else nothing would be left of it if the vectors were written otherwise.
+#[test]
+fn the_golden_vectors_are_inputs() {
+    for (target, least) in [("frames", 50), ("message", 40), ("status", 0)] {
+        let seeds = wallaby_fuzz::seeds(target).expect("the golden vectors");
+        assert!(seeds.len() >= least, "{target}: {}", seeds.len());
+    }
+    let seeds = wallaby_fuzz::seeds("message").expect("the golden vectors");
+    let is_one =
+        |(name, bytes): &(String, Vec<u8>)| name == "request-direct" && bytes.ends_with(b"hop");
+    assert!(seeds.iter().any(is_one), "{seeds:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ CARGO ?= cargo
 CHAOS = $(CARGO) run -q -p wallaby-chaos --locked --profile sim --
 # What users read first: what else is published has heavy dependencies, which would be compiled for that alone.
 DOCUMENTED = -p wallaby-proto -p wallaby-idl -p wallaby-macros -p wallaby-link -p wallaby -p wallaby-onc -p wallaby-tls \
-	-p wallaby-chain -p wallaby-chain-guest
+	-p wallaby-chain -p wallaby-chain-guest -p wallaby-chain-macros
 # Handed to the program: make demo ARGS="--link 1ms", make bench ARGS="--pin 0 --json"
 ARGS ?=
 

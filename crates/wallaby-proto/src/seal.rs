@@ -1,5 +1,5 @@
 //! Seals: a cluster's servers take work only from who shares their key, as what a request says of its call decides where
-//! their messages go and how long they work (DESIGN, "Who may answer").
+//! their messages go and how long they work.
 //!
 //! A seal is SipHash-2-4 with 128 bits, keyed, over what `docs/protocol.md` lists. SipHash is made for this: a keyed
 //! function of short inputs that nobody can predict without its 128-bit key, in a few hundred instructions and a few more

@@ -1,5 +1,4 @@
-//! What a request may still use up of its call's budgets, and what it hands on to those it delegates to (DESIGN, "Who may
-//! answer").
+//! What a request may still use up of its call's budgets, and what it hands on to those it delegates to.
 //!
 //! Nobody reports back what he did not need, so whatever is handed on is gone. The rule, for requests, responses and bytes:
 //!

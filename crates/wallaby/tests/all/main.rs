@@ -61,7 +61,6 @@ mod tolerant;
 mod trace;
 mod transports;
 mod travel;
-mod two_hops;
 mod udp;
 mod waiting_answers;
 

@@ -1,4 +1,4 @@
-//! How many bytes the protocol adds to a payload, over the golden vectors (DESIGN.md, "The protocol", 6).
+//! How many bytes the protocol adds to a payload, over the golden vectors.
 //!
 //! The design counts everything but the frame's length (3 bytes), the method number and the payload.
 

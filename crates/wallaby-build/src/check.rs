@@ -151,6 +151,7 @@ fn interface(service: &Service) -> syn::Result<Interface> {
         visibility: syn::Visibility::Inherited,
         attributes: Attributes::default(),
         codec: None,
+        framework: None,
         methods: methods.collect::<syn::Result<_>>()?,
     })
 }

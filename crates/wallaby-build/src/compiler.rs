@@ -14,6 +14,7 @@ pub struct Compiler {
     includes: Vec<PathBuf>,
     name: Option<String>,
     externals: Externals,
+    framework: Option<String>,
     settings: Vec<Setting>,
 }
 
@@ -54,6 +55,14 @@ impl Compiler {
     #[must_use]
     pub fn external(mut self, proto: impl Into<String>, rust: impl Into<String>) -> Self {
         self.externals.0.push((proto.into(), rust.into()));
+        self
+    }
+
+    /// Says where the program has the crate `wallaby`: `.wallaby("::facade::wallaby")`, where it is renamed or comes through another
+    /// crate. The path holds in every module, so it begins with `::` or `crate`; `::wallaby` if nothing is said.
+    #[must_use]
+    pub fn wallaby(mut self, path: impl Into<String>) -> Self {
+        self.framework = Some(path.into());
         self
     }
 
@@ -152,6 +161,7 @@ impl Compiler {
             files: set.file,
             config,
             externals: &self.externals,
+            framework: self.framework.as_deref().unwrap_or("::wallaby"),
             descriptors: &format!("{}.bin", self.file_name()),
             place: &place,
         })?;

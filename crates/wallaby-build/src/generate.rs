@@ -35,6 +35,8 @@ pub(crate) struct Input<'a> {
     pub(crate) files: Vec<FileDescriptorProto>,
     pub(crate) config: Config,
     pub(crate) externals: &'a Externals,
+    /// The path of the crate `wallaby`.
+    pub(crate) framework: &'a str,
     /// The file of descriptors, as code beside it names it.
     pub(crate) descriptors: &'a str,
     /// Says the path of a file.
@@ -47,6 +49,7 @@ pub(crate) fn code(input: Input<'_>) -> Result<String, CompileError> {
         mut files,
         mut config,
         externals,
+        framework,
         ..
     } = input;
     for (proto, rust) in &externals.0 {
@@ -55,8 +58,9 @@ pub(crate) fn code(input: Input<'_>) -> Result<String, CompileError> {
     let found = Rc::new(RefCell::new(Vec::new()));
     config
         .enable_type_names()
-        .prost_path("::wallaby::protobuf::prost")
+        .prost_path(format!("{framework}::protobuf::prost"))
         .service_generator(Box::new(Services {
+            framework: framework.to_owned(),
             places: Places::of(&files, input.place),
             found: Rc::clone(&found),
         }));
@@ -92,7 +96,7 @@ pub(crate) fn code(input: Input<'_>) -> Result<String, CompileError> {
             let messages = messages.join(", ");
             let _ = writeln!(
                 code,
-                "::wallaby::protobuf::messages!(descriptors = {up}DESCRIPTORS; {messages});"
+                "{framework}::protobuf::messages!(descriptors = {up}DESCRIPTORS; {messages});"
             );
         }
         let parts: Vec<&str> = module.parts().collect();
@@ -181,6 +185,7 @@ impl Tree {
 
 /// Writes services as traits, and keeps what is wrong with them.
 struct Services {
+    framework: String,
     places: Places,
     found: Rc<RefCell<Vec<Diagnostic>>>,
 }
@@ -189,13 +194,13 @@ impl ServiceGenerator for Services {
     fn generate(&mut self, service: Service, out: &mut String) {
         let flaws = check::flaws(&service, &self.places);
         if flaws.is_empty() {
-            write_service(&service, out);
+            write_service(&service, &self.framework, out);
         }
         self.found.borrow_mut().extend(flaws);
     }
 }
 
-fn write_service(service: &Service, out: &mut String) {
+fn write_service(service: &Service, framework: &str, out: &mut String) {
     service.comments.append_with_indent(0, out);
     if service.options.deprecated() {
         out.push_str("#[deprecated]\n");
@@ -203,15 +208,16 @@ fn write_service(service: &Service, out: &mut String) {
     let (package, name) = (&service.package, &service.name);
     let _ = writeln!(
         out,
-        "#[::wallaby::service(package = {package:?}, codec = ::wallaby::codec::Protobuf)]\npub trait {name} {{"
+        "#[{framework}::service(package = {package:?}, codec = {framework}::codec::Protobuf, crate = {framework})]\n\
+        pub trait {name} {{"
     );
     for method in &service.methods {
-        write_method(method, out);
+        write_method(method, framework, out);
     }
     out.push_str("}\n");
 }
 
-fn write_method(method: &Method, out: &mut String) {
+fn write_method(method: &Method, framework: &str, out: &mut String) {
     method.comments.append_with_indent(1, out);
     if method.options.deprecated() {
         out.push_str("#[deprecated]\n");
@@ -223,12 +229,12 @@ fn write_method(method: &Method, out: &mut String) {
         ..
     } = method;
     let argument = match (method.client_streaming, &**input_type) {
-        (true, item) => format!("items: ::wallaby::Streaming<{item}>"),
+        (true, item) => format!("items: {framework}::Streaming<{item}>"),
         (false, "()") => String::new(),
         (false, message) => format!("message: {message}"),
     };
     let answer = match (method.server_streaming, &**output_type) {
-        (true, item) => format!(" -> ::wallaby::Many<{item}>"),
+        (true, item) => format!(" -> {framework}::Many<{item}>"),
         (false, "()") => String::new(),
         (false, message) => format!(" -> {message}"),
     };

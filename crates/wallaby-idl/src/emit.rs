@@ -1,8 +1,8 @@
 //! The interface tree as Rust code: the server trait, and beside it the module with client, targets and registration.
 //!
-//! What is generated refers to the framework as `::wallaby` and to everything else by absolute paths, so that nothing
-//! a user defines or leaves out can change its meaning. Variables of the generated code have the hygiene of macros: an
-//! argument may be called `request` or `server`.
+//! What is generated refers to the framework as `::wallaby`, if the option `crate` gives no other path, and to everything
+//! else by absolute paths, so that nothing a user defines or leaves out can change its meaning. Variables of the generated
+//! code have the hygiene of macros: an argument may be called `request` or `server`.
 
 mod module;
 
@@ -10,6 +10,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 
+use crate::framework::Framework;
 use crate::tree::{Answer, Attributes, Count, Interface, Method, Stream, Type};
 
 /// The code of an interface without [flaws](Interface::flaws): the server trait and the module beside it.
@@ -20,12 +21,13 @@ pub fn emit(interface: &Interface) -> TokenStream {
     let Some(name) = interface.module() else {
         return TokenStream::new();
     };
-    let server = server_trait(interface, &name);
-    let module = module::emit(interface, &name);
+    let framework = Framework::new(interface.framework.as_ref());
+    let server = server_trait(interface, &name, &framework);
+    let module = module::emit(interface, &name, &framework);
     quote! { #server #module }
 }
 
-fn server_trait(interface: &Interface, module: &Ident) -> TokenStream {
+fn server_trait(interface: &Interface, module: &Ident, framework: &Framework) -> TokenStream {
     let Interface {
         name,
         visibility,
@@ -35,7 +37,9 @@ fn server_trait(interface: &Interface, module: &Ident) -> TokenStream {
     let name = &name.rust;
     let attributes = all_attributes(&interface.attributes);
     let codec = interface.codec.as_ref().map(Type::syntax);
-    let methods = methods.iter().map(|method| server_method(method, codec));
+    let methods = methods
+        .iter()
+        .map(|method| server_method(method, codec, framework));
     let served = served();
     quote! {
         #attributes
@@ -54,15 +58,16 @@ pub(crate) fn served() -> Ident {
     Ident::new("MISSING_ATTRIBUTE_wallaby_serve", Span::call_site())
 }
 
-fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {
+fn server_method(method: &Method, codec: Option<&syn::Type>, framework: &Framework) -> TokenStream {
     let name = &method.name.rust;
     let place = at(name);
     let attributes = all_attributes(&method.attributes);
     let long = allow_long(method.argument_names().count() + 2);
     let request = local("request");
+    let placed = framework.at(place);
     let request_type = of_method(
-        quote_spanned!(place=> ::wallaby::Request),
-        &answer_type(&method.answer),
+        quote_spanned!(place=> #placed::Request),
+        &answer_type(&method.answer, framework),
         codec,
     );
     let arguments = method.arguments.iter().map(|argument| {
@@ -70,11 +75,11 @@ fn server_method(method: &Method, codec: Option<&syn::Type>) -> TokenStream {
         quote!(#name: #kind)
     });
     let stream = method.stream.as_ref().map(|stream| {
-        let (name, kind) = (&stream.name, stream_type(stream, codec));
+        let (name, kind) = (&stream.name, stream_type(stream, codec, framework));
         quote!(#name: #kind)
     });
     let arguments = arguments.chain(stream);
-    let handling = handling(place);
+    let handling = handling(framework, place);
     quote_spanned! {place=>
         #attributes #long
         fn #name(self: &::std::sync::Arc<Self>, #request: #request_type, #(#arguments,)*) -> #handling;
@@ -92,9 +97,10 @@ fn all_attributes(attributes: &Attributes) -> TokenStream {
 }
 
 /// What a method of the server trait returns.
-pub(crate) fn handling(place: Span) -> TokenStream {
+pub(crate) fn handling(framework: &Framework, place: Span) -> TokenStream {
+    let framework = framework.at(place);
     quote_spanned! {place=>
-        impl ::core::future::Future<Output = ::core::result::Result<(), ::wallaby::Status>> + ::core::marker::Send
+        impl ::core::future::Future<Output = ::core::result::Result<(), #framework::Status>> + ::core::marker::Send
     }
 }
 
@@ -117,23 +123,23 @@ pub(crate) fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-fn answer_type(answer: &Answer) -> syn::Type {
+fn answer_type(answer: &Answer, framework: &Framework) -> syn::Type {
     if let Some(spelled) = &answer.spelled {
         return spelled.syntax().clone();
     }
     let item = &answer.item;
     match answer.count {
-        Count::One => syn::parse_quote!(::wallaby::One<#item>),
-        Count::Many => syn::parse_quote!(::wallaby::Many<#item>),
+        Count::One => syn::parse_quote!(#framework::One<#item>),
+        Count::Many => syn::parse_quote!(#framework::Many<#item>),
     }
 }
 
 /// The type of a stream for the handler, with the codec.
-fn stream_type(stream: &Stream, codec: Option<&syn::Type>) -> syn::Type {
+fn stream_type(stream: &Stream, codec: Option<&syn::Type>, framework: &Framework) -> syn::Type {
     let mut kind = match (&stream.spelled, &stream.item) {
         (Some(spelled), _) => spelled.syntax().clone(),
-        (None, None) => syn::parse_quote!(::wallaby::Body),
-        (None, Some(item)) => syn::parse_quote!(::wallaby::Streaming<#item>),
+        (None, None) => syn::parse_quote!(#framework::Body),
+        (None, Some(item)) => syn::parse_quote!(#framework::Streaming<#item>),
     };
     if let (Some(codec), syn::Type::Path(kind)) = (codec, &mut kind)
         && let Some(last) = kind.path.segments.last_mut()

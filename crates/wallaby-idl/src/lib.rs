@@ -23,6 +23,7 @@ pub mod rust_trait;
 pub mod serve;
 pub mod tree;
 
+mod framework;
 mod names;
 mod nesting;
 mod report;

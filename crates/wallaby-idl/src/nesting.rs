@@ -30,6 +30,13 @@ impl IntoModule {
         kind
     }
 
+    /// The path of a module as it is to be written in the module.
+    pub(crate) fn moved_path(&self, path: &syn::Path) -> syn::Path {
+        let mut path = path.clone();
+        self.rebase(None, &mut path, false);
+        path
+    }
+
     fn rebase(&self, qself: Option<&mut syn::QSelf>, path: &mut syn::Path, is_value: bool) {
         // In `<Type>::Name` and `::name` the first segment is not looked up in the module.
         if path.leading_colon.is_some() || qself.as_ref().is_some_and(|qself| qself.position == 0) {

@@ -10,6 +10,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::framework;
 use crate::names;
 use crate::report::Report;
 use crate::tree::{
@@ -44,6 +45,7 @@ pub fn read(options: TokenStream, item: TokenStream) -> (Option<Interface>, Opti
 struct Options {
     package: Option<syn::LitStr>,
     codec: Option<syn::Type>,
+    framework: Option<syn::Path>,
 }
 
 fn read_options(tokens: TokenStream, report: &mut Report) -> Options {
@@ -72,9 +74,12 @@ impl Options {
                     expected(&error, "a type, like `codec = wallaby::codec::Raw`")
                 })?;
                 again = self.codec.replace(value).is_some();
+            } else if name == "crate" {
+                let value = framework::read_option(input)?;
+                again = self.framework.replace(value).is_some();
             } else {
                 let message = format!(
-                    "expected `package = \"name\"` or `codec = path::to::Codec`: there is no option `{name}`"
+                    "expected `package = \"name\"`, `codec = path::to::Codec` or `crate = path::to::wallaby`: there is no option `{name}`"
                 );
                 report.at(name.span(), message);
                 skip_to_comma(input)?;
@@ -122,6 +127,7 @@ fn read_trait(item: syn::ItemTrait, options: Options, report: &mut Report) -> Op
         visibility: item.vis,
         attributes: sort_attributes(&item.attrs),
         codec: options.codec.map(Type::from),
+        framework: options.framework,
     };
     let package = options
         .package

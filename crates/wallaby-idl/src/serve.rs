@@ -10,8 +10,11 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
 
 use crate::emit::{allow_long, at, handling, local, served};
+use crate::framework::{self, Framework};
 use crate::names;
 use crate::report::Report;
 
@@ -20,11 +23,13 @@ use crate::report::Report;
 #[must_use]
 pub fn serve(options: TokenStream, item: TokenStream) -> TokenStream {
     let mut report = Report::default();
-    if !options.is_empty() {
-        report.on(options, "expected no options: those of the service hold");
-    }
+    let framework = read_options.parse2(options).unwrap_or_else(|error| {
+        report.add(error);
+        None
+    });
+    let framework = Framework::new(framework.as_ref());
     let code = match syn::parse2(item) {
-        Ok(syn::Item::Impl(item)) => serve_impl(item, &mut report),
+        Ok(syn::Item::Impl(item)) => serve_impl(item, &framework, &mut report),
         Ok(other) => {
             report.on(other, EXPECTED_IMPL);
             TokenStream::new()
@@ -39,10 +44,27 @@ pub fn serve(options: TokenStream, item: TokenStream) -> TokenStream {
         .map_or(code, syn::Error::into_compile_error)
 }
 
+/// What stands in the parentheses of `#[wallaby::serve(..)]`: `crate = path`, or nothing.
+fn read_options(input: ParseStream<'_>) -> syn::Result<Option<syn::Path>> {
+    if input.is_empty() {
+        return Ok(None);
+    }
+    let name = input.call(Ident::parse_any)?;
+    if name != "crate" {
+        let message = format!(
+            "expected `crate = path::to::wallaby`: there is no option `{name}` here; those of the service hold"
+        );
+        return Err(syn::Error::new(name.span(), message));
+    }
+    let path = framework::read_option(input)?;
+    input.parse::<Option<syn::Token![,]>>()?;
+    Ok(Some(path))
+}
+
 const EXPECTED_IMPL: &str =
     "expected `impl Service for Server`: `#[wallaby::serve]` implements the trait of a service";
 
-fn serve_impl(mut item: syn::ItemImpl, report: &mut Report) -> TokenStream {
+fn serve_impl(mut item: syn::ItemImpl, framework: &Framework, report: &mut Report) -> TokenStream {
     match &item.trait_ {
         None => report.on(&item.self_ty, EXPECTED_IMPL),
         Some((Some(not), ..)) => report.on(not, EXPECTED_IMPL),
@@ -59,7 +81,7 @@ fn serve_impl(mut item: syn::ItemImpl, report: &mut Report) -> TokenStream {
         .into_iter()
         .filter_map(|part| match part {
             syn::ImplItem::Fn(method) => {
-                let handler = Handler::read(method, report)?;
+                let handler = Handler::read(method, framework, report)?;
                 Some(syn::ImplItem::Verbatim(handler.emit(&item)))
             }
             other => Some(other),
@@ -71,7 +93,8 @@ fn serve_impl(mut item: syn::ItemImpl, report: &mut Report) -> TokenStream {
 }
 
 /// One handler as the user wrote it.
-struct Handler {
+struct Handler<'a> {
+    framework: &'a Framework,
     method: syn::ImplItemFn,
     receiver: syn::Receiver,
     /// The arguments with the request, if the handler takes one.
@@ -79,8 +102,12 @@ struct Handler {
     takes_request: bool,
 }
 
-impl Handler {
-    fn read(method: syn::ImplItemFn, report: &mut Report) -> Option<Self> {
+impl<'a> Handler<'a> {
+    fn read(
+        method: syn::ImplItemFn,
+        framework: &'a Framework,
+        report: &mut Report,
+    ) -> Option<Self> {
         let errors = report.len();
         check_signature(&method, report);
         let mut inputs = method.sig.inputs.iter().cloned();
@@ -116,6 +143,7 @@ impl Handler {
         }
         let receiver = receiver.filter(|_| report.len() == errors)?;
         Some(Self {
+            framework,
             method,
             receiver,
             arguments,
@@ -148,7 +176,7 @@ impl Handler {
         let types = self.arguments.iter().map(|argument| &argument.ty);
         let long = allow_long(names.len() + 2);
         let handler = self.handler_trait(item);
-        let handling = handling(self.output_place());
+        let handling = handling(self.framework, self.output_place());
         let answering = self.answering(&names, &request);
         let mut code = quote! {
             #(#attributes)* #long
@@ -240,16 +268,17 @@ impl Handler {
                 quote!(#running.await),
             );
         }
+        let framework = self.framework;
         let output = match names {
             // A request that is dropped on a worker thread must not end before the handler's status is known.
             [request, rest @ ..] if self.takes_request => quote! {
-                ::wallaby::__private::blocking_with(#request, move |#request| {
+                #framework::__private::blocking_with(#request, move |#request| {
                     #handler(&#server, #request, #(#rest),*)
                 })
                 .await?
             },
             _ => quote! {
-                ::wallaby::__private::blocking(move || #handler(&#server, #(#names),*)).await?
+                #framework::__private::blocking(move || #handler(&#server, #(#names),*)).await?
             },
         };
         (quote!(let #server = ::std::sync::Arc::clone(self);), output)
@@ -258,8 +287,10 @@ impl Handler {
     /// Turns the handler's output into the result of the trait method; answers `request` where the handler has not.
     fn finishing(&self, output: &Ident, request: &Ident) -> TokenStream {
         if !self.takes_request {
-            return quote_spanned! {self.output_place()=>
-                let #output = ::wallaby::__private::into_answer(&#request, #output)?;
+            let place = self.output_place();
+            let framework = self.framework.at(place);
+            return quote_spanned! {place=>
+                let #output = #framework::__private::into_answer(&#request, #output)?;
                 #request.respond(#output).await.map_err(::core::convert::Into::into)
             };
         }

@@ -33,6 +33,8 @@ pub struct Interface {
     pub attributes: Attributes,
     /// How arguments and answers become bytes. `None`: the default codec.
     pub codec: Option<Type>,
+    /// The module that is the crate `wallaby`, in the scope that the generated code goes to. `None`: `::wallaby`.
+    pub framework: Option<syn::Path>,
     /// The methods, in the order of the source.
     pub methods: Vec<Method>,
 }

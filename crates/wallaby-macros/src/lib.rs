@@ -73,6 +73,8 @@ use proc_macro::TokenStream;
 ///   default it is the name of the crate. `wallaby` and all below it is reserved.
 /// - `codec`: the type that writes and reads arguments and answers; postcard by default. A handler's request has it too:
 ///   `Request<One<Bytes>, wallaby::codec::Raw>`, and so has a stream of items: `Streaming<Bytes, wallaby::codec::Raw>`.
+/// - `crate`: where the program has the crate `wallaby`, if that is renamed in its manifest or comes through another crate:
+///   `#[facade::wallaby::service(crate = facade::wallaby)]`; `::wallaby` by default. [`serve`] takes it, too.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     wallaby_idl::service(options.into(), item.into()).into()
@@ -119,6 +121,11 @@ pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Documentation, `#[cfg]` and `#[deprecated]` belong to the method of the trait, all others to the handler: it can be
 /// under `#[tracing::instrument]`.
+///
+/// # Options
+///
+/// `crate`: where the program has the crate `wallaby`, as for [`service`][macro@service]:
+/// `#[facade::wallaby::serve(crate = facade::wallaby)]`.
 #[proc_macro_attribute]
 pub fn serve(options: TokenStream, item: TokenStream) -> TokenStream {
     wallaby_idl::serve(options.into(), item.into()).into()

@@ -161,6 +161,15 @@ fn packages_come_from_elsewhere() {
 }
 
 #[test]
+fn wallaby_may_be_elsewhere() {
+    let compiler = Compiler::new().wallaby("crate::facade::wallaby");
+    let code = compiler.compile(&[KINDS]).unwrap();
+    assert!(code.contains("crate = crate::facade::wallaby"), "{code}");
+    let rest = code.replace("crate::facade::wallaby", "");
+    assert!(!rest.contains("wallaby::"), "{code}");
+}
+
+#[test]
 fn prost_can_be_told_how_to_write_messages() {
     let compiler = Compiler::new().prost(|config| {
         config.btree_map(["."]).bytes(["."]);

@@ -6,6 +6,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
 use super::{answer_type, at, handling, local, of_method, served, stream_type};
+use crate::framework::Framework;
 use crate::names;
 use crate::nesting::{self, IntoModule};
 use crate::tree::{Attributes, Interface, Method, RESERVED_METHODS, Stream, Type};
@@ -14,8 +15,9 @@ use crate::tree::{Attributes, Interface, Method, RESERVED_METHODS, Stream, Type}
 const OWN_TYPES: [&str; 3] = ["Client", "Requests", "Server"];
 
 /// The module of this name for the interface.
-pub(super) fn emit(interface: &Interface, name: &Ident) -> TokenStream {
+pub(super) fn emit(interface: &Interface, name: &Ident, outside: &Framework) -> TokenStream {
     let mut nesting = into_module(interface);
+    let framework = outside.moved(&nesting);
     let codec = interface
         .codec
         .as_ref()
@@ -34,11 +36,17 @@ pub(super) fn emit(interface: &Interface, name: &Ident) -> TokenStream {
             .iter()
             .map(|argument| nesting.moved(argument.kind.syntax()))
             .collect(),
-        answer: nesting.moved(&answer_type(&method.answer)),
-        stream: method
-            .stream
-            .as_ref()
-            .map(|stream| ModuleStream::new(stream, interface.codec.as_ref(), &mut nesting)),
+        answer: nesting.moved(&answer_type(&method.answer, outside)),
+        stream: method.stream.as_ref().map(|stream| {
+            let codec = interface.codec.as_ref().map(Type::syntax);
+            let received = nesting.moved(&stream_type(stream, codec, outside));
+            let given = given(stream, codec, &framework, &mut nesting);
+            ModuleStream {
+                name: &stream.name,
+                received,
+                given,
+            }
+        }),
         codec: codec.as_ref(),
     });
     let methods = methods.collect();
@@ -46,6 +54,7 @@ pub(super) fn emit(interface: &Interface, name: &Ident) -> TokenStream {
     Module {
         interface,
         name,
+        framework: &framework,
         visibility,
         methods,
     }
@@ -74,6 +83,8 @@ fn into_module(interface: &Interface) -> IntoModule {
 struct Module<'a> {
     interface: &'a Interface,
     name: &'a Ident,
+    /// As it is written in the module.
+    framework: &'a Framework,
     /// Makes what stands in the module as visible as the server trait is: a `pub` item of a private module could not
     /// name private types everywhere.
     visibility: syn::Visibility,
@@ -101,24 +112,20 @@ struct ModuleStream<'a> {
     given: TokenStream,
 }
 
-impl<'a> ModuleStream<'a> {
-    fn new(stream: &'a Stream, codec: Option<&Type>, nesting: &mut IntoModule) -> Self {
-        let codec = codec.map(Type::syntax);
-        let given = match &stream.item {
-            None => quote!(impl ::core::convert::Into<::wallaby::Body>),
-            Some(item) => {
-                let item = nesting.moved(item.syntax());
-                let codec = codec.map(|codec| nesting.moved(codec));
-                let codec = codec.map(|codec| quote!(, #codec));
-                quote!(impl ::wallaby::IntoStreaming<#item #codec>)
-            }
-        };
-        Self {
-            name: &stream.name,
-            received: nesting.moved(&stream_type(stream, codec)),
-            given,
-        }
-    }
+/// What a caller gives for a stream.
+fn given(
+    stream: &Stream,
+    codec: Option<&syn::Type>,
+    framework: &Framework,
+    nesting: &mut IntoModule,
+) -> TokenStream {
+    let Some(item) = &stream.item else {
+        return quote!(impl ::core::convert::Into<#framework::Body>);
+    };
+    let item = nesting.moved(item.syntax());
+    let codec = codec.map(|codec| nesting.moved(codec));
+    let codec = codec.map(|codec| quote!(, #codec));
+    quote!(impl #framework::IntoStreaming<#item #codec>)
 }
 
 impl Module<'_> {
@@ -185,7 +192,7 @@ impl Module<'_> {
 
     /// The service's name and the descriptions of its methods.
     fn constants(&self) -> TokenStream {
-        let visibility = &self.visibility;
+        let (visibility, framework) = (&self.visibility, self.framework);
         let full = self.full_name("");
         let methods = self.methods.iter().map(|method| {
             let ModuleMethod {
@@ -202,7 +209,7 @@ impl Module<'_> {
                 (codec, None) => codec.map(|codec| quote!(, #codec)),
                 (None, Some(stream)) => {
                     let received = &stream.received;
-                    Some(quote!(, ::wallaby::codec::Postcard, #received))
+                    Some(quote!(, #framework::codec::Postcard, #received))
                 }
                 (Some(codec), Some(stream)) => {
                     let received = &stream.received;
@@ -213,8 +220,8 @@ impl Module<'_> {
             quote! {
                 #(#conditions)*
                 #docs
-                #visibility static #constant: ::wallaby::Method<(#(#types,)*), #answer #parameters> =
-                    ::wallaby::Method::new(#full);
+                #visibility static #constant: #framework::Method<(#(#types,)*), #answer #parameters> =
+                    #framework::Method::new(#full);
             }
         });
         quote! {
@@ -232,28 +239,32 @@ impl Module<'_> {
         ));
         let methods = self.methods.iter().map(|method| self.client_method(method));
         let options = self.client_options();
+        let framework = self.framework;
+        let advice = doc(format!(
+            "on a [`wallaby::Client`]({framework}::Client) and pass that to [`within`]."
+        ));
         let (endpoint, server, client) = (local("endpoint"), local("server"), local("client"));
         quote! {
             #docs
             ///
             /// A method may have the name of one of the options below and takes its place then: set such an option
-            /// on a [`wallaby::Client`](::wallaby::Client) and pass that to [`within`].
+            #advice
             #[derive(::core::clone::Clone, ::core::fmt::Debug)]
             #[must_use = "a client does nothing until one of its methods is called"]
             #visibility struct Client {
-                client: ::wallaby::Client,
+                client: #framework::Client,
             }
 
             /// A client of the service at the address `server`, whose calls `endpoint` makes.
             #visibility fn at(
-                #endpoint: &::wallaby::Endpoint,
-                #server: impl ::wallaby::IntoAddress,
+                #endpoint: &#framework::Endpoint,
+                #server: impl #framework::IntoAddress,
             ) -> Client {
-                within(::wallaby::Client::new(#endpoint, #server))
+                within(#framework::Client::new(#endpoint, #server))
             }
 
             /// A client of the service whose calls are made by `client`: with its server and its options.
-            #visibility fn within(#client: ::wallaby::Client) -> Client {
+            #visibility fn within(#client: #framework::Client) -> Client {
                 Client { client: #client }
             }
 
@@ -272,9 +283,9 @@ impl Module<'_> {
             types,
             ..
         } = method;
-        let visibility = &self.visibility;
+        let (visibility, framework) = (&self.visibility, self.framework);
         let attributes = self.function_attributes("Calls", method);
-        let call = method.with_types(quote!(::wallaby::Call));
+        let call = method.with_types(quote!(#framework::Call));
         if let Some(ModuleStream {
             name: stream,
             given,
@@ -298,15 +309,15 @@ impl Module<'_> {
 
     /// The options of a client, without those whose name a method has.
     fn client_options(&self) -> impl Iterator<Item = TokenStream> {
-        let (visibility, wallaby) = (&self.visibility, quote!(::wallaby));
+        let (visibility, framework) = (&self.visibility, self.framework);
         let (time, text) = (
             quote!(::core::time::Duration),
             quote!(&::core::primitive::str),
         );
         let servers = quote! {
-            impl ::core::iter::IntoIterator<Item = impl ::core::convert::Into<#wallaby::Address>>
+            impl ::core::iter::IntoIterator<Item = impl ::core::convert::Into<#framework::Address>>
         };
-        let bytes = quote!(impl ::core::convert::Into<#wallaby::__private::Bytes>);
+        let bytes = quote!(impl ::core::convert::Into<#framework::__private::Bytes>);
         let options = [
             ("deadline", vec![("after", time.clone())]),
             ("traced", vec![]),
@@ -319,27 +330,27 @@ impl Module<'_> {
                 vec![("key", text), ("value", bytes.clone())],
             ),
             ("continuation", vec![("bytes", bytes)]),
-            ("durable", vec![("id", quote!(#wallaby::DurableId))]),
+            ("durable", vec![("id", quote!(#framework::DurableId))]),
             ("fail_fast", vec![]),
             ("tolerant", vec![]),
             ("in_order", vec![]),
-            ("budgets", vec![("budgets", quote!(#wallaby::Budgets))]),
+            ("budgets", vec![("budgets", quote!(#framework::Budgets))]),
             (
                 "ping",
                 vec![("period", time.clone()), ("timeout", time.clone())],
             ),
             ("stall_limit", vec![("limit", time)]),
-            ("retry", vec![("retry", quote!(#wallaby::Retry))]),
+            ("retry", vec![("retry", quote!(#framework::Retry))]),
             (
                 "retry_budget",
-                vec![("budget", quote!(#wallaby::RetryBudget))],
+                vec![("budget", quote!(#framework::RetryBudget))],
             ),
-            ("hedge", vec![("hedge", quote!(#wallaby::Hedge))]),
+            ("hedge", vec![("hedge", quote!(#framework::Hedge))]),
             ("alternates", vec![("servers", servers)]),
-            ("resend", vec![("resend", quote!(#wallaby::Resend))]),
+            ("resend", vec![("resend", quote!(#framework::Resend))]),
         ];
         let code = move |name: &str, arguments: Vec<(&str, TokenStream)>| {
-            let doc = format!(" As [`Client::{name}`](::wallaby::Client::{name}).");
+            let doc = format!(" As [`Client::{name}`]({framework}::Client::{name}).");
             let name = format_ident!("{name}");
             let (names, types): (Vec<_>, Vec<_>) = (arguments.into_iter())
                 .map(|(name, of)| (format_ident!("{name}"), of))
@@ -370,9 +381,9 @@ impl Module<'_> {
             types,
             ..
         } = method;
-        let visibility = &self.visibility;
+        let (visibility, framework) = (&self.visibility, self.framework);
         let attributes = self.function_attributes("The delegation target", method);
-        let target = method.with_types(quote!(::wallaby::Target));
+        let target = method.with_types(quote!(#framework::Target));
         if let Some(ModuleStream {
             name: stream,
             given,
@@ -409,7 +420,7 @@ impl Module<'_> {
 
     /// The function that registers a server.
     fn service(&self) -> TokenStream {
-        let visibility = &self.visibility;
+        let (visibility, framework) = (&self.visibility, self.framework);
         let interface = &self.interface.name.rust;
         let (server, service, request) = (local("server"), local("service"), local("request"));
         let registrations = self.methods.iter().map(|ModuleMethod { method, name, constant, names, stream, .. }| {
@@ -444,9 +455,9 @@ impl Module<'_> {
             ///
             /// A server that is needed elsewhere too can be passed in an [`Arc`](::std::sync::Arc).
             #[must_use = "a service answers nothing until an endpoint serves it"]
-            #visibility fn service<Server: super::#interface>(#server: Server) -> ::wallaby::Service {
+            #visibility fn service<Server: super::#interface>(#server: Server) -> #framework::Service {
                 let #server = ::std::sync::Arc::new(#server);
-                let #service = ::wallaby::Service::new(SERVICE);
+                let #service = #framework::Service::new(SERVICE);
                 #(#registrations)*
                 #service
             }
@@ -457,7 +468,7 @@ impl Module<'_> {
     fn shared_server(&self) -> TokenStream {
         let interface = &self.interface.name.rust;
         let request = local("request");
-        let handling = handling(Span::call_site());
+        let handling = handling(self.framework, Span::call_site());
         let methods = self.methods.iter().map(|ModuleMethod { method, name, names, types, stream, .. }| {
             let conditions = &method.attributes.conditions;
             let stream = stream.iter();
@@ -484,7 +495,7 @@ impl Module<'_> {
     /// The type of each method's request, under the method's name. As a supertrait of the server trait it lets
     /// `#[wallaby::serve]` name a type that it cannot see: `Self::lookup`.
     fn requests(&self) -> TokenStream {
-        let visibility = &self.visibility;
+        let (visibility, framework) = (&self.visibility, self.framework);
         let types = self
             .methods
             .iter()
@@ -495,7 +506,7 @@ impl Module<'_> {
             });
         let definitions = self.methods.iter().map(|method| {
             let (name, conditions) = (method.name, &method.method.attributes.conditions);
-            let request = method.with_types(quote!(::wallaby::Request));
+            let request = method.with_types(quote!(#framework::Request));
             quote_spanned!(at(name)=> #(#conditions)* type #name = #request;)
         });
         quote! {

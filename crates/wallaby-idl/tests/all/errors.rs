@@ -608,6 +608,6 @@ fn serve_is_for_implementations_of_traits() {
     );
     check(
         wallaby_idl::serve(quote!(blocking), quote!(impl A for B {})),
-        &["expected no options"],
+        &["expected `crate = path::to::wallaby`: there is no option `blocking`"],
     );
 }

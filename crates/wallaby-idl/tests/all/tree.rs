@@ -17,6 +17,7 @@ fn program() -> Interface {
         visibility: syn::parse_quote!(pub),
         attributes: Attributes::documented(&[" Version 3."]),
         codec: Some(kind("::codecs::Xdr")),
+        framework: None,
         methods: vec![getattr()],
     }
 }

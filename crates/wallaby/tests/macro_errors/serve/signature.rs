@@ -37,4 +37,7 @@ unsafe impl Index for () {
     }
 }
 
+#[wallaby::serve(crate = "wallaby")]
+impl Index for u8 {}
+
 fn main() {}

@@ -35,4 +35,14 @@ trait Quoted {
     async fn now() -> u64;
 }
 
+#[wallaby::service(crate = "wallaby")]
+trait NoPath {
+    async fn now() -> u64;
+}
+
+#[wallaby::service(crate = wallaby, crate = wallaby)]
+trait TwiceCrate {
+    async fn now() -> u64;
+}
+
 fn main() {}

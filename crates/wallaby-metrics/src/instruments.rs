@@ -17,9 +17,8 @@ use wallaby::{
 use crate::counts::Counts;
 use crate::labels::{CodeLabel, EndedCall, EndedRequest, Name, Names, OfMethod, OutcomeLabel};
 
-/// How metrics are kept.
+/// How metrics are kept. There may be more fields in any later version: end a literal with `..Default::default()`.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Settings {
     /// How many methods have metrics of their own, of requests and of calls each; all further ones share those of the method
     /// `other`. Those that an endpoint serves by their names come first. Default 200.

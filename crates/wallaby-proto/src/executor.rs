@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::call::shares::Shares;
 use crate::id::{NodeId, SessionNumber};
 
-/// How many handlers run at a time, how many requests wait, and in which order.
+/// How many handlers run at a time, how many requests wait, and in which order. There may be more fields in any later version: end a
+/// literal with `..Default::default()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutorConfig {
     /// Handlers that run at a time; one that waits for something counts as running. One client can use up seven eighths of

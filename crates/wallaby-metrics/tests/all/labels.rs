@@ -22,8 +22,10 @@ impl Last for Nothing {
 
 #[tokio::test]
 async fn methods_of_strangers_share_the_metrics_of_other() {
-    let mut settings = Settings::default();
-    settings.methods = 8;
+    let settings = Settings {
+        methods: 8,
+        ..Settings::default()
+    };
     let (served, called) = (
         Instruments::new(settings.clone()),
         Instruments::new(settings),

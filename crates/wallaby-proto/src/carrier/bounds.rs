@@ -40,7 +40,8 @@ impl Default for Bounds {
     }
 }
 
-/// How much of unfinished messages an endpoint holds, and how fast they must arrive.
+/// How much of unfinished messages an endpoint holds, and how fast they must arrive. There may be more fields in any later version:
+/// end a literal with `..Default::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartialLimits {
     /// Bytes that have arrived of messages that are not whole, all connections together. The last quarter is for those that

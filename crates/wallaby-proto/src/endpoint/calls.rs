@@ -25,9 +25,8 @@ use super::{Alarm, Endpoint};
 use crate::error::{CallError, CodecError, ConnectError, Failure, UnreadableAnswer};
 use crate::trace::{self, Trace};
 
-/// How a call is made.
+/// How a call is made. There may be more fields in any later version: end a literal with `..Default::default()`.
 #[derive(Debug, Clone, PartialEq, Default)]
-#[non_exhaustive]
 pub struct CallOptions {
     /// How much time the call has; the endpoint's default (60 s) if not set.
     pub deadline: Option<Duration>,

@@ -20,9 +20,14 @@ use crate::{Address, NodeId};
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
 const MIN_SESSIONS: usize = 64;
 
-/// What an endpoint takes and keeps; see each field for what happens beyond it.
+/// What an endpoint takes and keeps; see each field for what happens beyond it. There may be more fields in any later version: end a literal with `..Default::default()`.
+///
+/// ```
+/// use wallaby_proto::endpoint::Limits;
+///
+/// let small = Limits { message: 64 << 10, connections: 128, ..Default::default() };
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Limits {
     /// Longest payload of a message, in bytes, sent or received; over UDP never more than 64 KiB. Beyond: an error at the
     /// sender, and at a receiver whose limit is lower the status `ResourceExhausted`. Default 16 MiB.

@@ -10,7 +10,8 @@ use super::{Exchange, Exit, Intent, SendFuture};
 use crate::error::SendError;
 use crate::service::HandlerFuture;
 
-/// How much of one request is kept at most until it is committed.
+/// How much of one request is kept at most until it is committed. There may be more fields in any later version: end a literal with
+/// `..Default::default()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldLimits {
     /// Messages. Default 1,024.

@@ -5,7 +5,8 @@ use wallaby_proto::Address;
 use super::head::MOST_SERVERS;
 use crate::error::Failure;
 
-/// How a pipelined multicast is made ([`crate::Caller::pipeline_with`]).
+/// How a pipelined multicast is made ([`crate::Caller::pipeline_with`]). There may be more fields in any later version: end a literal
+/// with `..Default::default()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineSettings {
     /// When each server passes the message on. Default: while it arrives.

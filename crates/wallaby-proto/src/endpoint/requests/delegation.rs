@@ -18,8 +18,8 @@ use crate::wire::{Continuation, Metadata, MetadataError, Options, Request};
 use crate::{Address, DurableId, RequestId, Status};
 
 /// What a delegation has of its own: see [`Endpoint::delegate_with`]. What it does not say is as with any other.
+/// There may be more fields in any later version: end a literal with `..Default::default()`.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct DelegateOptions {
     /// Pairs beside the metadata that came with the request, in place of those with the same keys.
     pub metadata: Metadata,

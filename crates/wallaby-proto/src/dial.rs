@@ -67,6 +67,7 @@ const INNER: &[&str] = &[
 #[error(
     "{text:?} is no range of addresses: expected tcp, udp, unix, shm, mem, another scheme with a colon as in tls:, or an IP address, perhaps with a number of bits as in 10.0.0.0/8"
 )]
+#[non_exhaustive]
 pub struct DialRangeError {
     /// What was given.
     pub text: String,

@@ -842,6 +842,7 @@ impl fmt::Display for RunningHandler {
 /// What became of the attempts of a call.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[error("{}", self.describe())]
+#[non_exhaustive]
 pub struct AttemptsFailed {
     /// How many attempts were made.
     pub made: u32,
@@ -858,6 +859,7 @@ pub struct AttemptsFailed {
 /// An attempt that failed, in brief.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{server}: {error}")]
+#[non_exhaustive]
 pub struct FailedAttempt {
     /// Which server it went to.
     pub server: Address,
@@ -895,7 +897,31 @@ pub enum NoMore {
     Deadline,
 }
 
+impl FailedAttempt {
+    /// An attempt at this server that failed so.
+    pub fn new(server: Address, error: String) -> Self {
+        Self { server, error }
+    }
+}
+
 impl AttemptsFailed {
+    /// So many attempts were made, and the last one ended so; see the fields for the others.
+    pub fn new(
+        made: u32,
+        why: NoMore,
+        untold: u32,
+        before: Vec<FailedAttempt>,
+        last: CallError,
+    ) -> Self {
+        Self {
+            made,
+            why,
+            untold,
+            before,
+            last,
+        }
+    }
+
     fn describe(&self) -> String {
         let mut text = format!(
             "attempt {} failed, and no other follows, since {}: {}",

@@ -51,6 +51,7 @@ pub enum Budget {
 #[error(
     "the request's budget of {budget} is used up: {wanted} more wanted, {left} left (`Client::budgets` of its caller, or a server's `Builder::max_budgets`)"
 )]
+#[non_exhaustive]
 pub struct Exhausted {
     /// Which budget.
     pub budget: Budget,

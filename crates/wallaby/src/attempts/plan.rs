@@ -371,10 +371,8 @@ impl<A> Plan<A> {
             self.failed.remove(0);
             self.untold += 1;
         }
-        self.failed.push(FailedAttempt {
-            server: attempt.server,
-            error: brief(&error),
-        });
+        let failed = FailedAttempt::new(attempt.server, brief(&error));
+        self.failed.push(failed);
         Heard::GoesOn(attempt.handle)
     }
 
@@ -458,13 +456,9 @@ impl<A> Plan<A> {
     }
 
     fn all_failed(&self, last: CallError, why: NoMore) -> Failure {
-        Failure::Attempts(Box::new(AttemptsFailed {
-            made: self.made,
-            why,
-            untold: self.untold,
-            before: self.failed.clone(),
-            last,
-        }))
+        let (made, before) = (self.made, self.failed.clone());
+        let failed = AttemptsFailed::new(made, why, self.untold, before, last);
+        Failure::Attempts(Box::new(failed))
     }
 }
 

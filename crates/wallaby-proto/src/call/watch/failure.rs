@@ -15,6 +15,7 @@ use crate::status::Code;
 /// The end of a call that cannot be completed; never taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", self.describe())]
+#[non_exhaustive]
 pub struct Loss {
     /// The call.
     pub call: CallId,

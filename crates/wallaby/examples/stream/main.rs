@@ -4,7 +4,7 @@
 //! cargo run --release -p wallaby --example stream -- --size 1024 --hops 3
 //! ```
 //!
-//! The client starts servers as processes of their own. *Up*: it sends a body, which each server passes on to the next one
+//! The client starts servers as processes of their own. *Body*: it sends a body, which each server passes on to the next one
 //! while it arrives; the last one says what it got. *Items*: the same with a stream of values of one type. *Down*: it asks the
 //! first server, the request is forwarded to the last one, and that one's answers, in order, are the stream. At the end it prints
 //! how fast both were, and the most memory that any process had; more than 32 MiB is an error.
@@ -19,21 +19,20 @@ use bytes::Bytes;
 use futures_core::Stream;
 use wallaby::codec::Raw;
 use wallaby::{
-    Address, Body, Client, Code, Endpoint, Many, Method, One, Request, Service, Status, Streaming,
+    Address, Body, Client, Endpoint, Many, Method, One, Request, Service, Status, Streaming,
 };
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Takes a body; the last server named answers with its length and sum.
-static UP: Method<(Vec<String>,), One<Sum>> = Method::new("example.Stream/up");
-/// Answers with chunks; the last server named makes them.
-static DOWN: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("example.Stream/down");
-
-/// The first again, of items of one type.
+/// Takes a stream; the last server named answers with its length and sum.
 #[wallaby::service(package = "example")]
-trait Items {
-    async fn sum(onward: Vec<String>, chunks: Streaming<Vec<u8>>) -> Sum;
+trait Up {
+    async fn body(onward: Vec<String>, body: Body) -> Sum;
+    async fn items(onward: Vec<String>, chunks: Streaming<Vec<u8>>) -> Sum;
 }
+
+/// Answers with chunks, whose bytes no codec copies; the last server named makes them.
+static DOWN: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("example.Stream/down");
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 * 1024;
@@ -89,34 +88,34 @@ impl Stream for Chunks {
 
 // The servers.
 
-async fn up(request: Request<One<Sum>>, mut onward: Vec<String>) -> Result<(), Status> {
-    let no_body = || Status::new(Code::InvalidArgument, "a body is missing");
-    let mut body = request.take_body().ok_or_else(no_body)?;
-    if !onward.is_empty() {
-        let next = address(&onward.remove(0))?;
-        request
-            .forward(next, UP.target((onward,)).with_body(body))
-            .await?;
-        return Ok(());
-    }
-    // Where a body is cut says nothing, so the sum is of chunks of our own making.
-    let (mut sum, mut rest) = ((0, 0), Vec::new());
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|error| Status::new(Code::Aborted, error.to_string()))?;
-        rest.extend_from_slice(&chunk);
-        while rest.len() >= CHUNK {
-            add(&mut sum, &rest[..CHUNK]);
-            rest.drain(..CHUNK);
-        }
-    }
-    Ok(request.respond(sum).await?)
-}
-
 struct Summing;
 
 #[wallaby::serve]
-impl Items for Summing {
-    async fn sum(
+impl Up for Summing {
+    async fn body(
+        &self,
+        request: Request<One<Sum>>,
+        mut onward: Vec<String>,
+        mut body: Body,
+    ) -> Result<(), Status> {
+        if !onward.is_empty() {
+            let next = address(&onward.remove(0))?;
+            request.forward(next, up::body(onward, body)).await?;
+            return Ok(());
+        }
+        // Where a body is cut says nothing, so the sum is of chunks of our own making.
+        let (mut sum, mut rest) = ((0, 0), Vec::new());
+        while let Some(chunk) = body.next().await {
+            rest.extend_from_slice(&chunk?);
+            while rest.len() >= CHUNK {
+                add(&mut sum, &rest[..CHUNK]);
+                rest.drain(..CHUNK);
+            }
+        }
+        Ok(request.respond(sum).await?)
+    }
+
+    async fn items(
         &self,
         request: Request<One<Sum>>,
         mut onward: Vec<String>,
@@ -124,7 +123,7 @@ impl Items for Summing {
     ) -> Result<(), Status> {
         if !onward.is_empty() {
             let next = address(&onward.remove(0))?;
-            request.forward(next, items::sum(onward, chunks)).await?;
+            request.forward(next, up::items(onward, chunks)).await?;
             return Ok(());
         }
         let mut sum = (0, 0);
@@ -136,7 +135,7 @@ impl Items for Summing {
 }
 
 async fn down(request: Request<Many<Bytes>, Raw>, what: Bytes) -> Result<(), Status> {
-    let invalid = || Status::new(Code::InvalidArgument, "not a count and addresses");
+    let invalid = || Status::invalid_argument("not a count and addresses");
     let text = std::str::from_utf8(&what).map_err(|_| invalid())?;
     let mut words = text.split(' ');
     let count = words.next().ok_or_else(invalid)?;
@@ -156,18 +155,17 @@ async fn down(request: Request<Many<Bytes>, Raw>, what: Bytes) -> Result<(), Sta
 
 fn address(text: &str) -> Result<Address, Status> {
     text.parse()
-        .map_err(|error| Status::new(Code::InvalidArgument, format!("{text}: {error}")))
+        .map_err(|error| Status::invalid_argument(format!("{text}: {error}")))
 }
 
 /// Serves until the client's end of the standard input closes.
 async fn serve() -> Result<(), Failed> {
-    let service = Service::new("example.Stream")
-        .method(&UP, |request, (onward,)| up(request, onward))
-        .method(&DOWN, |request, (what,)| down(request, what));
+    let service = Service::new("example.Stream");
+    let service = service.method(&DOWN, |request, (what,)| down(request, what));
     let endpoint = Endpoint::builder()
         .listen("tcp://127.0.0.1:0")
         .serve(service)
-        .serve(items::service(Summing))
+        .serve(up::service(Summing))
         .bind()
         .await?;
     println!("{}", endpoint.address().ok_or("it does not listen")?);
@@ -212,7 +210,7 @@ fn peak_memory(process: u32) -> Option<u64> {
 
 /// What one run found.
 struct Report {
-    up: Duration,
+    body: Duration,
     items: Duration,
     down: Duration,
     /// Of the client and of each server.
@@ -235,10 +233,9 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
 
     let begun = Instant::now();
     let body = Body::from_stream(Chunks::new(chunks));
-    let sum = client
-        .call_with_body(&UP, (names.clone().collect(),), body)
-        .await?;
-    let up = begun.elapsed();
+    let up = up::within(client.clone());
+    let sum = up.body(names.clone().collect(), body).await?;
+    let body = begun.elapsed();
     if sum != expected.sum {
         return Err(format!("{sum:?} arrived up there, not {:?}", expected.sum).into());
     }
@@ -247,8 +244,7 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
     let values = wallaby::items((0..chunks).scan(Chunks::new(chunks), |chunks, _| {
         chunks.make().map(Vec::from)
     }));
-    let summing = items::within(client.clone());
-    let sum = summing.sum(names.clone().collect(), values).await?;
+    let sum = up.items(names.clone().collect(), values).await?;
     let items = begun.elapsed();
     if sum != expected.sum {
         return Err(format!("{sum:?} arrived as items, not {:?}", expected.sum).into());
@@ -272,7 +268,7 @@ async fn run(servers: &[Server], chunks: u64) -> Result<Report, Failed> {
     let processes = servers.iter().map(|server| server.process.id());
     let memory = [std::process::id()].into_iter().chain(processes);
     Ok(Report {
-        up,
+        body,
         items,
         down,
         memory: memory.map(peak_memory).collect(),
@@ -312,7 +308,7 @@ fn stream(arguments: &[String]) -> Result<bool, Failed> {
     let chunks = size << 20 >> 16;
     let report = runtime.block_on(run(&servers?, chunks))?;
     for (name, time) in [
-        ("up", report.up),
+        ("body", report.body),
         ("items", report.items),
         ("down", report.down),
     ] {

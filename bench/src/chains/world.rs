@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use wallaby::transport::Proven;
 use wallaby::{Address, Endpoint, One, Request, Status};
-use wallaby_chain::{Chain, Chains, Code, Hop, State, pipe, start};
+use wallaby_chain::{Chain, ChainCode, Chains, Hop, State, pipe, start};
 use wallaby_chain_script::{Limits, Scripts};
 use wallaby_program::scratch::Scratch;
 
@@ -216,7 +216,7 @@ impl World {
                 for (number, at) in rest.iter().rev().enumerate() {
                     state = state.link(&format!("to{number}"), at, &link::PASS)?;
                 }
-                let function = Code::new(CODE).function("pass");
+                let function = ChainCode::new(CODE).function("pass");
                 start(Hop::to(first, &link::PASS, (bytes,)).then(function, state))
             }
         };

@@ -38,8 +38,8 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
     };
     let code = match file {
         Some(_) => quote! {
-            static CODE: ::std::sync::LazyLock<::wallaby_chain::Code> =
-                ::std::sync::LazyLock::new(|| ::wallaby_chain::Code::new(MODULE));
+            static CODE: ::std::sync::LazyLock<::wallaby_chain::ChainCode> =
+                ::std::sync::LazyLock::new(|| ::wallaby_chain::ChainCode::new(MODULE));
             ::std::clone::Clone::clone(&*CODE)
         },
         // Only whoever calls the compiler in a way of his own gets here.
@@ -74,7 +74,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
             /// # Panics
             ///
             /// If the compiler was not told where to put what it makes, as cargo does: then there is no module.
-            pub fn code() -> ::wallaby_chain::Code {
+            pub fn code() -> ::wallaby_chain::ChainCode {
                 #code
             }
 

@@ -33,7 +33,7 @@ use proc_macro::TokenStream;
 /// | | what it is |
 /// |---|---|
 /// | `functions::NAME()` | a `wallaby_chain::Function`, one for each `pub fn` |
-/// | `code()` | all of it, a `wallaby_chain::Code` that travels with the chain; `code().at(server)` does not |
+/// | `code()` | all of it, a `wallaby_chain::ChainCode` that travels with the chain; `code().at(server)` does not |
 /// | `MODULE` | its bytes, for a repository |
 ///
 /// The module is compiled alone, while the crate is: by the same cargo, for `wasm32-unknown-unknown`, with `wallaby-chain-guest` and

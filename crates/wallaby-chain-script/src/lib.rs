@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use wallaby::{Endpoint, transport::Proven};
-//! use wallaby_chain::{Chains, Code, Hop, State, start};
+//! use wallaby_chain::{ChainCode, Chains, Hop, State, start};
 //! use wallaby_chain_script::{Limits, Scripts};
 //!
 //! #[wallaby::service(package = "example")]
@@ -51,7 +51,7 @@
 //!
 //! let client = Endpoint::client()?;
 //! let state = State::new().link("ads", at, &ads::PICK)?;
-//! let first = Hop::to(at, &mail::FETCH, (7,)).then(Code::new(GLUE).function("advertise"), state);
+//! let first = Hop::to(at, &mail::FETCH, (7,)).then(ChainCode::new(GLUE).function("advertise"), state);
 //! let page = start::<String>(first).call(client.caller())?.await?;
 //! assert_eq!(page, "mail 7 about hops; buy hops");
 //! # Ok(())

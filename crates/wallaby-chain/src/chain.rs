@@ -13,7 +13,7 @@ use wallaby::{
 };
 
 use crate::chains::MOST_BYTES;
-use crate::code::{Code as Brought, Function};
+use crate::code::{ChainCode, Function};
 use crate::engine::name;
 use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack};
@@ -35,7 +35,7 @@ pub struct Chain<T, C = Postcard> {
     /// The levels that are its own, the outermost first.
     levels: Vec<Level>,
     /// The code of its functions.
-    codes: Vec<Brought>,
+    codes: Vec<ChainCode>,
     types: PhantomData<fn() -> (T, C)>,
 }
 

@@ -70,18 +70,18 @@ impl FromStr for Hash {
 /// once.
 ///
 /// ```
-/// # use wallaby_chain::{Code, Hop, State};
+/// # use wallaby_chain::{ChainCode, Hop, State};
 /// # use wallaby::Address;
 /// # #[wallaby::service(package = "example")]
 /// # trait Mail { async fn fetch(id: u32) -> String; }
 /// # fn example(module: Vec<u8>, mail: &Address) {
-/// let glue = Code::new(module);
+/// let glue = ChainCode::new(module);
 /// let first = Hop::to(mail, &mail::FETCH, (7,)).then(glue.function("advertise"), State::new());
 /// # }
 /// # fn main() {}
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Code {
+pub struct ChainCode {
     hash: Hash,
     source: Source,
     /// Its functions are to be told of which types values are.
@@ -90,13 +90,13 @@ pub struct Code {
 }
 
 /// By what travels.
-impl PartialEq for Code {
+impl PartialEq for ChainCode {
     fn eq(&self, other: &Self) -> bool {
         (self.hash, &self.source) == (other.hash, &other.source)
     }
 }
 
-impl Eq for Code {}
+impl Eq for ChainCode {}
 
 /// Where a module is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ pub(crate) enum Source {
     At(Address),
 }
 
-impl Code {
+impl ChainCode {
     /// This module, which travels with the chain, packed to about half its size. All that travels with a chain has at most 16 KiB.
     pub fn new(module: impl AsRef<[u8]>) -> Self {
         let module = module.as_ref();
@@ -173,11 +173,11 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A function of a chain: of [`Code`] that comes along, or one that servers have by its name, which a `&str` is.
+/// A function of a chain: of [`ChainCode`] that comes along, or one that servers have by its name, which a `&str` is.
 #[derive(Debug, Clone)]
 pub struct Function {
     runs: Runs,
-    code: Option<Code>,
+    code: Option<ChainCode>,
 }
 
 impl Function {
@@ -186,7 +186,7 @@ impl Function {
         self.code.as_ref().is_some_and(|code| code.typed)
     }
 
-    pub(crate) fn parts(self) -> (Runs, Option<Code>) {
+    pub(crate) fn parts(self) -> (Runs, Option<ChainCode>) {
         (self.runs, self.code)
     }
 }

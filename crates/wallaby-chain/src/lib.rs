@@ -13,7 +13,7 @@
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`] | what they are given |
 //! | [`glue`] | makes such code of functions of Rust beside the client |
-//! | [`Code`], [`Link`], [`Repository`] | functions that clients bring as WebAssembly, and where these are |
+//! | [`ChainCode`], [`Link`], [`Repository`] | functions that clients bring as WebAssembly, and where these are |
 //! | [`Runtime`], [`Module`] | what runs them: `wallaby-chain-wasm` has one |
 //!
 //! ```
@@ -93,7 +93,7 @@ mod ways;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
-pub use code::{Code, Function, Hash, HashError};
+pub use code::{ChainCode, Function, Hash, HashError};
 pub use exception::{Exception, HostPath, hosts};
 pub use repository::{Backing, Functions, Repository, RepositoryLimits, functions};
 pub use running::{BrokenLink, Event, Run, Running};

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use wallaby::{One, Request, RequestInfo, Service, Status};
 
 use self::folder::Folder;
-use crate::code::{Code, Hash};
+use crate::code::{ChainCode, Hash};
 
 /// Modules that one answer of [`Functions::list`] names.
 const PAGE: usize = 1000;
@@ -200,9 +200,9 @@ impl Repository {
     /// # Errors
     ///
     /// `ResourceExhausted` if it is more than the limits allow, or what the backing says.
-    pub fn keep(&self, module: impl Into<Bytes>) -> Result<Code, Status> {
+    pub fn keep(&self, module: impl Into<Bytes>) -> Result<ChainCode, Status> {
         let module = module.into();
-        let code = Code::new(module.clone());
+        let code = ChainCode::new(module.clone());
         let hash = code.hash();
         let _alone = self.write_lock();
         let kept = self.kept(None, self.limits.modules)?;

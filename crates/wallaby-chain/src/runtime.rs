@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{OnceCell, Semaphore};
 use wallaby::intercept::Incoming;
-use wallaby::{Client, Code as StatusCode, Status};
+use wallaby::{Client, Code, Status};
 
 use crate::chains::Policy;
-use crate::code::{Code, Hash, Source, unpack};
+use crate::code::{ChainCode, Hash, Source, unpack};
 use crate::engine::text_of;
 use crate::place::Place;
 use crate::repository::functions;
@@ -191,7 +191,7 @@ impl Codes {
     pub(crate) async fn find(
         &self,
         hash: Hash,
-        code: Option<&Code>,
+        code: Option<&ChainCode>,
         place: Place<'_>,
     ) -> Result<Arc<dyn Module>, Status> {
         if let Some(module) = self.loaded(hash) {
@@ -231,10 +231,10 @@ impl Codes {
     async fn load(
         &self,
         hash: Hash,
-        code: Option<&Code>,
+        code: Option<&ChainCode>,
         place: Place<'_>,
     ) -> Result<Arc<dyn Module>, Status> {
-        let (bytes, is_packed) = match code.map(Code::source) {
+        let (bytes, is_packed) = match code.map(ChainCode::source) {
             Some(Source::Packed(module)) => (module.clone(), true),
             Some(Source::At(server)) => {
                 let client = place.caller().at(server).deadline(self.limits.fetch);
@@ -252,7 +252,7 @@ impl Codes {
                 true => unpack(&bytes, most)
                     .map_err(|error| {
                         let message = format!("code {hash} cannot be unpacked: {error}");
-                        Status::new(StatusCode::DataLoss, message)
+                        Status::new(Code::DataLoss, message)
                     })?
                     .into(),
             };
@@ -265,7 +265,7 @@ impl Codes {
             let is = Hash::of(&module);
             if is != hash {
                 let message = format!("code {hash} is not what was sent: that is {is}");
-                return Err(Status::new(StatusCode::DataLoss, message));
+                return Err(Status::new(Code::DataLoss, message));
             }
             runtime.load(&module)
         })
@@ -400,5 +400,5 @@ async fn on_a_thread<T: Send + 'static>(
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Status {
     let message = format!("what runs functions has panicked: {}", text_of(panic));
-    Status::new(StatusCode::Panicked, message)
+    Status::new(Code::Panicked, message)
 }

@@ -10,7 +10,7 @@ use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
 use crate::away::Away;
 use crate::chains::MOST_BYTES;
-use crate::code::{Code, Hash};
+use crate::code::{ChainCode, Hash};
 use crate::exception::{Exception, HostPath, MOST_NAME};
 use crate::state::{Answer, State};
 
@@ -42,7 +42,7 @@ pub(crate) struct Stack {
     /// The innermost last: the answer goes to that one.
     pub(crate) levels: Vec<Level>,
     /// The code of functions, or where it is.
-    pub(crate) codes: Vec<Code>,
+    pub(crate) codes: Vec<ChainCode>,
     #[serde(skip)]
     pub(crate) tail: Tail,
 }
@@ -183,7 +183,7 @@ pub(crate) enum Runs {
     Code { code: Hash, function: String },
 }
 
-/// A method of a server, for the [`State`] of functions that are [`Code`]: they know neither addresses nor types.
+/// A method of a server, for the [`State`] of functions that are [`ChainCode`]: they know neither addresses nor types.
 ///
 /// ```
 /// use wallaby_chain::{Link, State};
@@ -256,13 +256,13 @@ impl Stack {
     }
 
     /// It may run this code.
-    pub(crate) fn bring(&mut self, code: Option<Code>) {
-        let known = |code: &Code| self.codes.iter().any(|known| known.hash() == code.hash());
+    pub(crate) fn bring(&mut self, code: Option<ChainCode>) {
+        let known = |code: &ChainCode| self.codes.iter().any(|known| known.hash() == code.hash());
         self.codes.extend(code.filter(|code| !known(code)));
     }
 
     /// The code with this hash.
-    pub(crate) fn code(&self, hash: Hash) -> Option<&Code> {
+    pub(crate) fn code(&self, hash: Hash) -> Option<&ChainCode> {
         self.codes.iter().find(|code| code.hash() == hash)
     }
 
@@ -412,7 +412,7 @@ mod tests {
             levels: vec![
                 Level::Run {
                     function: Runs::Code {
-                        code: Code::new(&b"code"[..]).hash(),
+                        code: ChainCode::new(&b"code"[..]).hash(),
                         function: "g".into(),
                     },
                     state: State::new(),
@@ -428,8 +428,8 @@ mod tests {
                 },
             ],
             codes: vec![
-                Code::new(&b"code"[..]),
-                Code::new(&b"more"[..]).at("mem://b".parse::<Address>().expect("an address")),
+                ChainCode::new(&b"code"[..]),
+                ChainCode::new(&b"more"[..]).at("mem://b".parse::<Address>().expect("an address")),
             ],
             tail: Tail::default(),
         }
@@ -438,7 +438,7 @@ mod tests {
     /// Peers of other releases must read the same.
     #[test]
     fn its_bytes_do_not_change() {
-        let (code, more) = (Code::new(&b"code"[..]), Code::new(&b"more"[..]));
+        let (code, more) = (ChainCode::new(&b"code"[..]), ChainCode::new(&b"more"[..]));
         let mut expected = b"wchn\x03\x01\x03\x01\x07mem://a\0\x01\x02\x03".to_vec();
         expected.extend(b"\0\x02");
         expected.extend(code.hash().bytes());
@@ -504,10 +504,10 @@ mod tests {
     #[test]
     fn code_travels_as_far_as_it_is_needed() {
         let mut stack = stack();
-        stack.bring(Some(Code::new(&b"code"[..])));
+        stack.bring(Some(ChainCode::new(&b"code"[..])));
         assert_eq!((stack.codes.len(), stack.has_code()), (2, true));
         stack.drop_used_code();
-        assert_eq!(stack.codes, [Code::new(&b"code"[..])]);
+        assert_eq!(stack.codes, [ChainCode::new(&b"code"[..])]);
         stack.levels.remove(0);
         stack.drop_used_code();
         assert_eq!((stack.codes.len(), stack.has_code()), (0, false));

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use wallaby::codec::{Codec, CodecError, Postcard};
 use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
 
-use crate::code::{Code, Function};
+use crate::code::{ChainCode, Function};
 use crate::stack::Runs;
 use crate::state::State;
 use crate::types::{Find, Type};
@@ -22,7 +22,7 @@ pub struct Hop {
     pub(crate) payload: Result<Bytes, CodecError>,
     pub(crate) function: Runs,
     pub(crate) state: State,
-    pub(crate) code: Option<Code>,
+    pub(crate) code: Option<ChainCode>,
     /// The type of its answer.
     answer: Find,
     /// The function is to be told.
@@ -114,7 +114,7 @@ pub struct Merge {
     pub(crate) at: Address,
     pub(crate) function: Runs,
     pub(crate) state: State,
-    pub(crate) code: Option<Code>,
+    pub(crate) code: Option<ChainCode>,
     /// The function is to be told of which types the results are.
     pub(crate) typed: bool,
 }

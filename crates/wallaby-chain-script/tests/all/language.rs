@@ -1,7 +1,7 @@
 //! What scripts may say.
 
 use wallaby::Endpoint;
-use wallaby_chain::{Code, Event, Hop, Repository, Run, State, start};
+use wallaby_chain::{ChainCode, Event, Hop, Repository, Run, State, start};
 use wallaby_chain_script::Limits;
 
 use crate::world::{ask, at, client, script, serve, text};
@@ -39,7 +39,7 @@ async fn a_script_splits_merges_and_ends() {
     client
         .serve(repository.service())
         .expect("nothing is served there");
-    let kept = Code::kept(code.hash(), at(&client)).typed();
+    let kept = ChainCode::kept(code.hash(), at(&client)).typed();
     let text = "// wallaby: rhai 1\nfn run(state, text) { end(text) }";
     repository.keep(text).expect("there is room");
     let expected = "a text about hops, printed + a text about hops, kept true";
@@ -50,7 +50,7 @@ async fn a_script_splits_merges_and_ends() {
     // It is known there by now, so nobody asks who has it.
     let said = ask(&client, &a, &kept, links(&b)).await;
     assert_eq!(said, Ok(expected.into()));
-    let fetched = Code::new(text).at(at(&client));
+    let fetched = ChainCode::new(text).at(at(&client));
     let said = ask(&client, &a, &fetched, State::new()).await;
     assert_eq!(said, Ok("a text about hops".into()));
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby::{Code as StatusCode, Endpoint};
-use wallaby_chain::{Code, CodeLimits, Effort, Fault, Runtime, State, hosts};
+use wallaby::{Code, Endpoint};
+use wallaby_chain::{ChainCode, CodeLimits, Effort, Fault, Runtime, State, hosts};
 use wallaby_chain_guest as guest;
 use wallaby_chain_script::{Limits, Scripts};
 
@@ -20,7 +20,7 @@ async fn is_well(client: &Endpoint, server: &Endpoint) {
 }
 
 /// Asks for `run` of each; whether its link runs before.
-async fn check(cases: &[(&str, Code, bool, StatusCode, &str)]) {
+async fn check(cases: &[(&str, ChainCode, bool, Code, &str)]) {
     let limits = Limits {
         time: Duration::from_secs(30), // steps end it, on a slow machine, too
         operations: 100_000,
@@ -46,13 +46,13 @@ async fn check(cases: &[(&str, Code, bool, StatusCode, &str)]) {
     }
 }
 
-fn body(body: &str) -> Code {
+fn body(body: &str) -> ChainCode {
     script(&format!("fn run(state, text) {{ {body} }}"))
 }
 
 #[tokio::test]
 async fn what_a_script_uses_up_is_limited() {
-    let exhausted = StatusCode::ResourceExhausted;
+    let exhausted = Code::ResourceExhausted;
     let steps = "function \"run\" of the script takes more than 100000 steps";
     let large = "makes a value that is too large: at most 65536 bytes of text and 1024 elements";
     let calls = "has more than 8 functions inside each other";
@@ -92,7 +92,7 @@ async fn what_a_script_uses_up_is_limited() {
             "functions as values",
             script("fn again(x) { run(x, x) } fn run(a, b) { [1].map(again) }"),
             true,
-            StatusCode::InvalidArgument,
+            Code::InvalidArgument,
             "map",
         ),
         runs("text padded by texts", "let s = \"a\"; s.pad(65536, 'a'); s.replace(\"a\", s)", large),
@@ -111,8 +111,8 @@ async fn what_a_script_uses_up_is_limited() {
 
 #[tokio::test]
 async fn what_a_script_is_made_of_is_limited() {
-    let (exhausted, invalid) = (StatusCode::ResourceExhausted, StatusCode::InvalidArgument);
-    let made = |name, code: Code, message| (name, code, false, exhausted, message);
+    let (exhausted, invalid) = (Code::ResourceExhausted, Code::InvalidArgument);
+    let made = |name, code: ChainCode, message| (name, code, false, exhausted, message);
     let deep = "the script cannot be compiled: Expression exceeds maximum complexity";
     let many = |text: &str| text.repeat(20_000);
     check(&[
@@ -192,23 +192,23 @@ async fn what_a_script_is_made_of_is_limited() {
         ),
         (
             "no script",
-            Code::new("fn run(state, text) {}"),
+            ChainCode::new("fn run(state, text) {}"),
             false,
             invalid,
             "the first line of one is `// wallaby: rhai 1`",
         ),
         (
             "no text",
-            Code::new(b"// wallaby: rhai 1\n\xff"),
+            ChainCode::new(b"// wallaby: rhai 1\n\xff"),
             false,
             invalid,
             "the code is no text",
         ),
         (
             "a newer version",
-            Code::new("// wallaby: rhai 2\nfn run(state, text) {}"),
+            ChainCode::new("// wallaby: rhai 2\nfn run(state, text) {}"),
             false,
-            StatusCode::Unimplemented,
+            Code::Unimplemented,
             "a script in \"rhai 2\": this server knows \"rhai 1\"",
         ),
         (
@@ -222,7 +222,7 @@ async fn what_a_script_is_made_of_is_limited() {
             "no function",
             script("fn other(state, text) {}"),
             false,
-            StatusCode::NotFound,
+            Code::NotFound,
             "the script has no function \"run\"",
         ),
         (

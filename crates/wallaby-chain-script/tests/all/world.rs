@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::codec::{MessagePack, Raw};
 use wallaby::{Address, CallError, Endpoint, One, Request, Status};
-use wallaby_chain::{Chains, Code, CodeLimits, Hop, State, start};
+use wallaby_chain::{ChainCode, Chains, CodeLimits, Hop, State, start};
 use wallaby_chain_script::{Limits, Scripts};
 
 #[wallaby::service(package = "test")]
@@ -152,15 +152,15 @@ pub(crate) fn at(endpoint: &Endpoint) -> Address {
 }
 
 /// A script with these functions.
-pub(crate) fn script(functions: &str) -> Code {
-    Code::new(format!("// wallaby: rhai 1\n{functions}"))
+pub(crate) fn script(functions: &str) -> ChainCode {
+    ChainCode::new(format!("// wallaby: rhai 1\n{functions}"))
 }
 
 /// What the function `run` makes of a text that a server has written.
 pub(crate) async fn ask(
     client: &Endpoint,
     server: &Endpoint,
-    code: &Code,
+    code: &ChainCode,
     state: State,
 ) -> Result<String, CallError> {
     let first = Hop::to(at(server), &text::WRITE, ("hops".into(),));

@@ -1,6 +1,6 @@
 //! Functions beside the client that brings them, as the attribute `glue` makes modules of them.
 
-use wallaby_chain::{Code, Hop, Link, Repository, State, glue, start};
+use wallaby_chain::{ChainCode, Hop, Link, Repository, State, glue, start};
 use wallaby_chain_wasm::Limits;
 
 use crate::world::{at, client, serve, text};

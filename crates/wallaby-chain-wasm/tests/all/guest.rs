@@ -2,7 +2,7 @@
 //! Servers run it as long as they know that version.
 
 use wallaby::{Endpoint, Status};
-use wallaby_chain::{Code, Link, Repository, State, pipe};
+use wallaby_chain::{ChainCode, Link, Repository, State, pipe};
 use wallaby_chain_wasm::Limits;
 
 use crate::world::{ask, at, client, serve, text};
@@ -30,7 +30,7 @@ async fn a_module_of_rust_splits_merges_and_catches() {
         .keep(GLUE)
         .expect("there is room")
         .at(at(&client));
-    for glue in [Code::new(GLUE), kept] {
+    for glue in [ChainCode::new(GLUE), kept] {
         for _ in 0..2 {
             let links = links(&b).expect("links");
             let answer = ask(&client, &a, &glue, "both", links).await;
@@ -56,7 +56,14 @@ async fn a_function_of_rust_says_what_is_missing() {
             "the function is for something else: answers, results or exceptions",
         ),
     ] {
-        let answer = ask(&client, &server, &Code::new(GLUE), function, State::new()).await;
+        let answer = ask(
+            &client,
+            &server,
+            &ChainCode::new(GLUE),
+            function,
+            State::new(),
+        )
+        .await;
         let status = answer.expect_err("it misses something").status().cloned();
         let status = status.expect("a status");
         assert!(status.message().starts_with(message), "{status}");

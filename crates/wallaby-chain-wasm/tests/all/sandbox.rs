@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use wallaby::{Code as StatusCode, Endpoint};
-use wallaby_chain::{Code, State, hosts};
+use wallaby::{Code, Endpoint};
+use wallaby_chain::{ChainCode, State, hosts};
 use wallaby_chain_wasm::Limits;
 
 use crate::world::{ask, at, client, serve, serve_within};
@@ -29,8 +29,8 @@ fn whole(parts: &str) -> String {
     format!("(module {parts})")
 }
 
-fn code(text: &str) -> Code {
-    Code::new(wat::parse_str(text).unwrap_or_else(|error| panic!("{error}: {text}")))
+fn code(text: &str) -> ChainCode {
+    ChainCode::new(wat::parse_str(text).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
 async fn is_well(client: &Endpoint, server: &Endpoint) {
@@ -39,7 +39,7 @@ async fn is_well(client: &Endpoint, server: &Endpoint) {
 }
 
 /// Asks for `run` of each; whether its link runs before.
-async fn check(limits: Limits, cases: &[(&str, Code, bool, StatusCode, &str)]) {
+async fn check(limits: Limits, cases: &[(&str, ChainCode, bool, Code, &str)]) {
     let ((server, written), client) = (serve(limits).await, client().await);
     for (name, code, runs, expected, message) in cases {
         let before = written.0.load(Ordering::SeqCst);
@@ -63,7 +63,7 @@ async fn check(limits: Limits, cases: &[(&str, Code, bool, StatusCode, &str)]) {
 #[tokio::test]
 async fn what_a_function_uses_up_is_limited() {
     let run = |body: &str| code(&module(body));
-    let exhausted = StatusCode::ResourceExhausted;
+    let exhausted = Code::ResourceExhausted;
     let memory = "asks for more than 16777216 bytes of memory";
     check(
         Limits::default(),
@@ -148,7 +148,7 @@ async fn what_a_function_uses_up_is_limited() {
 #[tokio::test]
 async fn what_a_module_says_is_not_believed() {
     let run = |body: &str| code(&module(body));
-    let invalid = StatusCode::InvalidArgument;
+    let invalid = Code::InvalidArgument;
     let with = |parts: &str| {
         code(&whole(&format!(
             r#"{parts} (func (export "run") (param i32 i32) (result i64) {YIELD})"#
@@ -193,7 +193,7 @@ async fn what_a_module_says_is_not_believed() {
                 "a trap",
                 run("(unreachable)"),
                 true,
-                StatusCode::Panicked,
+                Code::Panicked,
                 "function \"run\" of the code has ended itself: wasm trap: wasm `unreachable` instruction executed",
             ),
             (
@@ -207,14 +207,14 @@ async fn what_a_module_says_is_not_believed() {
             ),
             (
                 "malformed",
-                Code::new(&b"\0asm\x01\0\0\0\x01\xff"[..]),
+                ChainCode::new(&b"\0asm\x01\0\0\0\x01\xff"[..]),
                 false,
                 invalid,
                 "the code is no module that can run here",
             ),
             (
                 "no WebAssembly at all",
-                Code::new(&b"(module)"[..]),
+                ChainCode::new(&b"(module)"[..]),
                 false,
                 invalid,
                 "the code is no module that can run here",
@@ -223,7 +223,7 @@ async fn what_a_module_says_is_not_believed() {
                 "no function",
                 code(&whole(&format!("{memory} {ROOM}"))),
                 false,
-                StatusCode::NotFound,
+                Code::NotFound,
                 "the code exports no function \"run\"",
             ),
             (
@@ -248,7 +248,7 @@ async fn what_a_module_says_is_not_believed() {
                     r#"{memory} (func (export "wallaby_abi_2") (param i32) (result i32) (i32.const 0))"#
                 )),
                 false,
-                StatusCode::Unimplemented,
+                Code::Unimplemented,
                 "code of version 2: this server knows version 1",
             ),
         ],
@@ -304,7 +304,7 @@ async fn flood(functions: u16) {
         // Another number of as many bytes.
         bytes[at] = 0x80 | (other & 0x7f) as u8;
         bytes[at + 1] = 0x80 | (other >> 7) as u8;
-        let code = Code::new(bytes.clone());
+        let code = ChainCode::new(bytes.clone());
         let answer = ask(&client, &server, &code, "run", State::new()).await;
         assert_eq!(answer, Ok("hi".into()));
     }

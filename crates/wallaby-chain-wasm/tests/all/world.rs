@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wallaby::{Address, CallError, Endpoint, Status};
-use wallaby_chain::{Chains, Code, CodeLimits, Hop, State, start};
+use wallaby_chain::{ChainCode, Chains, CodeLimits, Hop, State, start};
 use wallaby_chain_wasm::{Limits, WebAssembly};
 
 #[wallaby::service(package = "test")]
@@ -68,7 +68,7 @@ pub(crate) fn at(endpoint: &Endpoint) -> Address {
 pub(crate) async fn ask(
     client: &Endpoint,
     server: &Endpoint,
-    code: &Code,
+    code: &ChainCode,
     function: &str,
     state: State,
 ) -> Result<String, CallError> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use wallaby::intercept::{Admission, Incoming};
-use wallaby::{Code as StatusCode, DurableId, Endpoint, Status};
+use wallaby::{Code, DurableId, Endpoint, Status};
 use wallaby_chain::{
-    Chains, Code, CodeLimits, Effort, Event, Fault, Functions, Hash, Hop, Limits, Link, Merge,
+    ChainCode, Chains, CodeLimits, Effort, Event, Fault, Functions, Hash, Hop, Limits, Link, Merge,
     Module, Repository, Run, Runtime, State, Step, functions, pipe, start,
 };
 use wallaby_chain_guest as guest;
@@ -188,15 +188,15 @@ async fn server(limits: CodeLimits) -> (Endpoint, Arc<Counts>) {
     (Net::Tcp.serve(chains).await, counts)
 }
 
-pub(crate) fn code(number: u32) -> Code {
-    Code::new(number.to_be_bytes())
+pub(crate) fn code(number: u32) -> ChainCode {
+    ChainCode::new(number.to_be_bytes())
 }
 
 /// What a chain of one link comes to: `shout`, and then this function on `a!`.
 pub(crate) async fn ask(
     client: &Endpoint,
     server: &Endpoint,
-    code: &Code,
+    code: &ChainCode,
     function: &str,
 ) -> Result<String, wallaby::CallError> {
     let state = State::new().with("shout", &Link::to(at(server), &words::SHOUT));
@@ -258,45 +258,30 @@ async fn what_is_wrong_with_code_is_an_exception() {
     let (a, hanging) = Net::Tcp.serve_hanging(open(CodeLimits::default()).0).await;
     let client = Net::Tcp.client().await;
     for (module, function, expected, text) in [
-        (
-            "malformed",
-            "end",
-            StatusCode::InvalidArgument,
-            "it is malformed",
-        ),
+        ("malformed", "end", Code::InvalidArgument, "it is malformed"),
         (
             "panic",
             "end",
-            StatusCode::Panicked,
+            Code::Panicked,
             "what runs functions has panicked: as it was told",
         ),
-        (
-            "a",
-            "missing",
-            StatusCode::NotFound,
-            "there is no such function",
-        ),
-        (
-            "a",
-            "garbage",
-            StatusCode::InvalidArgument,
-            "cannot be read",
-        ),
-        ("a", "nests", StatusCode::InvalidArgument, "cannot be read"),
+        ("a", "missing", Code::NotFound, "there is no such function"),
+        ("a", "garbage", Code::InvalidArgument, "cannot be read"),
+        ("a", "nests", Code::InvalidArgument, "cannot be read"),
         (
             "a",
             "panic",
-            StatusCode::Panicked,
+            Code::Panicked,
             "what runs functions has panicked: as it was told",
         ),
         (
             "a",
             "join",
-            StatusCode::InvalidArgument,
+            Code::InvalidArgument,
             "the function is for something else",
         ),
     ] {
-        let code = Code::new(module.as_bytes());
+        let code = ChainCode::new(module.as_bytes());
         let refused = status(ask(&client, &a, &code, function).await);
         assert_eq!(refused.code(), expected, "{refused}");
         assert!(refused.message().contains(text), "{refused}");
@@ -306,7 +291,7 @@ async fn what_is_wrong_with_code_is_an_exception() {
     for (module, function) in [("malformed", "end"), ("a", "missing")] {
         let first = Hop::to(at(&a), &words::HANG, (String::new(),));
         let first = first.then(
-            Code::new(module.as_bytes()).function(function),
+            ChainCode::new(module.as_bytes()).function(function),
             State::new(),
         );
         let call = start::<String>(first).call(client.caller());
@@ -329,12 +314,12 @@ async fn nobody_may_bring_code_unless_a_server_says_so() {
     for (server, expected, text) in [
         (
             &none,
-            StatusCode::Unimplemented,
+            Code::Unimplemented,
             format!("code {hash} comes with a client: this server runs pipes"),
         ),
         (
             &guarded,
-            StatusCode::PermissionDenied,
+            Code::PermissionDenied,
             "may not bring code here".into(),
         ),
     ] {
@@ -371,7 +356,7 @@ async fn code_further_down_the_stack_needs_permission_as_well() {
     let first = first.then(code(1).function("end"), State::new());
     let call = start::<String>(first).call(client.caller());
     let refused = status(call.expect("it is small").await);
-    assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert_eq!(hosts(&refused), texts([&at(&outer), &at(&guarded)]));
     assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
 }
@@ -487,32 +472,28 @@ async fn a_repository_that_has_it_not_is_an_exception() {
     for (code, expected, text) in [
         (
             code(1).at(at(&client)),
-            StatusCode::NotFound,
+            Code::NotFound,
             "there is no module",
         ),
         (
             code(1).at(at(&plain)),
-            StatusCode::Unimplemented,
+            Code::Unimplemented,
             "could not be fetched from",
         ),
         (
             code(1).at(gone),
-            StatusCode::Unavailable,
+            Code::Unavailable,
             "could not be fetched from",
         ),
-        (
-            code(1).at(at(&bad)),
-            StatusCode::DataLoss,
-            "is not what was sent",
-        ),
+        (code(1).at(at(&bad)), Code::DataLoss, "is not what was sent"),
         (
             code(9).at(at(&bad)),
-            StatusCode::DeadlineExceeded,
+            Code::DeadlineExceeded,
             "could not be fetched from",
         ),
         (
             large.at(at(&client)),
-            StatusCode::ResourceExhausted,
+            Code::ResourceExhausted,
             "has more than 1000 bytes",
         ),
     ] {
@@ -534,13 +515,13 @@ async fn a_repository_that_has_it_not_is_an_exception() {
     };
     let packed = [1, 4, 0, 0xfb, 0xff, 0, 0, 0, 2]; // four bytes as they are
     let lie = status(shout(bytes(&one.hash(), &packed)).await);
-    assert_eq!(lie.code(), StatusCode::DataLoss, "{lie}");
+    assert_eq!(lie.code(), Code::DataLoss, "{lie}");
     let right = shout(bytes(&two.hash(), &packed)).await;
     assert!(right.is_ok(), "{right:?}");
     let cut = status(shout(bytes(&one.hash(), &packed[..6])).await);
     assert!(cut.message().contains("cannot be unpacked"), "{cut}");
     // What is small may become large.
-    let bomb = Code::new(vec![0; 20_000]);
+    let bomb = ChainCode::new(vec![0; 20_000]);
     let refused = status(patience(ask(&client, &a, &bomb, "end")).await);
     assert!(
         refused.message().contains("has more than 1000 bytes"),
@@ -646,7 +627,7 @@ async fn loads_are_limited_and_shared() {
         // Two wait, and the others do not.
         for _ in 0..2 {
             let refused = status(calls.join_next().await.expect("four").expect("no panic"));
-            assert_eq!(refused.code(), StatusCode::ResourceExhausted);
+            assert_eq!(refused.code(), Code::ResourceExhausted);
             let text = "this server loads at most 2 functions at once";
             assert!(refused.message().starts_with(text), "{refused}");
         }
@@ -662,8 +643,8 @@ async fn loads_are_limited_and_shared() {
         assert_eq!(counts.loads.load(Ordering::SeqCst), 3);
         // What has come to nothing makes room, however often.
         for _ in 0..5 {
-            let refused = ask(&client, &a, &Code::new(&b"malformed"[..]), "end").await;
-            assert_eq!(status(refused).code(), StatusCode::InvalidArgument);
+            let refused = ask(&client, &a, &ChainCode::new(&b"malformed"[..]), "end").await;
+            assert_eq!(status(refused).code(), Code::InvalidArgument);
         }
         assert_eq!(ask(&client, &a, &code(8), "end").await, Ok("a!".into()));
     })

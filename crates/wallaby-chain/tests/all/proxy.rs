@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use wallaby::{Client, Code as StatusCode, Endpoint, MethodDefinition};
-use wallaby_chain::{Chains, Code, CodeLimits, Link, State, hosts, pipe};
+use wallaby::{Client, Code, Endpoint, MethodDefinition};
+use wallaby_chain::{ChainCode, Chains, CodeLimits, Link, State, hosts, pipe};
 
 use crate::code::{Counts, Fake, ask, code, open};
 use crate::world::{Net, at, status, texts, words};
@@ -39,7 +39,7 @@ async fn code_runs_at_a_proxy_and_the_chain_goes_on_from_there() {
         ("a", "panic", "has panicked"),
         ("a", "garbage", "cannot be read"),
     ] {
-        let failed = status(ask(&client, &a, &Code::new(module.as_bytes()), function).await);
+        let failed = status(ask(&client, &a, &ChainCode::new(module.as_bytes()), function).await);
         assert!(failed.message().contains(text), "{failed}");
         assert_eq!(hosts(&failed), texts([&at(&a), &at(&proxy)]), "{failed}");
     }
@@ -58,9 +58,9 @@ async fn a_proxy_needs_leave_on_both_sides_and_hands_nothing_on() {
         .await;
     let none = Net::Tcp.serve(Chains::new()).await;
     for (proxy, expected) in [
-        (&guarded, StatusCode::PermissionDenied),
-        (&second, StatusCode::Unimplemented),
-        (&none, StatusCode::Unimplemented),
+        (&guarded, Code::PermissionDenied),
+        (&second, Code::Unimplemented),
+        (&none, Code::Unimplemented),
     ] {
         let a = Net::Tcp
             .serve(Chains::new().proxy(at(proxy), |_| true))
@@ -73,7 +73,7 @@ async fn a_proxy_needs_leave_on_both_sides_and_hands_nothing_on() {
         .serve(Chains::new().proxy(at(&open), |_| false))
         .await;
     let refused = status(ask(&client, &closed, &code(1), "end").await);
-    assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert_eq!(hosts(&refused), texts([&at(&closed)]));
     // Nor by a way on which it is not on top.
     let state = State::new().with("shout", &Link::to(at(&open), &words::SHOUT));
@@ -84,11 +84,11 @@ async fn a_proxy_needs_leave_on_both_sides_and_hands_nothing_on() {
         state.expect("a link"),
     );
     let refused = status(chain.call(client.caller()).expect("it is small").await);
-    assert_eq!(refused.code(), StatusCode::PermissionDenied, "{refused}");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert_eq!(open.metrics().requests_received, 0);
     assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
     let apply = MethodDefinition::new("wallaby.Chains/apply", "raw", 0, 0).expect("a name");
     let mut call = Client::new(&client, at(&open)).call_raw(&Arc::new(apply), "\0".into());
     let refused = call.next().await.expect("one").expect_err("no chain");
-    assert_eq!(refused.code(), StatusCode::InvalidArgument, "{refused}");
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use wallaby::transport::Proven;
-use wallaby::{Code as StatusCode, Endpoint, Status};
-use wallaby_chain::{Backing, Code, Hash, Repository, RepositoryLimits, functions};
+use wallaby::{Code, Endpoint, Status};
+use wallaby_chain::{Backing, ChainCode, Hash, Repository, RepositoryLimits, functions};
 
 use crate::world::{Net, at, patience, status, until};
 
@@ -66,7 +66,7 @@ async fn who_may_manage_it_uploads_lists_and_deletes() {
     assert_eq!(functions.delete(hashes[0]).await, Ok(true));
     assert_eq!(functions.delete(hashes[0]).await, Ok(false));
     let gone = status(functions.fetch(hashes[0]).await);
-    assert_eq!(gone.code(), StatusCode::NotFound);
+    assert_eq!(gone.code(), Code::NotFound);
     assert_eq!(gone.message(), format!("there is no module {}", hashes[0]));
 }
 
@@ -84,7 +84,7 @@ async fn others_fetch_only() {
         status(functions.list(None).await),
         status(functions.delete(kept.hash()).await),
     ] {
-        assert_eq!(refused.code(), StatusCode::PermissionDenied);
+        assert_eq!(refused.code(), Code::PermissionDenied);
         assert!(
             refused
                 .message()
@@ -113,7 +113,7 @@ fn it_keeps_no_more_than_its_limits_say() {
     assert_eq!(repository.remove(first.hash()), Ok(true));
     repository.keep(vec![3]).expect("there is room again");
     let refused = repository.keep(vec![4]).expect_err("four modules");
-    assert_eq!(refused.code(), StatusCode::ResourceExhausted);
+    assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(
         refused.message(),
         "the repository is full: 3 modules, 20 bytes"
@@ -147,7 +147,9 @@ fn a_folder_survives_and_is_checked() {
     let large = [0; 11];
     fs::remove_file(file).expect("it is there");
     fs::write(
-        folder.0.join(format!("{}.wasm", Code::new(large).hash())),
+        folder
+            .0
+            .join(format!("{}.wasm", ChainCode::new(large).hash())),
         large,
     )
     .expect("written");
@@ -238,7 +240,7 @@ async fn repositories_share_what_keeps_their_modules() {
     assert_eq!(functions.delete(hash).await, Ok(true));
     assert_eq!(functions.delete(hash).await, Ok(false));
     let gone = status(functions.fetch(hash).await);
-    assert_eq!(gone.code(), StatusCode::NotFound);
+    assert_eq!(gone.code(), Code::NotFound);
     one.keep(&b"one"[..]).expect("it is kept again");
     assert_eq!(functions.fetch(hash).await, Ok(b"one".to_vec()));
 
@@ -262,7 +264,7 @@ async fn repositories_share_what_keeps_their_modules() {
     kept.expect("it is kept");
     for _ in 0..2 {
         let lost = status(functions.fetch(wrong).await);
-        assert_eq!(lost.code(), StatusCode::DataLoss);
+        assert_eq!(lost.code(), Code::DataLoss);
         assert!(lost.message().contains(&wrong.to_string()), "{lost}");
     }
 }
@@ -287,7 +289,7 @@ async fn a_flood_of_unknown_hashes_keeps_few_threads() {
         for _ in 0..28 {
             let answer = calls.join_next().await.expect("there are more");
             let refused = status(answer.expect("no panic"));
-            assert_eq!(refused.code(), StatusCode::ResourceExhausted, "{refused}");
+            assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
         }
         until(|| shelf.now.load(Ordering::SeqCst) == 8).await;
         // What is in memory is there for all.
@@ -296,7 +298,7 @@ async fn a_flood_of_unknown_hashes_keeps_few_threads() {
         shelf.opened.notify_all();
         while let Some(answer) = calls.join_next().await {
             let gone = status(answer.expect("no panic"));
-            assert_eq!(gone.code(), StatusCode::NotFound, "{gone}");
+            assert_eq!(gone.code(), Code::NotFound, "{gone}");
         }
         assert_eq!(shelf.most.load(Ordering::SeqCst), 8);
     })

@@ -12,7 +12,7 @@ use serde_json::Value;
 use wallaby::codec::{Codec, CodecError, Format};
 use wallaby::schema::Schema;
 use wallaby::{Address, Caller, Endpoint, MethodDefinition};
-use wallaby_chain::{Chain, Code, Hop, LinkTypes, State, Type, start_by};
+use wallaby_chain::{Chain, ChainCode, Hop, LinkTypes, State, Type, start_by};
 
 use super::Which;
 use crate::remote::{Asking, Types, raw};
@@ -131,7 +131,7 @@ impl Ready {
                 let path = path.unwrap_or_else(|| functions.clone());
                 let code = fs::read(&path);
                 let code = code.with_context(|| format!("cannot read {}", path.display()))?;
-                hop = hop.then(Code::new(&code).function(function), state);
+                hop = hop.then(ChainCode::new(&code).function(function), state);
                 match code.starts_with(b"\0asm") {
                     true => End::Unknown,
                     false => End::Json,

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use wallaby::{Address, Call, CallError, Endpoint, One, Trace};
-use wallaby_chain::{Code, Hop, State, start};
+use wallaby_chain::{ChainCode, Hop, State, start};
 use wallaby_program::child::Cluster;
 
 /// The delay of each message, unless a link was asked for.
@@ -191,7 +191,7 @@ impl Client {
             .link("quotes", self.at(Link::Quotes), &links::quotes::FIND)?;
         let begin = (self.document.clone(),);
         let first = Hop::to(self.at(Link::Archive), &links::archive::BEGIN, begin)
-            .then(Code::new(CODE).function("count"), state);
+            .then(ChainCode::new(CODE).function("count"), state);
         let began = Instant::now();
         let caller = self.endpoint.caller().deadline(self.deadline).traced();
         let mut call = start::<String>(first).call(caller)?;

@@ -1,7 +1,7 @@
 //! Functions that clients bring with chains: run by a sidecar, or by another server in its place.
 
-use wallaby::{Code as StatusCode, Endpoint};
-use wallaby_chain::{Chains, Code, Hop, Link, State, start};
+use wallaby::{Code, Endpoint};
+use wallaby_chain::{ChainCode, Chains, Hop, Link, State, start};
 
 use crate::world::{Raw, World, answer, soon};
 
@@ -54,7 +54,7 @@ async fn a_sidecar_is_the_proxy_that_runs_functions_for_others() {
             .unwrap();
         let state = state.with("keep", &Link::to(at, &text::KEEP)).unwrap();
         let first = Hop::to(world.at(), &files::GET, ("/".into(),));
-        start::<String>(first.then(Code::new(GLUE).function("both"), state))
+        start::<String>(first.then(ChainCode::new(GLUE).function("both"), state))
     };
     let answer = soon(chain().call(world.client.caller()).unwrap()).await;
     assert_eq!(answer.unwrap(), "hops, printed; hops, kept");
@@ -63,9 +63,9 @@ async fn a_sidecar_is_the_proxy_that_runs_functions_for_others() {
     // Nobody may bring any where the file does not say so.
     let silent = World::new("").await;
     let first = Hop::to(silent.at(), &files::GET, ("/".into(),));
-    let chain = start::<String>(first.then(Code::new(GLUE).function("both"), State::new()));
+    let chain = start::<String>(first.then(ChainCode::new(GLUE).function("both"), State::new()));
     let refused = soon(chain.call(silent.client.caller()).unwrap()).await;
-    assert_eq!(refused.unwrap_err().code(), StatusCode::Unimplemented);
+    assert_eq!(refused.unwrap_err().code(), Code::Unimplemented);
 }
 
 #[tokio::test]
@@ -77,9 +77,9 @@ async fn who_may_bring_functions_may_be_who_has_a_name() {
     ))
     .await;
     let first = Hop::to(world.at(), &files::GET, ("/".into(),));
-    let chain = start::<String>(first.then(Code::new(GLUE).function("both"), State::new()));
+    let chain = start::<String>(first.then(ChainCode::new(GLUE).function("both"), State::new()));
     let refused = soon(chain.call(world.client.caller()).unwrap()).await;
-    assert_eq!(refused.unwrap_err().code(), StatusCode::PermissionDenied);
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
     assert_eq!(
         *raw.seen.lock().unwrap(),
         [""; 0],
@@ -104,18 +104,15 @@ async fn who_may_bring_functions_may_be_who_has_the_key_of_the_cluster() {
     for (client, code, text) in [
         (
             &world.client,
-            StatusCode::PermissionDenied,
+            Code::PermissionDenied,
             "may not bring code here",
         ),
         // Its function runs, and finds nothing.
-        (
-            &member,
-            StatusCode::NotFound,
-            "the state has no value print",
-        ),
+        (&member, Code::NotFound, "the state has no value print"),
     ] {
         let first = Hop::to(world.at(), &files::GET, ("/".into(),));
-        let chain = start::<String>(first.then(Code::new(GLUE).function("both"), State::new()));
+        let chain =
+            start::<String>(first.then(ChainCode::new(GLUE).function("both"), State::new()));
         let refused = soon(chain.call(client.caller()).unwrap())
             .await
             .unwrap_err();

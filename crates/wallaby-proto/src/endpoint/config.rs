@@ -20,7 +20,8 @@ use crate::{Address, NodeId};
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
 const MIN_SESSIONS: usize = 64;
 
-/// What an endpoint takes and keeps; see each field for what happens beyond it. There may be more fields in any later version: end a literal with `..Default::default()`.
+/// What an endpoint takes and keeps; see each field for what happens beyond it. There may be more fields in any later version: end a
+/// literal with `..Default::default()`.
 ///
 /// ```
 /// use wallaby_proto::endpoint::Limits;

@@ -156,13 +156,18 @@ impl Records {
         // Nobody can take the place of the session of a request that was forgotten.
         let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
         let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
-        let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)))?;
-        if Some(nearest.session) != from && !is_closed(&nearest) {
-            return Some(nearest);
+        let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)));
+        let leads_on = |route: &RelayRoute| Some(route.session) != from && !is_closed(route);
+        if nearest.as_ref().is_some_and(leads_on) {
+            return nearest;
         }
         let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.session);
-        let session = known().find_map(own).unwrap_or(nearest.session);
-        Some(RelayRoute { session, ..nearest })
+        let own = known().find_map(own);
+        let own = own.map(|session| RelayRoute {
+            session,
+            distance: nearest.as_ref().map_or(1, |nearest| nearest.distance),
+        });
+        own.or(nearest)
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.

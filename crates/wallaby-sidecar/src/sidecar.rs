@@ -98,6 +98,19 @@ impl Sidecar {
         config: Config,
         others: Vec<Arc<dyn Upstream>>,
     ) -> Result<Self, StartError> {
+        Self::start_on(Endpoint::builder(), config, others).await
+    }
+
+    /// Starts one at an endpoint that the program has begun: with transports of its own, limits, or interceptors.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_on(
+        builder: Builder,
+        config: Config,
+        others: Vec<Arc<dyn Upstream>>,
+    ) -> Result<Self, StartError> {
         let mut upstreams = others;
         for http in &config.http {
             upstreams.push(Arc::new(Http::new(http)));
@@ -115,7 +128,7 @@ impl Sidecar {
         }
         let builder = upstreams
             .iter()
-            .fold(builder(&config)?, |builder, upstream| {
+            .fold(listening(builder, &config)?, |builder, upstream| {
                 builder.serve(Arc::clone(upstream).service())
             });
         let builder = match grpc.is_empty() {
@@ -176,8 +189,7 @@ fn onc(_: &OncConfig) -> Result<Arc<dyn Upstream>, StartError> {
 }
 
 /// An endpoint that listens where the configuration says.
-fn builder(config: &Config) -> Result<Builder, StartError> {
-    let mut builder = Endpoint::builder();
+fn listening(mut builder: Builder, config: &Config) -> Result<Builder, StartError> {
     for address in &config.listen {
         builder = builder.listen(&address.to_string());
     }

@@ -2,9 +2,9 @@
 # Installs what a fresh Debian machine with a Rust toolchain still lacks. Silent when nothing is missing.
 #
 #   scripts/setup.sh build       a C linker, which rustc calls to link (gcc, libc6-dev)
-#   scripts/setup.sh test        build, the toolchain's rustfmt and clippy, and as far as they can be had its WebAssembly target
-#                                and what ONC RPC is compared with (rpcgen and libtirpc; rpcbind is only unpacked, below the
-#                                build output)
+#   scripts/setup.sh test        build, the toolchain's rustfmt and clippy, and as far as they can be had its WebAssembly target,
+#                                what ONC RPC is compared with (rpcgen and libtirpc; rpcbind and nfs-ganesha are only unpacked,
+#                                below the build output), and a server of gRPC, which Go builds there
 #   scripts/setup.sh fuzz        build, and a C++ compiler, which builds libFuzzer
 #   scripts/setup.sh peers       test, and what Wallaby's peers are built with and run by, as far as it can be had
 #   scripts/setup.sh chaos       test, and what makes network namespaces (iproute2, util-linux)
@@ -122,24 +122,52 @@ need_peers() {
     need_peer Thrift has_thrift pkg-config thrift-compiler libthrift-dev libboost-dev
 }
 
-# rpcbind and rpcinfo, and the library they want, below the build output: installed, rpcbind would be started.
-unpack_rpcbind() {
-    local target=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}
-    local folder=$target/tools/rpcbind package status=0
-    if [ -x "$folder/sbin/rpcbind" ] || [ -x "$folder/usr/sbin/rpcbind" ]; then
-        return
-    fi
+# unpack NAME PROGRAM PACKAGE...: Debian's packages, below the build output: installed, their servers would be started.
+unpack() {
+    local name=$1 program=$2 folder=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}/tools/$1
+    local packages package place status=0
+    shift 2
+    for place in bin sbin usr/bin usr/sbin; do
+        [ ! -x "$folder/$place/$program" ] || return 0
+    done
     have apt-get && have dpkg-deb || return 1
-    say "no rpcbind; unpacking Debian's to $folder"
-    local packages
+    say "no $name; unpacking Debian's to $folder"
     packages=$(mktemp -d)
-    for package in rpcbind libwrap0; do
-        (cd "$packages" && apt-get -qq download "$package") >/dev/null 2>&1 </dev/null || status=1
-    done
-    for package in "$packages"/*.deb; do
-        [ -e "$package" ] && mkdir -p "$folder" && dpkg-deb -x "$package" "$folder" || status=1
-    done
+    if (cd "$packages" && apt-get -qq download "$@") >/dev/null 2>&1 </dev/null; then
+        mkdir -p "$folder"
+        for package in "$packages"/*.deb; do
+            dpkg-deb -x "$package" "$folder" || status=1
+        done
+    else
+        status=1
+    fi
     rm -rf "$packages"
+    return "$status"
+}
+
+# It wants some packages whose names say their versions, which apt knows.
+unpack_ganesha() {
+    local wanted
+    [ -n "$(apt-cache search --names-only '^nfs-ganesha-vfs$' 2>/dev/null)" ] || as_root apt-get -qq update >/dev/null 2>&1 || true
+    wanted=$(apt-get -s install --no-install-recommends nfs-ganesha-vfs 2>/dev/null | awk '$1 == "Inst" { print $2 }')
+    # shellcheck disable=SC2086 # names of packages have no spaces
+    [ -n "$wanted" ] && unpack ganesha ganesha.nfsd $wanted
+}
+
+# The example of gRPC for Go, a server that a test has in a chain; built below the build output, for which Go fetches some modules.
+make_greeter() {
+    local folder=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}/tools/greeter
+    local name=google.golang.org/grpc/examples/helloworld/greeter_server version=v0.0.0-20260825154716-030ee8becb20
+    local module status=0
+    [ ! -x "$folder/greeter_server" ] || return 0
+    have go || return 1
+    say "no greeter of gRPC for Go; building it in $folder (a minute or two, once)"
+    mkdir -p "$folder"
+    folder=$(cd "$folder" && pwd)
+    module=$(mktemp -d)
+    (cd "$module" && go mod init greeter && go get "$name@$version" && go build -o "$folder/greeter_server" "$name") \
+        >/dev/null 2>&1 </dev/null || status=1
+    rm -rf "$module"
     return "$status"
 }
 
@@ -149,7 +177,9 @@ need_onc() {
     if ! have rpcgen || ! [ -e /usr/include/tirpc/rpc/rpc.h ]; then
         (apt_install "no rpcgen or no libtirpc" rpcsvc-proto libtirpc-dev) || say "going on without rpcgen"
     fi
-    { have rpcbind && have rpcinfo; } || unpack_rpcbind || say "going on without rpcbind"
+    { have rpcbind && have rpcinfo; } || unpack rpcbind rpcbind rpcbind libwrap0 || say "going on without rpcbind"
+    have ganesha.nfsd || unpack_ganesha || say "going on without nfs-ganesha"
+    make_greeter || say "going on without the greeter of gRPC for Go"
     { have ip && have unshare; } \
         || (apt_install "no ip or no unshare, which make networks for tests" iproute2 util-linux) \
         || say "going on without networks for tests"

@@ -47,6 +47,7 @@ const LAYERS: &[&str] = &[
     "wallaby-library",
     "wallaby-mail",
     "wallaby-raytrace",
+    "wallaby-storage",
 ];
 
 /// The crate that must stay pure, and what it may depend on, development aside.

@@ -148,7 +148,11 @@ unpack() {
 # It wants some packages whose names say their versions, which apt knows.
 unpack_ganesha() {
     local wanted
-    [ -n "$(apt-cache search --names-only '^nfs-ganesha-vfs$' 2>/dev/null)" ] || as_root apt-get -qq update >/dev/null 2>&1 || true
+    have apt-get || return 1
+    if [ "$(id -u)" -eq 0 ] && [ -z "$(apt-cache search --names-only '^nfs-ganesha-vfs$' 2>/dev/null)" ]; then
+        say "no nfs-ganesha in the lists of apt: running 'apt-get update'"
+        apt-get -qq update >/dev/null 2>&1 || true
+    fi
     wanted=$(apt-get -s install --no-install-recommends nfs-ganesha-vfs 2>/dev/null | awk '$1 == "Inst" { print $2 }')
     # shellcheck disable=SC2086 # names of packages have no spaces
     [ -n "$wanted" ] && unpack ganesha ganesha.nfsd $wanted

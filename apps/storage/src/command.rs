@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use wallaby::{Address, Endpoint};
-use wallaby_chain::{Code, Repository};
+use wallaby_chain::{ChainCode, Repository};
 use wallaby_program::child::Parent;
 use wallaby_program::ending::{interrupted, unless_interrupted};
 use wallaby_program::output::line;
@@ -208,7 +208,7 @@ impl Copy {
                 let here = endpoint.address().context("it listens")?.clone();
                 (endpoint, repository.keep(FUNCTIONS)?.at(here))
             }
-            None => (Endpoint::client()?, Code::new(FUNCTIONS)),
+            None => (Endpoint::client()?, ChainCode::new(FUNCTIONS)),
         };
         let copier = Copier {
             caller: caller(&endpoint)?,

@@ -8,7 +8,7 @@ use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use tokio::task::JoinSet;
 use wallaby::Caller;
-use wallaby_chain::{Code, Hop, Link, State, start_by};
+use wallaby_chain::{ChainCode, Hop, Link, State, start_by};
 use wallaby_onc::endpoint::XdrCodec;
 
 use crate::nfs::{Export, Failed, NfsFh3, Patience, Place, methods, written};
@@ -33,7 +33,7 @@ pub(crate) enum By {
 #[derive(Clone, Debug)]
 pub(crate) struct Copier {
     pub(crate) caller: Caller,
-    pub(crate) functions: Code,
+    pub(crate) functions: ChainCode,
     pub(crate) by: By,
     /// Parts under way at a time.
     pub(crate) window: usize,

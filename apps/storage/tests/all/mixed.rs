@@ -10,8 +10,8 @@ use std::process::{Command as Blocking, Stdio};
 use bytes::Bytes;
 use tokio::process::{Child, Command};
 use wallaby::codec::Raw;
-use wallaby::{Address, CallError, Code as Status, Endpoint, Method, One};
-use wallaby_chain::{Code, Hop, Link, State, start_by};
+use wallaby::{Address, CallError, Code, Endpoint, Method, One};
+use wallaby_chain::{ChainCode, Hop, Link, State, start_by};
 use wallaby_onc::auth::AuthSys;
 use wallaby_onc::endpoint::{CREDENTIAL, XdrCodec};
 use wallaby_onc::xdr;
@@ -170,7 +170,7 @@ async fn one_chain_goes_over_three_protocols_and_its_servers_may_come_and_go() {
             .unwrap();
         let state = state.with("file", &found.object.data.to_vec()).unwrap();
         let state = state.with("offset", &0_u64).unwrap();
-        let functions = Code::new(include_bytes!("../../src/copy.wasm"));
+        let functions = ChainCode::new(include_bytes!("../../src/copy.wasm"));
         let first = Hop::to(at(&http), &files::GET, ("/name".into(),));
         let chain = start_by::<methods::Nfsproc3WriteResult, XdrCodec>(
             first.then(functions.function("greet"), state),
@@ -184,7 +184,7 @@ async fn one_chain_goes_over_three_protocols_and_its_servers_may_come_and_go() {
     // A server that is there again is dialled when its pause is over.
     let greet_again = async || {
         while let Err(error) = greet().await {
-            assert_eq!(error.code(), Status::Unavailable, "{error}");
+            assert_eq!(error.code(), Code::Unavailable, "{error}");
         }
     };
     greet().await.unwrap();

@@ -236,51 +236,6 @@ async fn call(world: &World, procedure: &str, arguments: Writer) -> Result<Bytes
     Ok(soon(call.next()).await.unwrap()?.payload)
 }
 
-/// With nfs-ganesha, for instance, whose ports for NFS and for mounts these are.
-#[tokio::test]
-#[ignore = "needs a server of NFS: WALLABY_NFS=tcp://IP:PORT WALLABY_MOUNTS=tcp://IP:PORT WALLABY_EXPORT=/PATH for root"]
-async fn a_file_is_written_and_read_at_a_real_server_of_nfs() {
-    let told = |name: &str| std::env::var(name).expect("it says where the server is");
-    let world = nfs(&told("WALLABY_NFS"), &told("WALLABY_MOUNTS")).await;
-    let ok = |answer: Bytes| {
-        let mut reader = Reader::new(answer, Limits::default());
-        assert_eq!(reader.u32().unwrap(), 0, "it is done");
-        reader
-    };
-    let words =
-        |writer: &mut Writer, words: &[u32]| words.iter().for_each(|word| writer.u32(*word));
-    let mut mount = Writer::new();
-    mount.text(&told("WALLABY_EXPORT").into(), None).unwrap();
-    let mounted = call(&world, "onc.100005.3/1", mount).await.unwrap();
-    let root = ok(mounted).opaque(Some(64)).unwrap();
-    let named = || {
-        let mut writer = Writer::new();
-        writer.opaque(&root, Some(64)).unwrap();
-        writer.text(&"wallaby.txt".into(), None).unwrap();
-        writer
-    };
-    let mut create = named();
-    words(&mut create, &[0, 1, 0o644, 0, 0, 0, 0, 0]); // whether it is there or not, with this mode
-    ok(call(&world, "onc.100003.3/8", create).await.unwrap());
-    let mut found = ok(call(&world, "onc.100003.3/3", named()).await.unwrap());
-    let file = found.opaque(Some(64)).unwrap();
-    let at = || {
-        let mut writer = Writer::new();
-        writer.opaque(&file, Some(64)).unwrap();
-        words(&mut writer, &[0, 0, 4]); // four bytes from the beginning
-        writer
-    };
-    let mut write = at();
-    words(&mut write, &[2]); // at once
-    write.opaque(b"hops", None).unwrap();
-    ok(call(&world, "onc.100003.3/7", write).await.unwrap());
-    let read = call(&world, "onc.100003.3/6", at()).await.unwrap();
-    assert!(read.ends_with(b"hops"), "{read:?}");
-    ok(call(&world, "onc.100003.3/12", named()).await.unwrap());
-    let gone = call(&world, "onc.100003.3/3", named()).await.unwrap();
-    assert_eq!(gone.get(..4), Some(&[0, 0, 0, 2][..]), "NFS3ERR_NOENT");
-}
-
 #[tokio::test]
 async fn nfs_is_an_interface_as_any() {
     let server = Server::new(Programs::new().with(Nfs), Options::default());

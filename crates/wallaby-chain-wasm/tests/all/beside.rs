@@ -64,7 +64,7 @@ async fn functions_run_where_they_are_not_known() {
         .expect("nothing is served there");
     let kept = repository.keep(words::MODULE).expect("there is room");
     // With the chain, and from the client's repository.
-    let from_there: Code = kept.at(at(&client));
+    let from_there: ChainCode = kept.at(at(&client));
     for function in [
         words::functions::print_each(),
         from_there.function("print_each"),

@@ -41,7 +41,8 @@ fuzz() {
     local target=$1 found=fuzz/found/$1 log=fuzz/found/$1.log
     echo "== fuzz: $target for $2 s"
     mkdir -p "$found" fuzz/found/failures
-    # What is made of the golden vectors is found anew each time.
+    # What is made of the golden vectors is made anew each time.
+    rm -rf "$folder/seeds/$target"
     cargo run --quiet --locked -p wallaby-fuzz -- "$target" --seeds "$folder/seeds/$target" || return
     if WALLABY_FUZZ=$target "$engine" -max_total_time="$2" -timeout=30 -rss_limit_mb=1024 -max_len=4096 \
         -print_final_stats=1 -artifact_prefix="fuzz/found/failures/$target-" "$found" "fuzz/corpus/$target" "$folder/seeds/$target" \

@@ -180,10 +180,11 @@ impl Export {
         known.await.map_err(|failed| self.told(failed, "a file"))
     }
 
-    /// A new file, empty even if there is one of this name.
+    /// A new file, of a name that no file has. What is there is not emptied: the server may do this again, late, when something is
+    /// written already.
     pub(crate) async fn create(&self, name: &str, mode: u32) -> anyhow::Result<NfsFh3> {
         let created = self.patience.wait_for(|| async {
-            let (at, how) = (self.named(name), Createhow3::Unchecked(empty(mode)));
+            let (at, how) = (self.named(name), Createhow3::Unchecked(with_mode(mode)));
             let arguments = methods::Nfsproc3CreateArguments(CREATE3args { r#where: at, how });
             match self
                 .client
@@ -326,12 +327,12 @@ pub(crate) fn told(failed: Failed, server: &Address, what: &str) -> anyhow::Erro
     }
 }
 
-fn empty(mode: u32) -> Sattr3 {
+fn with_mode(mode: u32) -> Sattr3 {
     Sattr3 {
         mode: SetMode3::True(mode),
         uid: SetUid3::Default(false),
         gid: SetGid3::Default(false),
-        size: SetSize3::True(0),
+        size: SetSize3::Default(false),
         atime: SetAtime::Default(TimeHow::DontChange),
         mtime: SetMtime::Default(TimeHow::DontChange),
     }

@@ -208,7 +208,8 @@ impl Stand {
              NFS_KRB5 {{ Active_krb5 = false; }}\n\
              NFSv4 {{ RecoveryRoot = \"{own}\"; Graceless = true; }}\n\
              EXPORT {{ Export_Id = 1; Path = \"{files}\"; Pseudo = /; Access_Type = RW; Protocols = 3; Transports = TCP;\n  \
-             SecType = sys; Squash = No_Root_Squash; FSAL {{ Name = VFS; }} }}\n",
+             SecType = sys; Squash = No_Root_Squash; Attr_Expiration_Time = 0;\n  \
+             FSAL {{ Name = VFS; }} }}\n",
             std::env::consts::ARCH
         )
     }

@@ -36,7 +36,6 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::ops::Deref;
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -88,7 +88,7 @@ impl<P: Probe> Endpoint<P> {
             room: None,
         });
         // Anybody can make up answers of calls that never came by here.
-        if next.is_none() && self.may_wait(response).is_none() {
+        if next.is_none() && self.may_wait(response, relayed.distance).is_none() {
             if P::LOOKS {
                 self.probe.stranded(&Message::Response(response.clone()));
             }
@@ -126,7 +126,7 @@ impl<P: Probe> Endpoint<P> {
         (next, owner): (Option<(ConnId, u32)>, Option<MarkOwner>),
     ) {
         let session = next.map(|(id, _)| id.session());
-        let route = self.may_wait(response);
+        let route = self.may_wait(response, relayed.distance);
         let session = session
             .or(route.map(|route| route.session))
             .unwrap_or(relayed.from.session());
@@ -244,11 +244,11 @@ impl<P: Probe> Endpoint<P> {
         self.relay_route(message, relayed.distance, relayed.from)
     }
 
-    /// Whether an answer may wait for a route: a request of its call came by here. If none of them is nearer to the initiator than where
-    /// the answer comes from, the initiator itself may be connected, and prove it.
-    fn may_wait(&self, response: &Response) -> Option<RelayRoute> {
-        self.records
-            .relay_route((response.call, response.token?), 0, None)
+    /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
+    /// from.
+    fn may_wait(&self, response: &Response, distance: u32) -> Option<RelayRoute> {
+        let named = (response.call, response.token?);
+        self.records.relay_route(named, distance, None)
     }
 
     // Without a route.
@@ -268,8 +268,12 @@ impl<P: Probe> Endpoint<P> {
         let Some(token) = token.filter(|_| parcel.moves <= MOST_MOVES) else {
             return self.drop_answer(parcel);
         };
-        let came_by = || self.records.relay_route((call, token), 0, None);
-        if matches!(parcel.towards, Towards::Relay(_)) && came_by().is_none() {
+        if let Towards::Relay(relayed) = &parcel.towards
+            && self
+                .records
+                .relay_route((call, token), relayed.distance, None)
+                .is_none()
+        {
             return self.drop_answer(parcel);
         }
         let awaited = Awaited {

@@ -270,35 +270,45 @@ impl<P: Probe> Endpoint<P> {
             Some((_, Err(error))) => error,
             None => gone(),
         };
-        // Back along the route by which the call came here nearest to its initiator; who is there passes it on. Another request of
-        // it may have gone round: who has brought that has perhaps no other way than back.
-        let nearest = message
+        // Back along the route that the request came; who is there passes it on.
+        let relays = self.conns.get(came).filter(|peer| peer.is_open());
+        if let Some(peer) = relays.and_then(Conn::node) {
+            let id = self.route_round(message, (came, peer)).unwrap_or(came);
+            self.invite(message, id);
+            return Route::Over(id);
+        }
+        // Where somebody has shown the call's token since.
+        let now = message
             .token()
             .and_then(|token| self.records.route_back(call, token));
-        let nearest = nearest.map(|session| ConnId::from_number(session.0));
-        let nearest = nearest.map(|id| self.direct_route(initiator, id).unwrap_or(id));
-        let nearest = nearest.filter(|id| self.conns.contains(*id));
-        let relays = || {
-            let is_open = self.conns.get(came).is_some_and(Conn::is_open);
-            is_open.then_some(came)
-        };
-        let Some(id) = nearest.or_else(relays) else {
-            return Route::Nowhere(error);
-        };
-        self.invite(message, id);
-        Route::Over(id)
+        let now = now.map(|session| ConnId::from_number(session.0));
+        let now = now.map(|id| self.direct_route(initiator, id).unwrap_or(id));
+        match now.filter(|id| self.conns.contains(*id)) {
+            Some(id) => Route::Over(id),
+            None => Route::Nowhere(error),
+        }
+    }
+
+    /// The connection that leads on where the one that a request came over leads back here: see [`Records::route_before`].
+    ///
+    /// [`Records::route_before`]: crate::call::records::Records::route_before
+    fn route_round(&self, message: &Message, (came, peer): (ConnId, NodeId)) -> Option<ConnId> {
+        let (request, call) = (from(message)?, message.call());
+        let came = (came.session(), peer);
+        let before = self
+            .records
+            .route_before((call, message.token()?), request, came)?;
+        let id = ConnId::from_number(before.0);
+        let id = self.direct_route(call.initiator, id).unwrap_or(id);
+        self.conns.contains(id).then_some(id)
     }
 
     /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
     /// it is asked to prove it: what comes the same way is then answered straight.
     fn invite(&mut self, message: &Message, came: ConnId) {
-        let request = match message {
-            Message::Response(response) => response.request,
-            Message::End(end) => end.request,
-            Message::Pong(pong) => pong.request,
-            _ => return,
+        let (Some(request), Some(token)) = (from(message), message.token()) else {
+            return;
         };
-        let Some(token) = message.token() else { return };
         let call = message.call();
         for claiming in self.claiming(call.initiator) {
             let claims = (claiming.session(), self.node);
@@ -926,6 +936,16 @@ fn gone() -> ConnectError {
     ConnectError::Closed {
         server: Address::Mem("initiator".into()),
         reason: "its connection has ended, and it is not reached elsewhere".into(),
+    }
+}
+
+/// Which request sends this towards its initiator.
+fn from(message: &Message) -> Option<RequestId> {
+    match message {
+        Message::Response(response) => Some(response.request),
+        Message::End(end) => Some(end.request),
+        Message::Pong(pong) => Some(pong.request),
+        _ => None,
     }
 }
 

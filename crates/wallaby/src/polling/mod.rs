@@ -257,8 +257,9 @@ impl<D: Datagrams> Endpoint<D> {
 
     // Shutting down.
 
-    /// Begins to shut the endpoint down without loss: what is here is finished and answered, and may delegate and call until then; new
-    /// requests are refused with the status `Unavailable`, and connected peers send their next requests elsewhere. Turn it until it [is drained](Self::is_drained), or for as long as that may take, then drop it.
+    /// Begins to shut the endpoint down without loss: what is here is finished and answered, and may delegate and call until then.
+    /// New requests are refused with the status `Unavailable`, and connected peers send their next requests elsewhere. Turn it until
+    /// it [is drained](Self::is_drained), or for as long as that may take, then drop it.
     pub fn drain(&mut self) {
         self.look_at_clock();
         self.core.drain();

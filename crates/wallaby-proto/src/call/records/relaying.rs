@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::call::records::table::{Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Origin, Records, SessionNumber};
-use crate::id::{CallId, Path, RequestId, Token};
+use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
 /// At most so many requests of a call are searched for the one that is nearest to the initiator.
@@ -30,6 +30,9 @@ pub(super) struct RelayedPing {
     /// Until then no other like it does.
     until: Nanoseconds,
 }
+
+/// So often a call may go to and fro between two servers until its answers are not routed by what was before that.
+const MOST_TURNS: usize = 16;
 
 /// A route on towards an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,18 +159,36 @@ impl Records {
         // Nobody can take the place of the session of a request that was forgotten.
         let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
         let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
-        let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)));
-        let leads_on = |route: &RelayRoute| Some(route.session) != from && !is_closed(route);
-        if nearest.as_ref().is_some_and(leads_on) {
-            return nearest;
+        let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)))?;
+        if Some(nearest.session) != from && !is_closed(&nearest) {
+            return Some(nearest);
         }
         let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.session);
-        let own = known().find_map(own);
-        let own = own.map(|session| RelayRoute {
-            session,
-            distance: nearest.as_ref().map_or(1, |nearest| nearest.distance),
-        });
-        own.or(nearest)
+        let session = known().find_map(own).unwrap_or(nearest.session);
+        Some(RelayRoute { session, ..nearest })
+    }
+
+    /// Where an answer of this request leaves that came over a session of a peer which has it from here: that one's way back would lead
+    /// here again. It is the session of the request here that it came of.
+    pub fn route_before(
+        &self,
+        (call, token): (CallId, Token),
+        mut request: RequestId,
+        (came, peer): (SessionNumber, NodeId),
+    ) -> Option<SessionNumber> {
+        let call = self.table.call(&RecordedCallKey { call, token })?;
+        for _ in 0..MOST_TURNS {
+            let (slot, handed_to) = self.nearest(call, request)?;
+            let before = self.table.records.get(slot);
+            if handed_to.node != Some(peer) {
+                return None;
+            }
+            if before.session != came {
+                return Some(before.session);
+            }
+            request = before.id;
+        }
+        None
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.

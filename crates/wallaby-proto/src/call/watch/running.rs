@@ -70,11 +70,9 @@ impl Watch {
                     still.named.push((request, path));
                 }
                 Stopped::Frozen => still.more += 1,
-                // Its process is over, or nobody was sent it yet: of a further attempt only this one was not.
                 Stopped::No if self.is_over(watched) => {}
-                Stopped::No if watched.is_awaited() && watched.attempt == 0 => {}
                 Stopped::No if watched.top().is_some_and(|top| top.unknown) => {}
-                // One that is asked no more has not said so either.
+                // One that is asked no more has not said so either; nor has anything that an earlier attempt led to.
                 Stopped::No if self.is_winding_down() => {
                     still.unheard += u64::from(watched.attempt > 0 || !waits(&branch.path));
                 }

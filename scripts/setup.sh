@@ -169,7 +169,7 @@ make_greeter() {
     mkdir -p "$folder"
     folder=$(cd "$folder" && pwd)
     module=$(mktemp -d)
-    (cd "$module" && go mod init greeter && go get "$name@$version" && go build -o "$folder/greeter_server" "$name") \
+    (cd "$module" && go mod init greeter && timeout 300 go get "$name@$version" && timeout 600 go build -o "$folder/greeter_server" "$name") \
         >/dev/null 2>&1 </dev/null || status=1
     rm -rf "$module"
     return "$status"

@@ -969,7 +969,9 @@ impl Handling {
 
     /// The handler tells a part of its time apart.
     pub(crate) fn note_time(&self, name: &str, took: Duration) {
-        (self.endpoint).enter(|core| core.endpoint.note_time(self.key, name, took));
+        if self.traced {
+            (self.endpoint).enter(|core| core.endpoint.note_time(self.key, name, took));
+        }
     }
 
     /// The handler says that it makes progress.

@@ -38,8 +38,27 @@ pub(super) struct Manner {
     /// Back over its request's own session: it shows no token, and need not be counted if it is small.
     pub(super) direct: bool,
     pub(super) counted: bool,
-    pub(super) oldest: u64,
+    /// The oldest call that lives, if that was said over this session: over others, those who say so are not to be trusted.
+    oldest: Option<u64>,
     pub(super) ticket: Option<Ticket>,
+}
+
+impl Manner {
+    /// How an answer to a request that came over `came`, from its initiator itself if `own`, is sent over `id`.
+    pub(super) fn new(
+        id: ConnId,
+        (came, own): (ConnId, bool),
+        (small, oldest): (bool, u64),
+        ticket: Option<Ticket>,
+    ) -> Self {
+        let back = id == came;
+        Self {
+            direct: own && back,
+            counted: !(own && back && small),
+            oldest: back.then_some(oldest),
+            ticket,
+        }
+    }
 }
 
 /// The route that a message takes.
@@ -524,13 +543,7 @@ impl<P: Probe> Endpoint<P> {
                 },
                 _,
             ) => {
-                let direct = *own && *came == id;
-                let manner = Manner {
-                    direct,
-                    counted: !(direct && *small),
-                    oldest: *oldest,
-                    ticket,
-                };
+                let manner = Manner::new(id, (*came, *own), (*small, *oldest), ticket);
                 let mark = self.attempt_answer(id, message, manner);
                 if let Some(mark) = mark {
                     self.note_placed(id, owner, mark);
@@ -790,13 +803,12 @@ impl<P: Probe> Endpoint<P> {
         response: &mut Response,
         manner: Manner,
     ) -> Option<Mark> {
-        let over = CallId {
-            sequence: manner.oldest,
-            ..response.call
-        };
         let peer = self.conns.get_mut(id)?;
-        let forget = manner.counted && peer.is_news(over);
-        if forget {
+        let over = manner.oldest.map(|sequence| CallId {
+            sequence,
+            ..response.call
+        });
+        if let Some(over) = over.filter(|over| manner.counted && peer.is_news(*over)) {
             peer.over = Some(over);
             self.carrier(id)?.forget_calls(over);
             self.pump_over(id, over);

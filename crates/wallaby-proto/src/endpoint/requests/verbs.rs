@@ -498,13 +498,7 @@ impl<P: Probe> Endpoint<P> {
             return self.local.push_back(message);
         }
         if let Some(id) = self.route_of(key) {
-            let direct = own && id == came;
-            let manner = Manner {
-                direct,
-                counted: !(direct && small),
-                oldest,
-                ticket,
-            };
+            let manner = Manner::new(id, (came, own), (small, oldest), ticket);
             if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
                 return match ticket {
                     Some(_) => self.note_left_for(id, ticket, &message, mark),

@@ -65,6 +65,26 @@ fn call_id(sequence: u64) -> CallId {
     }
 }
 
+fn request(sequence: u64, oldest: u64) -> Request {
+    Request {
+        call: call_id(sequence),
+        token: Token::new(sequence),
+        id: RequestId::FIRST,
+        depth: 0,
+        base: 0,
+        reply_to: ReplyTo::Peer,
+        manifest: None,
+        deadline: None,
+        oldest,
+        traced: false,
+        compressed: false,
+        waited: Duration::ZERO,
+        options: None,
+        method: MethodRef::Number(0),
+        payload: Bytes::new(),
+    }
+}
+
 impl World {
     /// The peer grants each call this much.
     fn new(granted: u64) -> Self {
@@ -162,25 +182,21 @@ impl World {
 
     /// The peer puts a request into its output.
     fn ask(&mut self, sequence: u64, oldest: u64) {
-        let mut request = Request {
-            call: call_id(sequence),
-            token: Token::new(sequence),
-            id: RequestId::FIRST,
-            depth: 0,
-            base: 0,
-            reply_to: ReplyTo::Peer,
-            manifest: None,
-            deadline: None,
-            oldest,
-            traced: false,
-            compressed: false,
-            waited: Duration::ZERO,
-            options: None,
-            method: MethodRef::Number(0),
-            payload: Bytes::new(),
-        };
+        self.send(request(sequence, oldest));
+    }
+
+    fn send(&mut self, mut request: Request) {
         let sent = self.peer.send_request(&mut request, &method());
         sent.expect("there is credit");
+    }
+
+    /// Another peer connects, which grants each call as much as it likes, and has its turn; the one of before is given back.
+    fn turn_of(&mut self, node: u64) -> (ConnId, Connection) {
+        let conn = std::mem::replace(&mut self.conn, self.server.handle_accepted());
+        let other = Connection::dial(hello(node, WireLimits::default()), None);
+        let peer = std::mem::replace(&mut self.peer, other);
+        self.carry();
+        (conn, peer)
     }
 
     /// A handler sends this, and one more time the same, and goes on.
@@ -273,6 +289,37 @@ fn answers_of_calls_that_are_over_do_not_wait_for_ever() {
         .iter()
         .filter(|key| world.server.waits(**key, Lane::Answers));
     assert_eq!(waiting.count(), 0);
+}
+
+/// A server of an initiator's call says that the initiator's older calls are over. Its answer goes to the initiator, whose
+/// connection keeps in mind what it owes the older ones: else more came of them than was granted, and they would fail.
+#[test]
+fn what_others_say_of_older_calls_costs_these_no_credit() {
+    let mut world = World::new(1);
+    let older = world.call(1);
+    world.reply(older, &"first".into());
+    world.reply(older, &"second".into());
+    world.call(100);
+    assert_eq!(world.peer.counters().messages_received, 1);
+    let (conn, peer) = world.turn_of(3);
+    let delegated = Request {
+        id: RequestId {
+            hop: 1,
+            ..RequestId::FIRST
+        },
+        depth: 1,
+        reply_to: ReplyTo::Relay,
+        ..request(100, 100)
+    };
+    world.send(delegated);
+    world.carry();
+    let key = world.runs.pop().expect("it runs");
+    world.server.take_request(key).expect("it was not stopped");
+    (world.conn, world.peer) = (conn, peer);
+    world.reply(key, &"straight".into());
+    world.carry();
+    assert_eq!(world.peer.counters().messages_received, 2);
+    assert!(world.server.waits(older, Lane::Answers));
 }
 
 /// How often room is told of that comes for one answer after the other, while so many others are refused each time.

@@ -7,7 +7,7 @@ use super::Endpoint;
 use super::conn::{Conn, ConnId, Parcel, Towards};
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
-use crate::call::records::{RelayRoute, SessionNumber, invitation};
+use crate::call::records::{SessionNumber, invitation};
 use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
@@ -126,9 +126,8 @@ impl<P: Probe> Endpoint<P> {
         (next, owner): (Option<(ConnId, u32)>, Option<MarkOwner>),
     ) {
         let session = next.map(|(id, _)| id.session());
-        let route = self.may_wait(response, relayed.distance);
         let session = session
-            .or(route.map(|route| route.session))
+            .or_else(|| self.may_wait(response, relayed.distance))
             .unwrap_or(relayed.from.session());
         let owner = owner.or_else(|| self.begin_relay(response, session));
         let fields = response
@@ -224,7 +223,15 @@ impl<P: Probe> Endpoint<P> {
         let named = (call, message.token()?);
         let route = self
             .records
-            .relay_route(named, distance, Some(from.session()))?;
+            .relay_route(named, distance, Some(from.session()));
+        let Some(route) = route else {
+            let Message::Response(response) = message else {
+                return None; // who asks is told of all else
+            };
+            let (came, distance) = self.came_back(response)?;
+            let direct = self.direct_route(call.initiator, came)?;
+            return (direct != from).then_some((direct, distance));
+        };
         let id = ConnId::from_number(route.session.0);
         let next = match self.direct_route(call.initiator, id) {
             Some(direct) => direct,
@@ -244,11 +251,21 @@ impl<P: Probe> Endpoint<P> {
         self.relay_route(message, relayed.distance, relayed.from)
     }
 
-    /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
-    /// from.
-    fn may_wait(&self, response: &Response, distance: u32) -> Option<RelayRoute> {
+    /// An answer of this endpoint has come back: no server on the way to its initiator knew a way but by here. The connection that
+    /// its request came over, and how far from the initiator that was. Only the initiator itself can take it now.
+    fn came_back(&self, response: &Response) -> Option<(ConnId, u32)> {
         let named = (response.call, response.token?);
-        self.records.relay_route(named, distance, None)
+        let own = self.records.route_of(named, response.request)?;
+        Some((ConnId::from_number(own.session.0), own.distance))
+    }
+
+    /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
+    /// from, or it is of this endpoint. By which session that request came.
+    fn may_wait(&self, response: &Response, distance: u32) -> Option<SessionNumber> {
+        let named = (response.call, response.token?);
+        let nearer = self.records.relay_route(named, distance, None);
+        let nearer = nearer.map(|route| route.session);
+        nearer.or_else(|| Some(self.came_back(response)?.0.session()))
     }
 
     // Without a route.
@@ -268,11 +285,9 @@ impl<P: Probe> Endpoint<P> {
         let Some(token) = token.filter(|_| parcel.moves <= MOST_MOVES) else {
             return self.drop_answer(parcel);
         };
-        if let Towards::Relay(relayed) = &parcel.towards
-            && self
-                .records
-                .relay_route((call, token), relayed.distance, None)
-                .is_none()
+        if let (Towards::Relay(relayed), Message::Response(response)) =
+            (&parcel.towards, &parcel.message)
+            && self.may_wait(response, relayed.distance).is_none()
         {
             return self.drop_answer(parcel);
         }

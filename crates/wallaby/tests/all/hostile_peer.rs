@@ -330,12 +330,17 @@ async fn what_would_come_no_nearer_to_its_initiator_goes_no_further() {
         near.send_request(passed_on, work::ONE.definition()).await;
         assert_eq!(near.response().await.distance, 0, "the server's own answer");
 
+        // What a server says that the work went on to.
         let token = Some(Token::new(4711));
+        let further = RequestId {
+            hop: 1,
+            ..RequestId::FIRST
+        };
         let pong = Pong {
             call,
             distance: 0,
             token,
-            request: RequestId::FIRST,
+            request: further,
             attempt: 0,
             announced: true,
             writing: false,
@@ -351,9 +356,9 @@ async fn what_would_come_no_nearer_to_its_initiator_goes_no_further() {
         };
         let all = |distance| {
             let mut response = response(call, token, &[1, b'y']);
-            response.distance = distance;
+            (response.distance, response.request) = (distance, further);
             let mut end = raw::end(call, 0, 1);
-            (end.distance, end.token) = (distance, token);
+            (end.distance, end.token, end.request) = (distance, token, further);
             let mut pong = pong.clone();
             pong.distance = distance;
             let mut report = report.clone();
@@ -583,6 +588,46 @@ async fn answers_go_to_who_proves_to_be_the_initiator() {
         assert!(known.progress.expect("it is known").finished);
         front.send_request(passed_on(3), one).await;
         assert_eq!(initiator.response().await.call.sequence, 3);
+    })
+    .await;
+}
+
+/// An answer comes back to the server that has sent it, as those before it have forgotten the way. It waits there until the
+/// initiator proves which connection is its own.
+#[tokio::test]
+async fn an_answer_that_comes_back_waits_for_its_initiator() {
+    patience(async {
+        let net = Net::tcp();
+        let server = echo(&net).await;
+        let mut front = Raw::dial(&at(&server), hello(13)).await;
+        let mut initiator = Raw::dial(&at(&server), hello(99)).await;
+        front
+            .send_request(passed_on(1), work::ONE.definition())
+            .await;
+        let mut answer = front.response().await;
+        answer.distance = 1;
+        let payload = answer.payload.clone();
+        for is_known in [false, true] {
+            front.send_response(answer.clone()).await;
+            if !is_known {
+                // It is asked for a proof when the answer leaves, and when it is back.
+                initiator.message().await;
+                initiator.message().await;
+                let of = passed_on(1);
+                let shown = Ping {
+                    call: of.call,
+                    token: of.token,
+                    request: of.id,
+                    abort: false,
+                    children_from: 0,
+                    missing: Vec::new(),
+                    shows: true,
+                };
+                initiator.send(Message::Ping(shown)).await;
+            }
+            assert_eq!(initiator.response().await.payload, payload);
+        }
+        assert_eq!(server.metrics().undeliverable, 0);
     })
     .await;
 }

@@ -168,6 +168,17 @@ impl Records {
         Some(RelayRoute { session, ..nearest })
     }
 
+    /// The route of a request that came here.
+    pub fn route_of(
+        &self,
+        (call, token): (CallId, Token),
+        request: RequestId,
+    ) -> Option<RelayRoute> {
+        let call = self.table.call(&RecordedCallKey { call, token })?;
+        let slot = self.table.latest_request(call, request)?;
+        Some(self.table.records.get(slot).route())
+    }
+
     /// Where an answer of this request leaves that came over a session of a peer which has it from here: that one's way back would lead
     /// here again. It is the session of the request here that it came of.
     pub fn route_before(

@@ -49,6 +49,8 @@ pub(super) struct WatchedBranch {
     pub(super) frozen: Option<Duration>,
     /// Winding down: it has begun.
     pub(super) wound: bool,
+    /// What an earlier attempt led to may run still, and is asked by nobody any more.
+    pub(super) left_behind: bool,
 }
 
 /// How far a branch has been wound down.

@@ -312,8 +312,10 @@ impl Watch {
             if self.roots.of(&self.tree, place) != root {
                 continue;
             }
+            let runs_on = self.may_run(place);
             self.tree.forget_end(place);
             self.begin_attempt(place, attempt, now);
+            self.watched(place).left_behind |= runs_on;
         }
         self.actions.push_back(Action::Retry {
             request,
@@ -339,6 +341,7 @@ impl Watch {
             stopped: watched.stopped,
             frozen: watched.frozen,
             wound: watched.wound,
+            left_behind: watched.left_behind,
             ..WatchedBranch::default()
         };
         self.look_at(position, now);

@@ -70,16 +70,24 @@ impl Watch {
                     still.named.push((request, path));
                 }
                 Stopped::Frozen => still.more += 1,
-                Stopped::No if self.is_over(watched) => {}
-                Stopped::No if watched.top().is_some_and(|top| top.unknown) => {}
                 // One that is asked no more has not said so either; nor has anything that an earlier attempt led to.
-                Stopped::No if self.is_winding_down() => {
-                    still.unheard += u64::from(watched.attempt > 0 || !waits(&branch.path));
+                _ if self.is_winding_down() => {
+                    let unheard =
+                        self.may_run(position) && (watched.attempt > 0 || !waits(&branch.path));
+                    still.unheard += u64::from(unheard || watched.left_behind);
                 }
                 _ => {}
             }
         }
         still
+    }
+
+    /// Whether anything of a branch may run, as far as anybody has told.
+    pub(super) fn may_run(&self, position: u32) -> bool {
+        let watched = &self.branches[position as usize];
+        let stopped = |branch| watched.told_stop(branch) == Stopped::Quiet;
+        let unknown = watched.top().is_some_and(|top| top.unknown);
+        !(unknown || self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
     }
 
     /// Whether the process that runs a branch has ended: where it was reached before nobody listens now, or another one does. That no

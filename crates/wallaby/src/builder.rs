@@ -145,8 +145,9 @@ impl<D> Builder<D> {
         self
     }
 
-    /// How long an initiator may take to accept a connection that is to bring it an answer; after that the answer goes back the
-    /// way its request came, and the initiator is not dialled again for a second. Default 250 ms.
+    /// How long an answer waits for its initiator to accept a connection; after that it goes back the way its request came. The
+    /// dial goes on for as long as any other ([`Self::dial_timeout`]), for the answers that come later; if it fails, the initiator
+    /// is not dialled again for a second. Default 250 ms.
     pub fn dial_back_timeout(mut self, timeout: Duration) -> Self {
         self.config.dial_back_timeout = timer::bounded(timeout);
         self

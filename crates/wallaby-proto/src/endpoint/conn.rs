@@ -197,6 +197,8 @@ pub(super) enum DialledFor {
     Anybody,
     /// This initiator, to which an answer goes back.
     Incarnation(NodeId),
+    /// The same, but it takes longer than answers wait: those have gone another way.
+    Late(NodeId),
 }
 
 impl DialledFor {
@@ -208,7 +210,7 @@ impl DialledFor {
     pub(super) fn expected(self) -> Option<NodeId> {
         match self {
             Self::Anybody => None,
-            Self::Incarnation(node) => Some(node),
+            Self::Incarnation(node) | Self::Late(node) => Some(node),
         }
     }
 }
@@ -278,7 +280,7 @@ pub(super) struct Times {
     pub(super) born: Duration,
     /// When its time is over.
     pub(super) until: Duration,
-    /// That is before its request's time is over.
+    /// The delegation has an earlier deadline than the request that made it.
     pub(super) own: bool,
 }
 
@@ -369,6 +371,11 @@ impl Conn {
             (Some(_), Mark::Parts(_)) => true,
             (None, _) => false,
         }
+    }
+
+    /// Whether it is being opened still, and nothing waits for it.
+    pub(super) fn is_late(&self) -> bool {
+        !self.is_open() && matches!(self.dialled, Some(DialledFor::Late(_)))
     }
 
     /// Whether the handshake is done.

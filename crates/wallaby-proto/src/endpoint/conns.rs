@@ -280,11 +280,11 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// How long a dial may take.
+    /// How long a dial may take; for an initiator, how long answers wait for it.
     fn patience(&self, dialled: DialledFor) -> Duration {
         match dialled {
-            DialledFor::Anybody => self.config.dial_timeout,
             DialledFor::Incarnation(_) => self.config.dial_back_timeout,
+            DialledFor::Late(_) | DialledFor::Anybody => self.config.dial_timeout,
         }
     }
 
@@ -349,7 +349,7 @@ impl<P: Probe> Endpoint<P> {
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
         peer.busy == 0
             && !self.dialling.is_awaited(id)
-            && peer.until.is_none()
+            && (peer.until.is_none() || peer.is_late())
             && peer.queues.is_none()
             && rests
     }
@@ -591,6 +591,9 @@ impl<P: Probe> Endpoint<P> {
     /// Gives up connections that take too long to open, or to tell their last words.
     pub(super) fn end_dials(&mut self) {
         while let Some(id) = self.dialling.overdue(self.now) {
+            if self.dial_on(id) {
+                continue;
+            }
             self.probe.notes(Note::TimedOut(id));
             let is_open = self.conns.get(id).is_some_and(Conn::is_open);
             let reason = match is_open {
@@ -614,6 +617,28 @@ impl<P: Probe> Endpoint<P> {
             };
             self.remove_conn(id, error);
         }
+    }
+
+    /// It takes longer to reach an initiator than its answers wait: they go another way, and those that come later go straight.
+    fn dial_on(&mut self, id: ConnId) -> bool {
+        let more = (self.config.dial_timeout).saturating_sub(self.config.dial_back_timeout);
+        let Some(peer) = self.conns.get_mut(id) else {
+            return false;
+        };
+        let Some(DialledFor::Incarnation(node)) = peer.dialled else {
+            return false;
+        };
+        if peer.is_open() || more.is_zero() {
+            return false;
+        }
+        peer.dialled = Some(DialledFor::Late(node));
+        let queues = peer.queues.take().into_iter();
+        self.open_until(id, more);
+        for parcel in self.take_back(id, queues.flat_map(|queues| queues.all())) {
+            self.post(parcel);
+        }
+        self.may_rest(id); // nobody waits for it
+        true
     }
 
     /// A connection is gone: what was not sent may go another way.
@@ -649,7 +674,7 @@ impl<P: Probe> Endpoint<P> {
             }
             return self.post_again(queued, &error);
         }
-        if let (Some(DialledFor::Incarnation(_)), Some(at)) = (peer.dialled, &peer.at) {
+        if let (Some(_), Some(at)) = (peer.dialled.and_then(DialledFor::expected), &peer.at) {
             error.note_in_vain(&mut self.dialling.dials, self.now, at);
         }
         for parcel in queued {

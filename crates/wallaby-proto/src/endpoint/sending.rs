@@ -38,7 +38,8 @@ pub(super) struct Manner {
     /// Back over its request's own session: it shows no token, and need not be counted if it is small.
     pub(super) direct: bool,
     pub(super) counted: bool,
-    /// The oldest call that lives, if that was said over this session: over others, those who say so are not to be trusted.
+    /// The initiator's oldest live call, where the answer goes back over its request's session; elsewhere others may have made that
+    /// up.
     oldest: Option<u64>,
     pub(super) ticket: Option<Ticket>,
 }
@@ -274,16 +275,17 @@ impl<P: Probe> Endpoint<P> {
             }
             Some((_, Ok(to))) => {
                 let opening = self.directory.back_to(to);
-                let opening = opening.filter(|id| {
-                    let dialled = self.conns.get(*id).and_then(|peer| peer.dialled);
-                    dialled == Some(DialledFor::Incarnation(initiator))
-                });
-                if let Some(id) = opening {
-                    return Route::Over(id);
-                }
-                match self.may_dial(to, Some(initiator), NamedBy::Peer) {
-                    Ok(()) => return Route::Dial(to.clone(), Some(initiator), NamedBy::Peer),
-                    Err(held) => held,
+                let opening = opening.and_then(|id| Some((id, self.conns.get(id)?.dialled?)));
+                match opening.filter(|(_, dialled)| dialled.expected() == Some(initiator)) {
+                    Some((_, DialledFor::Late(_))) => ConnectError::TimedOut {
+                        server: to.clone(),
+                        after: self.config.dial_back_timeout,
+                    },
+                    Some((id, _)) => return Route::Over(id),
+                    None => match self.may_dial(to, Some(initiator), NamedBy::Peer) {
+                        Ok(()) => return Route::Dial(to.clone(), Some(initiator), NamedBy::Peer),
+                        Err(held) => held,
+                    },
                 }
             }
             Some((_, Err(error))) => error,

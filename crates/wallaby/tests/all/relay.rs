@@ -31,6 +31,7 @@ over_every_transport!(
 over_every_stream!(
     large_answers_come_back_too,
     an_answer_that_is_long_on_its_way_is_not_lost,
+    an_initiator_that_is_far_away_is_answered_straight_once_it_is_reached,
 );
 
 /// It pings nobody before a test is long over: it would dial those behind the first server, and answers would come back
@@ -252,6 +253,34 @@ async fn an_answer_that_is_long_on_its_way_is_not_lost(net: Net) {
         assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
         // Pongs of those behind a relay pass it, too, if there is time for any.
         assert!(relayed(&relays) >= relays.len() as u64);
+    }
+}
+
+/// The handshake with it takes longer than an answer waits: the first answers come by the first server.
+async fn an_initiator_that_is_far_away_is_answered_straight_once_it_is_reached(net: Net) {
+    let client = emulate(patient(), Duration::from_millis(100), None).expect("a thread");
+    let client = net.bind(client).await;
+    let leaf =
+        service().method(
+            &work::ONE,
+            |request: Request<One<_>>, (what,): (String,)| async move {
+                Ok(request.respond(what).await?)
+            },
+        );
+    let leaf = patient()
+        .dial_back_timeout(Duration::from_millis(20))
+        .serve(leaf);
+    let leaf = net.bind(leaf).await;
+    let to = at(&leaf);
+    let first = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+        let to = to.clone();
+        async move { Ok(request.forward(to, work::one(what)).await?) }
+    });
+    let first = net.serve(first).await;
+    for number in ["1", "2", "3"] {
+        let answer = work::at(&client, at(&first)).one(number.into()).await;
+        assert_eq!(answer.expect("an answer"), number);
+        assert_eq!(first.metrics().relayed, 1, "{number}");
     }
 }
 

@@ -108,7 +108,8 @@ pub struct Config {
     pub default_deadline: Duration,
     /// How long a server may take to accept a connection. Default 2 s.
     pub dial_timeout: Duration,
-    /// How long an initiator may take to accept a connection for its answers. Default 250 ms.
+    /// How long answers wait for an initiator to accept a connection; then they go another way, and the dial goes on. Default
+    /// 250 ms.
     pub dial_back_timeout: Duration,
     /// Which addresses are dialled because others say so.
     pub dial_policy: DialPolicy,
@@ -193,6 +194,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether a shell that has read nothing for so long should read before it writes: peers may believe this endpoint dead, and have
+    /// closed connections without its having noticed. Nobody would know what became of a request that is written to one of these.
+    pub fn reads_first(&self, unread_for: Duration) -> bool {
+        // Peers may be set otherwise; mostly they are not.
+        let theirs = KeepAliveSettings::default().timeout;
+        unread_for > self.keep_alive.timeout.min(theirs) / 4
+    }
+
     /// What an endpoint that is set so says of itself to others.
     pub(super) fn hello(&self, node: NodeId, address: Option<Address>) -> Hello {
         let limits = &self.limits;

@@ -28,6 +28,7 @@
 //! - All that has arrived is handed over before [`handle_timeout`](Endpoint::handle_timeout): else silence is found where
 //!   somebody has spoken.
 //! - Everything that came over a stream is handed over before its end.
+//! - If it has not read for long, it reads before it writes ([`Config::reads_first`]).
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
@@ -287,7 +288,7 @@ pub struct Endpoint<P = ()> {
     relayed: Shares,
     /// Answers to which no route leads.
     unrouted: WaitingAnswers<Parcel>,
-    /// When connections' use was last counted.
+    /// The number of this turn: a connection that is used keeps it, so that the one used least recently is found.
     used: u64,
 
     records: Records,
@@ -454,7 +455,12 @@ impl<P: Probe> Endpoint<P> {
         &self.hello
     }
 
-    /// Its limits.
+    /// How it is set.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What it holds at most.
     pub fn limits(&self) -> &Limits {
         &self.config.limits
     }

@@ -14,7 +14,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use wallaby_proto::connection::KeepAliveSettings;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Outcome as Ended, Output, RequestKey, SocketId,
 };
@@ -310,11 +309,9 @@ impl Inner {
     /// Whether the runtime may have been blocked for so long that peers believe this endpoint dead, and have closed their connections
     /// without its having noticed.
     pub(crate) fn was_away(&self) -> bool {
-        // Peers may be set otherwise; mostly they are not.
-        let theirs = KeepAliveSettings::default().timeout;
-        let silence = self.settings.config.keep_alive.timeout.min(theirs) / 4;
         let listened = Duration::from_micros(self.listened.load(Ordering::Acquire));
-        self.epoch.elapsed().saturating_sub(listened) > silence
+        let unread_for = self.epoch.elapsed().saturating_sub(listened);
+        self.settings.config.reads_first(unread_for)
     }
 
     /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.

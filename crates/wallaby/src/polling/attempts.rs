@@ -21,6 +21,9 @@ use crate::method::{self, Target};
 use crate::metrics::Meters;
 use crate::timer;
 
+/// Most attempts that begin in a turn.
+const MOST_BEGUN: usize = 1024;
+
 /// The calls that may have several attempts.
 #[derive(Debug, Default)]
 pub(super) struct Retried {
@@ -248,12 +251,14 @@ impl<D: Datagrams> Endpoint<D> {
         is_one
     }
 
-    /// Begins the attempts whose time has come.
+    /// Begins attempts whose time has come; of very many, the others in the next turns.
     pub(super) fn begin_attempts(&mut self) {
-        while let Some((at, key)) = self.retried.due.first().copied()
-            && at <= self.now
-        {
-            self.retried.due.pop_first();
+        for _ in 0..MOST_BEGUN {
+            let first = self.retried.due.first().copied();
+            let Some((at, key)) = first.filter(|(at, _)| *at <= self.now) else {
+                return;
+            };
+            self.retried.due.remove(&(at, key));
             let Some(call) = self.retried.calls.get_mut(&key) else {
                 continue;
             };
@@ -288,10 +293,6 @@ impl Retried {
             self.due.remove(&(before, key));
         }
         self.due.extend(due.map(|at| (at, key)));
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
     }
 
     /// These do not count any more.

@@ -121,6 +121,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     core: Core,
     /// The time at the latest look at the clock.
     now: Duration,
+    /// When it was looked last whether anything has arrived.
+    read_at: Duration,
     datagrams: D,
     /// The endpoint's name for what carries them, once there is something to carry.
     socket: Option<SocketId>,
@@ -196,6 +198,7 @@ impl<D: Datagrams> Endpoint<D> {
         Self {
             core,
             now,
+            read_at: now,
             datagrams,
             socket,
             streams,
@@ -265,9 +268,10 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.drain();
     }
 
-    /// Whether nothing runs or waits here, no call lives, and all that was sent has left.
+    /// Whether nothing runs or waits here, no call lives or waits for its next attempt, and all that was sent has left. Events may be
+    /// left that were not taken.
     pub fn is_drained(&self) -> bool {
-        self.core.is_drained() && self.retried.is_empty()
+        self.core.is_drained() && self.retried.next_due().is_none()
     }
 
     /// Ends the endpoint as if its process had died, for tests of those who call it: its connections end, and nobody is told what
@@ -658,13 +662,21 @@ impl<D: Datagrams> Endpoint<D> {
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
         self.look_at_clock();
         let known = self.news;
+        let was_away = self
+            .core
+            .config()
+            .reads_first(self.now.saturating_sub(self.read_at));
         self.follow();
-        self.flush();
+        if !was_away {
+            self.flush();
+        }
         let left = self.time_left();
         let due = self.now.saturating_add(left);
         // What the application does not know yet, or what has to be done first, is no time to wait.
-        let busy =
-            self.news > known || self.streams.has_output() || self.calling.bodies.have_notes();
+        let busy = was_away
+            || self.news > known
+            || self.streams.has_output()
+            || self.calling.bodies.have_notes();
         let wait = match wait {
             _ if busy => Duration::ZERO,
             Wait::Not => Duration::ZERO,
@@ -684,6 +696,7 @@ impl<D: Datagrams> Endpoint<D> {
         if !wait.is_zero() {
             self.look_at_clock();
         }
+        self.read_at = self.now;
         self.core.begin_turn();
         self.take_datagrams(received);
         self.serve_unread();

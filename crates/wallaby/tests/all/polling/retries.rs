@@ -277,6 +277,34 @@ fn a_call_can_be_given_up_between_attempts() {
     assert_eq!(client.next_event(), None);
 }
 
+/// An end that nobody takes holds nothing up, no more than that of any other call.
+#[test]
+fn a_call_whose_end_is_not_taken_holds_no_drain_up() {
+    let (world, mut client, mut server) = pair(1);
+    serve_after(&mut server, 0);
+    let policy = on_exhaustion(2);
+    let call = begin(
+        &mut client,
+        server.address(),
+        &CallOptions::default(),
+        &policy,
+    );
+    while client.metrics().calls_completed == 0 {
+        world.step(&mut [&mut client, &mut server], MS);
+    }
+    client.drain();
+    let mut steps = 0..1000;
+    while !client.is_drained() {
+        steps.next().expect("it is drained");
+        world.step(&mut [&mut client, &mut server], MS);
+    }
+    let answer = client.next_event();
+    assert!(
+        matches!(&answer, Some(Event::Answer(answer)) if answer.call == call.key()),
+        "{answer:?}"
+    );
+}
+
 #[test]
 fn a_body_is_sent_once() {
     let (_, mut client, server) = pair(1);

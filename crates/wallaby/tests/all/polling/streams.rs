@@ -101,6 +101,41 @@ fn calls_are_answered_and_forwarded_over_streams_alone() {
     bind_again(&world, &last_at);
 }
 
+/// The application turns nothing until the server believes it dead and closes the connection. What it sends when it is back does
+/// not go into that connection, where nobody could know what became of it.
+#[test]
+fn who_was_away_for_long_reads_before_it_sends() {
+    let (period, timeout) = (Duration::from_millis(100), Duration::from_millis(400));
+    let world = World::new(78);
+    let builder = || Endpoint::builder().keep_alive(period, timeout);
+    let mut client = world.bind(builder());
+    let mut server = world.bind(builder().listen("tcp://127.0.0.1:0"));
+    let server_at = server.address().clone();
+    serve(&mut server);
+    let begin = |client: &mut Endpoint<Link>, what: &str| {
+        let work = work::one(what.into());
+        let call = client.call(server_at.clone(), work, &CallOptions::default());
+        call.expect("it is sent").key()
+    };
+    begin(&mut client, "hold");
+    while server.load().running == 0 {
+        world.step(&mut [&mut client, &mut server], period);
+    }
+    while server.metrics().connections_ended == 0 {
+        world.pass(period);
+        server.turn(Wait::Not).expect("its sockets work");
+    }
+    let back = begin(&mut client, "back");
+    loop {
+        match client.next_event() {
+            Some(Event::Answer(answer)) => break assert_eq!(answer.call, back),
+            Some(Event::Failed { call, failure }) => assert_ne!(call, back, "{failure}"),
+            Some(_) => {}
+            None => world.step(&mut [&mut client, &mut server], period),
+        }
+    }
+}
+
 /// The abort comes right behind the request, and is read with it: the request neither runs nor is it kept until its deadline.
 #[test]
 fn a_call_that_is_aborted_at_once_stops_its_request() {

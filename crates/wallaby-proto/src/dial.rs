@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -108,8 +109,8 @@ impl DialPolicy {
         Ok(self)
     }
 
-    /// Dials only what this says yes to, too. It is asked last, often, and must not block. It is asked about names as well: one that
-    /// only looks at [`Address::Tcp`] and [`Address::Udp`] should say no to [`Address::Other`].
+    /// Dials only what this says yes to, too. It is asked last, often, and within the endpoint: it must neither block nor use that. If
+    /// it panics, that is a no. It is asked about names as well: one that only looks at [`Address::Tcp`] and [`Address::Udp`] should say no to [`Address::Other`].
     #[must_use]
     pub fn only_if(mut self, judge: impl Fn(&Address) -> bool + Send + Sync + 'static) -> Self {
         self.judge = Some(Arc::new(judge));
@@ -117,7 +118,7 @@ impl DialPolicy {
     }
 
     /// Dials the names that this says yes to, whatever networks are allowed or denied: who says so knows where they lead. It
-    /// is asked often, and must not block.
+    /// is asked as the one of [`Self::only_if`] is.
     ///
     /// ```
     /// # use wallaby_proto::{Address, dial::DialPolicy};
@@ -165,7 +166,11 @@ impl DialPolicy {
     /// Whether this address is dialled because others say so.
     pub fn permits(&self, address: &Address) -> bool {
         let is_name = address.is_name();
-        let known = is_name && self.names.as_ref().is_some_and(|judge| judge(address));
+        let known = is_name
+            && self
+                .names
+                .as_ref()
+                .is_some_and(|judge| says_yes(judge.as_ref(), address));
         // A name may lead into any network.
         let denies = |range: &Range| range.contains(address) || is_name && range.is_network();
         let allows = |range: &Range| range.contains(address);
@@ -177,13 +182,21 @@ impl DialPolicy {
         };
         leads_somewhere(address)
             && by_range
-            && self.judge.as_ref().is_none_or(|judge| judge(address))
+            && self
+                .judge
+                .as_ref()
+                .is_none_or(|judge| says_yes(judge.as_ref(), address))
     }
 
     /// Whether it is dialled for a call of the application.
     pub fn permits_call(&self, address: &Address) -> bool {
         !self.for_calls || self.permits(address)
     }
+}
+
+/// A panic of the application's code must not leave an endpoint half changed.
+fn says_yes(judge: &Judge, address: &Address) -> bool {
+    catch_unwind(AssertUnwindSafe(|| judge(address))).unwrap_or(false)
 }
 
 /// Where it is a socket's address, an IPv4 one that is written as IPv6 among them.

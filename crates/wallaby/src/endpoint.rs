@@ -289,9 +289,11 @@ impl Inner {
         }
         tracing::info!(endpoint = %self.node, "is closed");
         // Now, so that the addresses are free when this returns.
-        for (listening, accepting) in locked(&self.listeners).drain(..) {
+        let listeners = std::mem::take(&mut *locked(&self.listeners));
+        for (listening, accepting) in listeners {
             accepting.abort();
-            drop(locked(&listening).take());
+            let listener = locked(&listening).take();
+            drop(listener); // out of the locks: it may be foreign code
         }
         // Sessions send nothing any more once they are closed.
         if !killed {

@@ -526,7 +526,6 @@ impl Handling {
         if state.stopped.is_some() {
             return;
         }
-        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         state.stopped = Some(status.message().to_owned());
         self.cancel();
         let (task, job) = (state.task.take(), state.job.take());
@@ -535,6 +534,7 @@ impl Handling {
         let goes_on = idle.is_none() && job.is_none();
         state.lingering = around.take_if(|_| goes_on);
         drop(state);
+        tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
         self.note_end(Some(status)); // before its handler is dropped, which would end it otherwise
         if let Some(idle) = idle {
             let _ = self.drop_handler(idle);

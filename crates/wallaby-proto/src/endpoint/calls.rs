@@ -267,7 +267,6 @@ impl<P: Probe> Endpoint<P> {
         sent
     }
 
-    /// A place for an initial request among those of its call.
     /// Why a call that is over takes no requests.
     fn takes_none(&self) -> Failure {
         match self.is_closed() {
@@ -276,6 +275,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// A place for an initial request among those of its call.
     fn begin_initial(
         &mut self,
         key: CallKey,

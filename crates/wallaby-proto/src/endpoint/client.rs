@@ -230,13 +230,15 @@ pub(super) struct InitialRequest {
     pub(super) request: RequestId,
     pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
-    /// Where it went out, where it ends there, and how far that must be written for it and for what was asked about it.
+    /// The connection that it was sent on.
     pub(super) session: Option<ConnId>,
+    /// Its end in that connection's output.
     pub(super) sent: Mark,
+    /// The end of the latest question about it there, or its own.
     pub(super) mark: Mark,
     /// Who was there.
     pub(super) node: Option<NodeId>,
-    /// That has ended; without one, it certainly reaches nobody.
+    /// Its connection has ended; if it had none, it was certainly never sent.
     pub(super) lost: bool,
 }
 

@@ -103,7 +103,9 @@ impl ReadHalf for Reader {
         let len = pipe.bytes.len().min(input.capacity() - input.len());
         input.extend_from_slice(&pipe.bytes[..len]);
         pipe.bytes.advance(len);
-        pipe.writer.take().into_iter().for_each(Waker::wake);
+        let writer = pipe.writer.take();
+        drop(pipe); // wakers may be foreign code
+        writer.into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(len))
     }
 }
@@ -119,7 +121,9 @@ impl WriteHalf for Writer {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         pipe.bytes.extend_from_slice(&bytes[..len]);
-        pipe.reader.take().into_iter().for_each(Waker::wake);
+        let reader = pipe.reader.take();
+        drop(pipe);
+        reader.into_iter().for_each(Waker::wake);
         Ok(len)
     }
 
@@ -152,9 +156,7 @@ impl Drop for Writer {
 fn close(pipe: &Mutex<Pipe>) {
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
     pipe.closed = true;
-    pipe.reader
-        .take()
-        .into_iter()
-        .chain(pipe.writer.take())
-        .for_each(Waker::wake);
+    let (reader, writer) = (pipe.reader.take(), pipe.writer.take());
+    drop(pipe);
+    reader.into_iter().chain(writer).for_each(Waker::wake);
 }

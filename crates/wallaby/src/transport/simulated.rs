@@ -122,7 +122,9 @@ impl WriteHalf for Half {
         // It never waits, and an error means that the peer was faster.
         let mut cx = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut this.stream).poll_shutdown(&mut cx);
-        this.reader.take().into_iter().for_each(Waker::wake);
+        let reader = this.reader.take();
+        drop(this);
+        reader.into_iter().for_each(Waker::wake);
     }
 }
 

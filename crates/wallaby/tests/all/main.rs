@@ -28,6 +28,7 @@ mod hold;
 mod host_names;
 mod hostile_peer;
 mod house;
+mod initiator_proofs;
 mod intercept;
 mod killed;
 mod large_messages;

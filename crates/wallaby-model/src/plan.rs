@@ -7,7 +7,7 @@ pub enum Step {
     Reply(u8),
     /// It hands work on to the request with this number of the tree.
     Delegate(u8),
-    /// It yields: what was held back leaves (PROTOCOL-NOTES 4d).
+    /// It yields: what was held back leaves (docs/protocol.md, rule 4d).
     Flush,
     /// It ends; what was held back is its last message.
     Finish,

@@ -50,33 +50,33 @@ pub enum Variant {
     /// Nothing is broken.
     #[default]
     Sound,
-    /// A call is complete when as many reports and responses have arrived as reports name (against PROTOCOL-NOTES 8).
+    /// A call is complete when as many reports and responses have arrived as reports name (against rule 8 of docs/protocol.md).
     CountsAlone,
-    /// The latest report of a branch is taken for its facts, that of a running request too (against 9).
+    /// The latest report of a branch is taken for its facts, that of a running request too (against rule 9).
     FactsOverwritten,
-    /// What higher hops of a branch show is no sign of its life (against 15).
+    /// What higher hops of a branch show is no sign of its life (against rule 15).
     HopsDoNotSupersede,
-    /// Facts in pongs do not count as the manifest (against 13).
+    /// Facts in pongs do not count as the manifest (against rule 13).
     PongsWithoutFacts,
-    /// Servers announce nothing (against 14).
+    /// Servers announce nothing (against rule 14).
     NoAnnouncements,
     /// Servers do not notice that the connection has ended by which a request came.
     EndsUnnoticed,
     /// A response that comes again is delivered again.
     DuplicatesDelivered,
-    /// A request that comes again is handled again (against 28).
+    /// A request that comes again is handled again (against rule 28).
     DuplicatesHandled,
-    /// Pongs of running requests tell what was sent so far as the branch's facts (against 9, 12).
+    /// Pongs of running requests tell what was sent so far as the branch's facts (against rules 9 and 12).
     EndsToldEarly,
-    /// A server that is told to stop a call of which nothing runs there does not remember it (against 34).
+    /// A server that is told to stop a call of which nothing runs there does not remember it (against rule 36).
     AbortsForgotten,
     /// Records are not told of ends.
     EndsNotRecorded,
-    /// An aborted call counts as quiet at once (against 35).
+    /// An aborted call counts as quiet at once (against rule 35).
     QuietAtOnce,
     /// Each pong is answered with two pings.
     PongsAnswered,
-    /// Who has given up a call calls it complete when everything has arrived after all (against 33, 37).
+    /// Who has given up a call calls it complete when everything has arrived after all (against rules 33 and 37).
     StatusChanges,
 }
 

@@ -140,7 +140,7 @@ const MORE: u128 = u128::from_ne_bytes([0x80; MAX_LITERAL_PATH]);
 /// A *literal* path is the child index of each level as a varint, at most [`MAX_LITERAL_PATH`] bytes in all; the empty
 /// one is the call itself (the initiator's place). A path that would be longer is *folded*: 128 bits of SipHash-2-4
 /// over the parent's path and the child index, keyed by the call's token, so that every server computes the same
-/// (PROTOCOL-NOTES 7). A tag keeps folded and literal ones apart.
+/// (docs/protocol.md, rule 7). A tag keeps folded and literal ones apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
     /// Number of bytes used, or [`FOLDED`].

@@ -8,7 +8,7 @@ use bytes::BufMut;
 use crate::id::Path;
 use crate::varint::{self, DecodeError, Reader};
 
-/// The facts of a branch: final as soon as they are known, written once (PROTOCOL-NOTES 9).
+/// The facts of a branch: final as soon as they are known, written once (docs/protocol.md, rule 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// Child requests 0 to `requests` (exclusive) were sent.
@@ -20,7 +20,7 @@ pub struct Facts {
 /// The facts of a branch, with its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Manifest {
-    /// Whose facts these are: the sender's branch or any ancestor of the message's path (PROTOCOL-NOTES 6).
+    /// Whose facts these are: the sender's branch or any ancestor of the message's path (rule 6).
     pub owner: Path,
     /// What it sent.
     pub facts: Facts,

@@ -1,10 +1,10 @@
 //! How late a failure may be told: what was lost of a call, when its initiator last heard of that for good reason, and until
 //! when it has to give the call up.
 //!
-//! The promise (PROTOCOL-NOTES 14 to 18, 20, 24): a branch of which nobody alive holds anything fails within the call's timeout
-//! of the last *news* of it. News is what nobody could have said without need: that the branch exists, that it went on to a
-//! further hop, a response, its facts, and what its latest known server says of it. A server that says again what is known
-//! of others is none, nor is one that knows nothing.
+//! The promise (docs/protocol.md, rules 14 to 18, 20 and 24): a branch of which nobody alive holds anything fails within the
+//! call's timeout of the last *news* of it. News is what nobody could have said without need: that the branch exists, that it
+//! went on to a further hop, a response, its facts, and what its latest known server says of it. A server that says again what
+//! is known of others is none, nor is one that knows nothing.
 //!
 //! What restarts the judgement besides is an *excuse*: whoever sent a request says that something of its own is still being
 //! written. It holds only as long as that is true: until all its requests have left it and its answers have arrived.

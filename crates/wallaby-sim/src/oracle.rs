@@ -345,7 +345,7 @@ impl Oracle {
     }
 
     /// A node was told that nothing of a call may start there any more. It forgets that after the call's gc timeout
-    /// (PROTOCOL-NOTES 36); a fast clock forgets a little earlier.
+    /// (docs/protocol.md, rule 36); a fast clock forgets a little earlier.
     pub(crate) fn told_to_abort(&mut self, now: Duration, node: NodeId, call: CallId, plan: &Plan) {
         let Some(record) = self.calls.get(&call) else {
             return;
@@ -486,7 +486,7 @@ impl Oracle {
         }
     }
 
-    /// A pong arrived at the initiator of its call: its facts count as the end of the branch (PROTOCOL-NOTES 13).
+    /// A pong arrived at the initiator of its call: its facts count as the end of the branch (rule 13).
     pub(crate) fn pong_arrived(&mut self, now: Duration, pong: &Pong) {
         let Some(record) = self.calls.get_mut(&pong.call) else {
             return;

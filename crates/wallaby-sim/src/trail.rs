@@ -242,7 +242,7 @@ impl Trail {
         self.given.insert(request, owner);
     }
 
-    /// The initiator is told of this request: of the manifest that it was given, too (PROTOCOL-NOTES 12).
+    /// The initiator is told of this request: of the manifest that it was given, too (docs/protocol.md, rule 12).
     pub(crate) fn told_of(&mut self, request: RequestId) {
         self.told_of.extend(self.given.get(&request));
     }

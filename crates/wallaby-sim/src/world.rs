@@ -372,7 +372,7 @@ impl<'a> World<'a> {
         place.stalled = None;
     }
 
-    /// A stalled node goes on: it reads what waits before it looks at its timers (PROTOCOL-NOTES 20).
+    /// A stalled node goes on: it reads what waits before it looks at its timers (docs/protocol.md, rule 20).
     fn go_on(&mut self, node: u32) {
         let place = &mut self.places[node as usize];
         if place.until > self.context.queue.now() {

@@ -7,7 +7,7 @@ use crate::wire::PingSettings;
 /// Lateness below this is that of any timer, and is not made up for.
 const PUNCTUAL: Duration = Duration::from_millis(5);
 
-/// Time that passes only while the process listens (PROTOCOL-NOTES 20).
+/// Time that passes only while the process listens (docs/protocol.md, rule 20).
 ///
 /// A process that was stopped for a second wakes up with a second's silence on all its clocks, and with every answer
 /// waiting in its sockets' buffers. Therefore all input is read before timers are judged; and while the earliest timer is
@@ -89,7 +89,7 @@ impl Default for PingSettings {
 
 impl PingSettings {
     /// How long a server remembers a request that has ended, and at most believes in an initiator that does not ping: the
-    /// ping period and two timeouts (PROTOCOL-NOTES 30).
+    /// ping period and two timeouts (rule 30).
     pub fn gc_timeout(&self) -> Duration {
         let timeouts = self.timeout.saturating_mul(2);
         self.period.saturating_add(timeouts)

@@ -1,7 +1,7 @@
 //! The client half of a call: which responses are there, which are missing, and when the call is complete.
 //!
 //! COMPLETE means: walking from the root, every branch reached has facts, and every response that they name is here
-//! (PROTOCOL-NOTES 8). Messages may arrive in any order; what arrives before it is expected is kept, within the call's
+//! (docs/protocol.md, rule 8). Messages may arrive in any order; what arrives before it is expected is kept, within the call's
 //! budgets. Counting alone would be wrong: it completes early in a third of random trees under reordering.
 
 use std::collections::VecDeque;
@@ -531,7 +531,7 @@ impl Initiator {
         branch.is_some_and(|branch| branch.path.parent() == Some(Path::ROOT))
     }
 
-    /// A pong about this request arrived: its facts count as the manifest (PROTOCOL-NOTES 13).
+    /// A pong about this request arrived: its facts count as the manifest (rule 13).
     pub(super) fn handle_progress(
         &mut self,
         request: RequestId,

@@ -1,7 +1,7 @@
 //! The server half of a call: numbers what a handler sends, and sees to it that its manifest leaves with it.
 //!
 //! The latest message is held back, since only the last one can carry the manifest (thesis 4.3.1); a held-back message
-//! does not exist yet: its number, path and manifest are given when it is released (PROTOCOL-NOTES 3). The parent's
+//! does not exist yet: its number, path and manifest are given when it is released (docs/protocol.md, rule 3). The parent's
 //! manifest travels in the first message, the branch's own in the last:
 //!
 //! | the request sent | its end is told by |
@@ -273,7 +273,7 @@ impl<T> Server<T> {
     ///
     /// # Errors
     ///
-    /// If that exceeds a budget. The work is refused, so the branch must end with a status (PROTOCOL-NOTES 11): see
+    /// If that exceeds a budget. The work is refused, so the branch must end with a status (rule 11): see
     /// [`exhaust`](Self::exhaust).
     #[inline]
     pub fn afford_answer(&mut self, bytes: usize) -> Result<(), Exhausted> {
@@ -386,7 +386,7 @@ impl<T> Server<T> {
     }
 
     /// The handler failed, or its work is refused: a status ends the branch. What was held back is not sent
-    /// (PROTOCOL-NOTES 10 and 11).
+    /// (rules 10 and 11).
     pub fn fail(&mut self, status: &Status, record: Option<TraceRecord>) -> Outbound<T> {
         self.held = None;
         self.last_response(true, status.to_payload(), record)
@@ -567,7 +567,7 @@ impl<T> Server<T> {
         RequestId { path, hop: 0 }
     }
 
-    /// The only delegation, as the last message: the branch goes on, one hop further (PROTOCOL-NOTES 1).
+    /// The only delegation, as the last message: the branch goes on, one hop further (rule 1).
     fn continuation(&self) -> RequestId {
         RequestId {
             path: self.id.path,
@@ -682,7 +682,7 @@ fn replace_by(response: &mut Response, status: &Status) {
     response.payload = status.to_payload();
 }
 
-/// A status in the name of a delegated request that certainly was not delivered (PROTOCOL-NOTES 19): the last of its
+/// A status in the name of a delegated request that certainly was not delivered (rule 19): the last of its
 /// branch, with the manifest that the request carried.
 pub fn undelivered(request: &Request, status: &Status) -> Response {
     let trace = request

@@ -36,7 +36,7 @@ const UNANSWERED: u32 = 5;
 /// Most packets that are kept in mind.
 const MAX_PACKETS: usize = 4096;
 
-/// A timer that comes later than this says that this process, not the other side, was asleep (PROTOCOL-NOTES 20).
+/// A timer that comes later than this says that this process, not the other side, was asleep (docs/protocol.md, rule 20).
 pub(super) const ASLEEP: Duration = Duration::from_millis(100);
 
 /// A piece of a message, by the message's number and the piece's.

@@ -152,7 +152,7 @@ impl Session {
 
     /// How many messages have left without a gap: its marks count them. One has when it was sent
     /// wholly; if it went in pieces of which some have arrived, when all have. What is lost on its way is sent again, but a
-    /// peer that stays silent is not waited for (PROTOCOL-NOTES 18): after five probes in vain all counts as having left.
+    /// peer that stays silent is not waited for (docs/protocol.md, rule 18): after five probes in vain all counts as having left.
     pub fn left(&self) -> u64 {
         match self.recovery.is_answered() {
             true => self.outgoing.left(),

@@ -1,4 +1,4 @@
-//! Which messages have arrived: a window of numbers that only moves forward (PROTOCOL-NOTES 28).
+//! Which messages have arrived: a window of numbers that only moves forward (docs/protocol.md, rule 28).
 
 /// How many numbers it holds: a sender is never further ahead of its oldest message that is not acknowledged.
 pub(super) const WINDOW: u64 = 4096;

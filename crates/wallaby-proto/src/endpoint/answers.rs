@@ -68,7 +68,7 @@ impl ClientCall {
             self.handle_late(from, message, context);
             return received;
         }
-        // A server that gave up at the deadline may be faster than the timer here; this clock decides (PROTOCOL-NOTES 38).
+        // A server that gave up at the deadline may be faster than the timer here; this clock decides (docs/protocol.md, rule 38).
         if matches!(message, Message::Response(response) if response.status)
             && context.raw() >= self.deadline
         {

@@ -452,7 +452,7 @@ impl HandledRequest {
     ///
     /// # Errors
     ///
-    /// If a budget is used up: then it has ended, with a status (PROTOCOL-NOTES 11).
+    /// If a budget is used up: then it has ended, with a status (docs/protocol.md, rule 11).
     pub fn send(
         &mut self,
         message: Sending,

@@ -330,7 +330,7 @@ impl<P: Probe> Endpoint<P> {
         });
     }
 
-    /// The call is over: whoever still works for it is told (PROTOCOL-NOTES 31). The token goes along, to who knows it.
+    /// The call is over: whoever still works for it is told (docs/protocol.md, rule 31). The token goes along, to who knows it.
     fn dismiss(&mut self, from: ConnId, pong: &Pong) {
         let token = Token::derive(self.secret, pong.call.sequence);
         let to_come = pong.call.sequence > self.calls.last();

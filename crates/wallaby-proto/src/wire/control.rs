@@ -92,7 +92,7 @@ pub struct Progress {
     /// How long ago it last made progress, by the server's clock; `None` once its handler has ended.
     pub idle: Option<Duration>,
     /// Responses asked for that will not come any more: they went out on a connection with the initiator that has
-    /// ended, or on none, and are not kept (PROTOCOL-NOTES 25, 26).
+    /// ended, or on none, and are not kept (docs/protocol.md, rules 25 and 26).
     pub lost: Vec<u32>,
     /// Who handles it, while it runs.
     pub handled_by: Option<Box<HandledBy>>,

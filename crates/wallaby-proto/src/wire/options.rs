@@ -63,7 +63,7 @@ pub struct Options {
     pub budgets: Option<Budgets>,
     /// How long ago the call began, as far as hosts know (time on the network is not counted).
     pub age: Option<Duration>,
-    /// How long the initiator has not heard of this line of the call (PROTOCOL-NOTES 14).
+    /// How long the initiator has not heard of this line of the call (docs/protocol.md, rule 14).
     pub quiet: Option<Duration>,
     /// Pairs that travel down the tree. Those whose values are bytes go only to who has
     /// [`Features::BINARY_METADATA`](crate::connection::Features::BINARY_METADATA).

@@ -22,7 +22,7 @@ pub struct Request {
     pub id: RequestId,
     /// How many hops led here: 0 if the initiator sent it.
     pub depth: u32,
-    /// How many responses earlier hops of its branch have sent; numbers go on from there (PROTOCOL-NOTES 2).
+    /// How many responses earlier hops of its branch have sent; numbers go on from there (docs/protocol.md, rule 2).
     pub base: u32,
     /// Where answers go.
     pub reply_to: ReplyTo,

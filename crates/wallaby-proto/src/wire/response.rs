@@ -23,7 +23,7 @@ pub struct Response {
     pub request: RequestId,
     /// Its number among the responses of its branch.
     pub index: u32,
-    /// The branch ends with it and sent no requests: its facts are (0, index + 1) (PROTOCOL-NOTES 4a).
+    /// The branch ends with it and sent no requests: its facts are (0, index + 1) (docs/protocol.md, rule 4a).
     pub last: bool,
     /// The branch's own facts, where `last` does not say them, or those of an ancestor on their way.
     pub manifest: Option<Manifest>,
@@ -38,7 +38,7 @@ pub struct Response {
 }
 
 /// The end of a branch for which no other message was left (a null response, thesis 4.3.1), or a branch's facts after
-/// its last message had already gone out (PROTOCOL-NOTES 4c and 4d).
+/// its last message had already gone out (rules 4c and 4d).
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
     /// The call it belongs to.

@@ -115,7 +115,8 @@ fn servers_stop_when_the_initiator_is_dead() {
 }
 
 /// A server delegates twice and is gone; its manifest travels to the second child, whose end takes it along and is lost with its
-/// connection. That child's server still holds it, and tells all of it when the connection has ended (PROTOCOL-NOTES 12, 17).
+/// connection. That child's server still holds it, and tells all of it when the connection has ended (docs/protocol.md, rules 12
+/// and 17).
 #[test]
 fn a_manifest_that_was_carried_is_told_with_the_end_that_was_lost() {
     let summary = check(Kind::LostEnd, &[Point::PongManifest, Point::FaultCut]);

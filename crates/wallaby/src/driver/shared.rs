@@ -280,7 +280,7 @@ impl Inner {
     }
 
     /// The timer's thread says that it is so late. What is due is looked at where connections are driven, so that a runtime that
-    /// was blocked has read what arrived meanwhile before silence is judged (PROTOCOL-NOTES 20).
+    /// was blocked has read what arrived meanwhile before silence is judged (docs/protocol.md, rule 20).
     pub(crate) fn alarm(&self, now: Instant) {
         let alarm = self.alarm.load(Ordering::Acquire);
         if alarm == u64::MAX || now < self.epoch.after(Duration::from_micros(alarm)) {

@@ -289,7 +289,7 @@ async fn a_call_that_fails_fast_and_is_given_up_says_so() {
     .await;
 }
 
-/// PROTOCOL-NOTES 10: what a handler had not released when it fails is not sent.
+/// docs/protocol.md, rule 10: what a handler had not released when it fails is not sent.
 #[tokio::test]
 async fn what_is_held_back_when_a_handler_fails_is_not_sent() {
     let net = Net::mem();

@@ -149,7 +149,7 @@ impl Records {
     }
 
     /// Remembers that a call was aborted of which nothing has come: its requests may be on their way. That only saves work
-    /// (PROTOCOL-NOTES 36): such marks take no more than half of the table, and nothing is forgotten for them.
+    /// (docs/protocol.md, rule 36): such marks take no more than half of the table, and nothing is forgotten for them.
     fn mark_aborted(
         &mut self,
         key: RecordedCallKey,

@@ -1,4 +1,4 @@
-//! Responses that are kept so that they can be sent again (PROTOCOL-NOTES 26), within a budget of bytes.
+//! Responses that are kept so that they can be sent again (docs/protocol.md, rule 26), within a budget of bytes.
 //!
 //! Small payloads, which most are, are copied one behind the other: as slices they would keep whole buffers alive, and a copy
 //! is cheaper than two counts of references. Half of the budget is for them, half for large ones.

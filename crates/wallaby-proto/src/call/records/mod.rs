@@ -181,7 +181,8 @@ pub enum Admission {
     Accepted(Ticket),
     /// It came before, in this attempt: drop it.
     Duplicate,
-    /// Answer with this status in its name (PROTOCOL-NOTES 11): its call was aborted, or is over (29), or there is no room.
+    /// Answer with this status in its name (docs/protocol.md, rule 11): its call was aborted, or is over (rule 29), or there is no
+    /// room.
     Refused(Status),
 }
 
@@ -214,10 +215,10 @@ pub enum StopReason {
     /// The initiator has aborted the call.
     #[error("the call was aborted")]
     Aborted,
-    /// Nobody has asked about the request for the gc timeout, or for [`RecordLimits::patience`] (PROTOCOL-NOTES 31).
+    /// Nobody has asked about the request for the gc timeout, or for [`RecordLimits::patience`] (rule 31).
     #[error("the initiator does not ask about the call any more")]
     InitiatorSilent,
-    /// The initiator has finished with the call (PROTOCOL-NOTES 29).
+    /// The initiator has finished with the call (rule 29).
     #[error("the call is over")]
     BelowOldest,
 }
@@ -428,7 +429,7 @@ impl Records {
     }
 
     /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
-    /// may know where they are (PROTOCOL-NOTES 17). So are those that came over it for others, and those that were handed on
+    /// may know where they are (rule 17). So are those that came over it for others, and those that were handed on
     /// over it: its other end may be gone, and nobody else may know who has them, or that they are lost.
     pub fn session_ended(&mut self, session: SessionNumber, now: Duration) {
         let Some(state) = self.sessions.remove(&session) else {
@@ -465,7 +466,7 @@ impl Records {
         }
     }
 
-    /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
+    /// Time has passed. All input must have been read before (rule 20).
     pub fn handle_timeout(&mut self, now: Duration) {
         let now = Nanoseconds::from(now);
         let mut looked_at = 0;

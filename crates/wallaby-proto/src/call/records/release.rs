@@ -131,7 +131,7 @@ impl Records {
     }
 
     /// A released delegation certainly was not delivered: this server answers in its name
-    /// ([`crate::call::server::undelivered`], PROTOCOL-NOTES 19), and is from now on where the initiator finds it. `own`
+    /// ([`crate::call::server::undelivered`], docs/protocol.md, rule 19), and is from now on where the initiator finds it. `own`
     /// says where that is. What is returned names the delegated request, which ends with the answer; `None` if there is
     /// no room, then the answer is sent without being remembered.
     pub fn delegation_undelivered(
@@ -243,7 +243,7 @@ impl Records {
         may.then(|| left.into())
     }
 
-    /// How long the initiator has not heard of this line of the call: what a delegation carries (PROTOCOL-NOTES 14).
+    /// How long the initiator has not heard of this line of the call: what a delegation carries (rule 14).
     ///
     /// Short times are left out, as most hops are short and the field takes four bytes. The deeper the hop, the shorter
     /// they have to be: what is left out on a whole line adds up to less than a quarter of a ping period.

@@ -118,8 +118,8 @@ impl Watch {
         }
     }
 
-    /// Asks the nearest ancestor that can be asked: it knows where its children are (PROTOCOL-NOTES 17). Branches above that
-    /// cannot be asked are passed by once in half a ping period, whoever below them asks.
+    /// Asks the nearest ancestor that can be asked: it knows where its children are (docs/protocol.md, rule 17). Branches above
+    /// that cannot be asked are passed by once in half a ping period, whoever below them asks.
     pub(super) fn ask_above(&mut self, position: u32, now: Duration) {
         let mut place = position;
         while let Some(above) = self.tree.parent_of(place) {

@@ -210,7 +210,7 @@ impl WatchedBranch {
 }
 
 /// Since when responses are known to be missing: each from the time on at which it was known that it should be here
-/// (PROTOCOL-NOTES 24).
+/// (docs/protocol.md, rule 24).
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// Below the first number something is missing since the time; both ascend, but for times that were set anew.

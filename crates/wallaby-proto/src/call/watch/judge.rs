@@ -11,7 +11,7 @@ use crate::id::RequestId;
 use crate::wire::{Pong, Progress};
 
 /// Silence that is a failure where a node is known to be gone, in ping periods: a successor that nobody knows yet
-/// needs one to announce itself (PROTOCOL-NOTES 18).
+/// needs one to announce itself (docs/protocol.md, rule 18).
 const GONE: u32 = 3;
 
 /// Most requests that a failure names of those that led to the one that failed.
@@ -131,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// When a branch that does not answer is no longer asked to stop (PROTOCOL-NOTES 35).
+    /// When a branch that does not answer is no longer asked to stop (rule 35).
     pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
         let evidence = self.branches[position as usize].evidence.max(since);
         let silent = evidence.saturating_add(self.settings.ping.timeout);
@@ -210,7 +210,7 @@ impl Watch {
                 .checked_add(1)
                 .is_some_and(|next| branch.received.missing(**index, next).next().is_some())
         };
-        // What went out on a connection that is still open here may yet be read (PROTOCOL-NOTES 25).
+        // What went out on a connection that is still open here may yet be read (rule 25).
         let lost = progress.lost.iter().find(missing).filter(|_| from.alone);
         // Its server may not know that the next one has it. Who passes it on says so each period.
         let period = self.settings.ping.period;

@@ -9,7 +9,7 @@ use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
 
 impl Watch {
     /// A server that was asked about a request does not know it. That is neither a verdict nor a sign of life
-    /// (PROTOCOL-NOTES 18): the ping may have overtaken the request, or the request may be forgotten while its successor
+    /// (docs/protocol.md, rule 18): the ping may have overtaken the request, or the request may be forgotten while its successor
     /// lives. Whoever sent it is asked at once.
     pub(super) fn handle_unknown(
         &mut self,
@@ -130,7 +130,7 @@ impl Watch {
         }
     }
 
-    /// The branch went on: only its next hop needs to live (PROTOCOL-NOTES 15).
+    /// The branch went on: only its next hop needs to live (rule 15).
     pub(super) fn handle_continuation(
         &mut self,
         position: u32,
@@ -200,7 +200,7 @@ impl Watch {
         }
     }
 
-    /// A request of a call that has failed tells of itself, and the call has no room for it (PROTOCOL-NOTES 34). Who has not
+    /// A request of a call that has failed tells of itself, and the call has no room for it (rule 34). Who has not
     /// been told to stop is told over the connection that the pong came on; all that it led to is told in any case.
     pub(super) fn handle_stray(&mut self, pong: &Pong, now: Duration) -> Option<Ping> {
         let (request, progress) = (pong.request, pong.progress.as_ref()?);
@@ -276,7 +276,7 @@ impl Watch {
         self.phase != Phase::Quiet && self.strays < most && has_place
     }
 
-    /// Where a request is handled became known, perhaps again. New requests are asked about at once (PROTOCOL-NOTES 22).
+    /// Where a request is handled became known, perhaps again. New requests are asked about at once (rule 22).
     pub(super) fn locate(&mut self, position: u32, number: u32, at: &Location, now: Duration) {
         if let Some(index) = self.note_location(position, number, at, now) {
             self.ping(position, index, now);
@@ -358,7 +358,7 @@ impl Watch {
         watched.hops.insert(index, WatchedHop::new(number));
         self.hops += 1;
         if is_top {
-            // A new hop is a sign of life, and only the highest needs to live (PROTOCOL-NOTES 15, 16).
+            // A new hop is a sign of life, and only the highest needs to live (rules 15 and 16).
             watched.evidence = now;
             watched.gone = None;
         }

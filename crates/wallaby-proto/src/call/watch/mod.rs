@@ -10,7 +10,7 @@
 //! [`Watch::handle_timeout`]. After each of these it asks [`Watch::poll`] and [`Watch::next_timeout`].
 //!
 //! `now` is the time of a [`crate::call::clock::Clock`]: it never goes backwards and stands still while the process
-//! does. A call is *live* (`oldest` in requests, PROTOCOL-NOTES 29) until it is complete or [`Action::Quiet`] has come.
+//! does. A call is *live* (`oldest` in requests, docs/protocol.md, rule 29) until it is complete or [`Action::Quiet`] has come.
 //! Once [`Initiator::is_complete`], the watch is dropped. After [`Action::Failed`] or an abort the outcome is settled:
 //! responses are no longer delivered, but the initiator is still shown them, as their facts say what has ended.
 //!
@@ -188,7 +188,7 @@ struct Gone {
 }
 
 /// The ping with which an initiator answers an announcement of a call that it does not know or that has ended: stop
-/// (PROTOCOL-NOTES 31).
+/// (rule 31).
 pub fn dismiss(announcement: &Pong, token: Token) -> Ping {
     Ping {
         abort: true,
@@ -486,7 +486,7 @@ impl Watch {
             Some(progress) => self.handle_known(position, pong, progress, from, now),
         }
         if pong.announced && (self.is_winding_down() || self.watched(position).placed) {
-            // Undiscovered branches are reached like this (PROTOCOL-NOTES 34), and those that wait for their turn.
+            // Undiscovered branches are reached like this (rule 34), and those that wait for their turn.
             let top = self.watched(position).highest_located();
             if let Some(index) = top {
                 self.ping_unless_recent(position, index, now);
@@ -502,7 +502,7 @@ impl Watch {
     }
 
     /// A connection with this node ended, and all that came over it has been read. That is no verdict: but what is
-    /// missing from there is asked for at once (PROTOCOL-NOTES 18, 25).
+    /// missing from there is asked for at once (rules 18 and 25).
     pub fn handle_disconnect(&mut self, node: NodeId, now: Duration) {
         let ended = NodeHint {
             asks: true,
@@ -633,7 +633,7 @@ impl Watch {
         self.wind_down(now);
     }
 
-    /// Time has passed. All input must have been read before (PROTOCOL-NOTES 20).
+    /// Time has passed. All input must have been read before (rule 20).
     pub fn handle_timeout(&mut self, now: Duration) {
         self.begin_turn(now);
         self.look_at_changes(now);

@@ -6,7 +6,7 @@ use crate::call::watch::branch::Stopped;
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 
 impl Watch {
-    /// The outcome is settled: all that still runs is told so, round by round (PROTOCOL-NOTES 33 to 35).
+    /// The outcome is settled: all that still runs is told so, round by round (docs/protocol.md, rules 33 to 35).
     pub(super) fn wind_down(&mut self, now: Duration) {
         if self.is_winding_down() {
             return;

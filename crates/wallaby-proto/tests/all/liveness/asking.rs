@@ -17,7 +17,7 @@ fn asks_once_a_period_while_a_request_runs() {
     }
 }
 
-/// Note 13: a null response is lost; the pong says what it said.
+/// Rule 13: a null response is lost; the pong says what it said.
 #[test]
 fn facts_in_a_pong_count_as_the_manifest() {
     let mut desk = Desk::new();
@@ -26,7 +26,7 @@ fn facts_in_a_pong_count_as_the_manifest() {
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
-/// Notes 12, 13: a slow handler holds its parent's manifest back; the pong tells it.
+/// Rules 12 and 13: a slow handler holds its parent's manifest back; the pong tells it.
 #[test]
 fn a_carried_manifest_is_learnt_from_a_pong() {
     let mut desk = Desk::new();
@@ -54,7 +54,7 @@ fn a_carried_manifest_is_learnt_from_a_pong() {
     assert_eq!(missing, [at("0.0")]);
 }
 
-/// Note 22, and discovery within a round: what a pong names is asked about at once.
+/// Rule 22, and discovery within a round: what a pong names is asked about at once.
 #[test]
 fn new_requests_are_asked_about_at_once() {
     let mut desk = Desk::new();
@@ -70,7 +70,7 @@ fn new_requests_are_asked_about_at_once() {
     assert_eq!(desk.pong(2, "0.0", continued(0, 4)), ["ping 0.0+1 at m4"]);
 }
 
-/// Note 15: only the highest known hop is asked; a lower one that was overtaken says nothing new.
+/// Rule 15: only the highest known hop is asked; a lower one that was overtaken says nothing new.
 #[test]
 fn a_higher_hop_supersedes_lower_ones() {
     let mut desk = Desk::new();
@@ -93,7 +93,7 @@ fn who_sent_an_unseen_request_is_asked_too() {
     );
 }
 
-/// Note 18: the ping has overtaken the request, or the successor lives.
+/// Rule 18: the ping has overtaken the request, or the successor lives.
 #[test]
 fn unknown_is_no_verdict() {
     let mut desk = Desk::new();
@@ -110,7 +110,7 @@ fn unknown_is_no_verdict() {
     assert!(desk.failure.is_none());
 }
 
-/// Note 18: the server that confirmed restarts and does not know the request any more; its successor announces itself.
+/// Rule 18: the server that confirmed restarts and does not know the request any more; its successor announces itself.
 #[test]
 fn unknown_to_who_confirmed_is_no_verdict_either() {
     let mut desk = Desk::new();
@@ -127,7 +127,7 @@ fn unknown_to_who_confirmed_is_no_verdict_either() {
     );
 }
 
-/// Note 17: the facts of a branch came with a response, its child has no address: the parent is asked although nothing
+/// Rule 17: the facts of a branch came with a response, its child has no address: the parent is asked although nothing
 /// of it is missing, and asked again while the child is not found.
 #[test]
 fn the_parent_is_asked_where_a_child_is() {
@@ -144,7 +144,7 @@ fn the_parent_is_asked_where_a_child_is() {
     assert!(desk.watch.tree_mut().is_complete());
 }
 
-/// Note 17: the parent is not located either; its own parent leads there.
+/// Rule 17: the parent is not located either; its own parent leads there.
 #[test]
 fn ancestors_are_located_one_after_the_other() {
     let mut desk = Desk::new();
@@ -168,7 +168,7 @@ fn ancestors_are_located_one_after_the_other() {
 }
 
 /// A branch has ended, all that is known of it came through a relay, and the branch above it still runs: nothing says yet
-/// that it is expected. Its children are looked for all the same, within a round: whom nobody asks gives up (note 31).
+/// that it is expected. Its children are looked for all the same, within a round: whom nobody asks gives up (rule 31).
 #[test]
 fn children_of_a_branch_are_located_while_the_branch_above_runs() {
     let end = response("0.0.1", 0, true, Some(("0.0", facts(2, 0))));
@@ -209,7 +209,7 @@ fn children_of_a_branch_are_located_while_the_branch_above_runs() {
 }
 
 /// A line of hops of which only the last announces itself, through a relay, is followed within a round, not a hop a period:
-/// whom nobody asks for the gc timeout gives its request up (note 31). Until it is located, it is asked the way that its words
+/// whom nobody asks for the gc timeout gives its request up (rule 31). Until it is located, it is asked the way that its words
 /// came: it may be far down the line.
 #[test]
 fn a_hop_that_only_announces_itself_is_located_within_a_round() {
@@ -225,7 +225,7 @@ fn a_hop_that_only_announces_itself_is_located_within_a_round() {
     assert_eq!(desk.announce(NOWHERE, "0+5", running()), [""; 0]);
 }
 
-/// A parent learnt meanwhile that its child is somewhere else: it answers in the child's name itself (note 19).
+/// A parent learnt meanwhile that its child is somewhere else: it answers in the child's name itself (rule 19).
 #[test]
 fn a_child_that_moved_is_found() {
     let mut desk = Desk::new();
@@ -359,7 +359,7 @@ fn a_pong_and_a_manifest_name_the_same_child() {
     assert!(desk.watch.tree_mut().is_complete());
 }
 
-/// Notes 23, 26: finished is not settled; the hop that sent the missing responses is asked for them, though others
+/// Rules 23 and 26: finished is not settled; the hop that sent the missing responses is asked for them, though others
 /// came after it.
 #[test]
 fn missing_responses_are_asked_for_where_they_were_sent() {
@@ -385,7 +385,7 @@ fn missing_responses_are_asked_for_where_they_were_sent() {
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
-/// Note 25: the session on which responses should have come ended, and all of it was read: they are asked for at once.
+/// Rule 25: the session on which responses should have come ended, and all of it was read: they are asked for at once.
 #[test]
 fn the_end_of_a_session_causes_a_round() {
     let mut desk = Desk::new();

@@ -17,7 +17,7 @@ fn failed(actions: &[String]) -> Option<&String> {
     actions.iter().find(|text| text.contains("failed"))
 }
 
-/// Note 16, and what the error says.
+/// Rule 16, and what the error says.
 #[test]
 fn silence_for_the_timeout_is_a_failure() {
     let mut desk = Desk::new();
@@ -70,7 +70,7 @@ fn a_request_that_nobody_confirmed_may_not_have_been_executed() {
     assert!(failure.evicted, "the server may have forgotten it");
 }
 
-/// Note 16: each of these is a sign of life.
+/// Rule 16: each of these is a sign of life.
 #[test]
 fn pongs_announcements_new_hops_and_new_responses_are_evidence() {
     let mut desk = Desk::new();
@@ -93,7 +93,7 @@ fn pongs_announcements_new_hops_and_new_responses_are_evidence() {
     assert!(failed(&desk.until(2400)).is_some());
 }
 
-/// Note 15: a pong of a lower hop is no sign of life of the highest one, an old response none at all.
+/// Rule 15: a pong of a lower hop is no sign of life of the highest one, an old response none at all.
 #[test]
 fn what_is_no_evidence() {
     let mut desk = Desk::new();
@@ -134,7 +134,7 @@ fn an_initial_request_that_is_still_being_written_is_not_silent() {
     assert!(failed(&desk.until(2400)).is_some());
 }
 
-/// Note 24: each missing response has a clock of its own, from when it was known to be missing.
+/// Rule 24: each missing response has a clock of its own, from when it was known to be missing.
 #[test]
 fn a_missing_response_is_lost_after_the_timeout() {
     let mut desk = Desk::new();
@@ -163,7 +163,7 @@ fn a_missing_response_is_lost_after_the_timeout() {
     );
 }
 
-/// Note 24: Roo turned a late large response into a failure. "Still writing" restarts the clock.
+/// Rule 24: Roo turned a late large response into a failure. "Still writing" restarts the clock.
 #[test]
 fn a_response_that_is_still_being_written_is_not_lost() {
     let mut desk = Desk::new();
@@ -231,7 +231,7 @@ fn what_is_passed_on_does_not_excuse_a_silent_successor() {
     assert!(failure.is_some_and(|text| text.contains("0+1 gave no sign of life")));
 }
 
-/// Note 24: only the clocks of what is still being written restart.
+/// Rule 24: only the clocks of what is still being written restart.
 #[test]
 fn another_hop_that_writes_does_not_excuse_a_lost_response() {
     let mut desk = Desk::new();
@@ -256,7 +256,7 @@ fn another_hop_that_writes_does_not_excuse_a_lost_response() {
     );
 }
 
-/// Notes 25, 26: the server does not have it any more, and every session that it could have come on was read.
+/// Rules 25 and 26: the server does not have it any more, and every session that it could have come on was read.
 #[test]
 fn what_is_lost_for_certain_fails_at_once() {
     let lost = Progress {
@@ -289,7 +289,7 @@ fn what_is_lost_for_certain_fails_at_once() {
     assert!(desk.failure.is_none());
 }
 
-/// Note 18: a node that is gone has three ping periods instead of the whole timeout.
+/// Rule 18: a node that is gone has three ping periods instead of the whole timeout.
 #[test]
 fn a_gone_node_is_given_up_within_three_periods() {
     let mut desk = Desk::new();
@@ -397,7 +397,7 @@ fn a_branch_without_known_servers_has_the_whole_timeout() {
     );
 }
 
-/// Note 18: what its server sent last may have been for a while on its way when that is found to be gone.
+/// Rule 18: what its server sent last may have been for a while on its way when that is found to be gone.
 #[test]
 fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
     let mut desk = Desk::new();
@@ -409,7 +409,7 @@ fn a_response_of_a_node_that_is_gone_may_yet_be_announced() {
     assert!(failed(&desk.until(590)).is_some());
 }
 
-/// Note 14, 18: it had forwarded the request; the successor announces itself in time, and has the whole timeout.
+/// Rules 14 and 18: it had forwarded the request; the successor announces itself in time, and has the whole timeout.
 #[test]
 fn the_successor_of_a_gone_node_saves_the_call() {
     let mut desk = Desk::new();
@@ -422,7 +422,7 @@ fn the_successor_of_a_gone_node_saves_the_call() {
     assert!(failed(&desk.until(890)).is_some());
 }
 
-/// Note 18: others have named a server that is not found where they say; its successor has the same time as that of one
+/// Rule 18: others have named a server that is not found where they say; its successor has the same time as that of one
 /// which was reached before.
 #[test]
 fn a_node_that_is_not_found_is_given_up_within_three_periods() {
@@ -439,7 +439,7 @@ fn a_node_that_is_not_found_is_given_up_within_three_periods() {
     );
 }
 
-/// Note 14: it finished or forwarded before it ended; who goes on announces itself in time.
+/// Rule 14: it finished or forwarded before it ended; who goes on announces itself in time.
 #[test]
 fn the_successor_of_a_node_that_is_not_found_saves_the_call() {
     let mut desk = Desk::new();
@@ -601,7 +601,7 @@ fn a_stalled_handler_is_a_failure_where_a_limit_is_set() {
     );
 }
 
-/// Note 20: a process that was stopped for a second wakes up; its timer runs before its sockets.
+/// Rule 20: a process that was stopped for a second wakes up; its timer runs before its sockets.
 #[test]
 fn silence_counts_only_while_the_client_listens() {
     let mut clock = Clock::default();
@@ -616,7 +616,7 @@ fn silence_counts_only_while_the_client_listens() {
     assert_eq!(later - now, Duration::from_millis(10));
 }
 
-/// Note 9: facts are written once; who contradicts them ends the call.
+/// Rule 9: facts are written once; who contradicts them ends the call.
 #[test]
 fn contradictions_are_violations() {
     let mut desk = Desk::new();
@@ -628,7 +628,7 @@ fn contradictions_are_violations() {
     );
 }
 
-/// Note 33: the verdict is terminal, and only one is given.
+/// Rule 33: the verdict is terminal, and only one is given.
 #[test]
 fn a_verdict_is_given_once() {
     let mut desk = Desk::new();
@@ -681,7 +681,7 @@ fn a_deterministic_request_is_sent_again() {
     assert_eq!(desk.watch.tree_mut().responses().0, 2);
 }
 
-/// Note 18: who does not know a request has not seen it live, and does not tell that there is one.
+/// Rule 18: who does not know a request has not seen it live, and does not tell that there is one.
 #[test]
 fn unknown_is_no_sign_of_life() {
     let mut desk = Desk::new();
@@ -748,7 +748,7 @@ fn attempts_that_nobody_made_are_ignored() {
     );
 }
 
-/// A status is a response like others: it cannot be lost unnoticed (note 10).
+/// A status is a response like others: it cannot be lost unnoticed (rule 10).
 #[test]
 fn a_lost_status_is_missed() {
     let mut desk = Desk::new();

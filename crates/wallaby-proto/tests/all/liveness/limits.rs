@@ -20,7 +20,7 @@ fn refusal(admission: &Admission) -> &Status {
     }
 }
 
-/// Note 32: ended requests make room, oldest first; only if all run, a new one is refused.
+/// Rule 32: ended requests make room, oldest first; only if all run, a new one is refused.
 #[test]
 fn a_full_table_forgets_what_has_ended_and_refuses_otherwise() {
     let mut shelf = Shelf::with(RecordLimits {

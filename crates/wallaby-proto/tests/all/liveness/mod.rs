@@ -2,7 +2,7 @@
 //!
 //! | module | what it checks |
 //! |---|---|
-//! | `asking`, `judging`, `stopping` | the client half, rule by rule (the numbers are those of PROTOCOL-NOTES) |
+//! | `asking`, `judging`, `stopping` | the client half, rule by rule (*rule 18* is that of `docs/protocol.md`) |
 //! | `rates` | how much the client half asks because servers say so |
 //! | `tolerant` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |

@@ -20,7 +20,7 @@ fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
     assert_eq!(pong.token, Some(token()), "another passes it on");
 }
 
-/// Note 12: the manifest that it was given is told by a pong as long as it is remembered, whatever took it along: that may have
+/// Rule 12: the manifest that it was given is told by a pong as long as it is remembered, whatever took it along: that may have
 /// been lost.
 #[test]
 fn a_manifest_that_was_given_is_told_as_long_as_the_request_is_remembered() {

@@ -50,7 +50,7 @@ fn a_large_fan_out_is_found() {
     assert_eq!(shelf.records.remembered(), Remembered::default());
 }
 
-/// Note 12: what a pong says, while a request runs and after.
+/// Rule 12: what a pong says, while a request runs and after.
 #[test]
 fn a_pong_tells_what_was_released() {
     let mut shelf = Shelf::new();
@@ -66,7 +66,7 @@ fn a_pong_tells_what_was_released() {
         ..request(1, "0.1")
     });
     shelf.now = 30;
-    // Note 3: what is held back does not exist.
+    // Rule 3: what is held back does not exist.
     assert!(handled.server.delegate(2, Bytes::new()).is_none());
     let told = shelf.known(1, "0.1");
     assert!(!told.finished && told.children.is_empty() && told.count == 0);
@@ -174,7 +174,7 @@ fn children_are_told_page_by_page() {
     assert!(third.progress.expect("it is known").children.is_empty());
 }
 
-/// Note 12: "still writing" until the session's output has been written.
+/// Rule 12: "still writing" until the session's output has been written.
 #[test]
 fn output_is_being_written_until_its_mark() {
     let mut shelf = Shelf::new();
@@ -210,7 +210,7 @@ fn output_without_a_place_is_being_written() {
     assert!(!shelf.ping(1, "0").writing);
 }
 
-/// Note 14: what runs is announced when the initiator has heard nothing for a period; pings count as hearing.
+/// Rule 14: what runs is announced when the initiator has heard nothing for a period; pings count as hearing.
 #[test]
 fn running_requests_announce_themselves() {
     let mut shelf = Shelf::new();
@@ -226,7 +226,7 @@ fn running_requests_announce_themselves() {
     assert_eq!(announced(&shelf.until(450)), [(450, at("0"))]);
 }
 
-/// Note 14: a chain of short hops. No hop lasts a period, but the initiator has heard nothing for one.
+/// Rule 14: a chain of short hops. No hop lasts a period, but the initiator has heard nothing for one.
 #[test]
 fn quiet_time_travels_with_delegations() {
     let mut shelf = Shelf::new();
@@ -289,7 +289,7 @@ fn quiet_time_left_out_is_bounded() {
     );
 }
 
-/// Note 14: what still owes output is announced too, though its handler has ended.
+/// Rule 14: what still owes output is announced too, though its handler has ended.
 #[test]
 fn unwritten_output_is_announced() {
     let mut shelf = Shelf::new();
@@ -299,7 +299,7 @@ fn unwritten_output_is_announced() {
     assert_eq!(announced(&shelf.until(1000)), []);
 }
 
-/// Note 17: the session on which output went out ends: it is announced, once, if it was not confirmed.
+/// Rule 17: the session on which output went out ends: it is announced, once, if it was not confirmed.
 #[test]
 fn unconfirmed_output_of_a_session_is_announced_once() {
     let mut shelf = Shelf::new();
@@ -326,7 +326,7 @@ fn unconfirmed_output_of_a_session_is_announced_once() {
     assert!(shelf.actions().is_empty());
 }
 
-/// Note 17, where answers went through a relay.
+/// Rule 17, where answers went through a relay.
 #[test]
 fn output_that_went_through_a_relay_is_announced() {
     let mut shelf = Shelf::new();
@@ -418,7 +418,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert!(told(shelf.until(10_000)).is_empty());
 }
 
-/// Note 26: a response is sent again over the session that asks, if it went out on another one; not if it is on its way.
+/// Rule 26: a response is sent again over the session that asks, if it went out on another one; not if it is on its way.
 #[test]
 fn missing_responses_are_sent_again() {
     let mut shelf = Shelf::new();
@@ -540,7 +540,7 @@ fn each_response_is_lost_with_its_own_session() {
     assert_eq!(pong.progress.expect("it is known").lost, [0, 1]);
 }
 
-/// Notes 25, 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
+/// Rules 25 and 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
 #[test]
 fn what_is_not_kept_is_told_to_be_lost() {
     let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
@@ -682,7 +682,7 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
     }
 }
 
-/// Note 34: an abort stops all requests of the call on this server; what they still wanted to delegate is refused.
+/// Rule 34: an abort stops all requests of the call on this server; what they still wanted to delegate is refused.
 #[test]
 fn an_abort_freezes_every_request_of_its_call() {
     let mut shelf = Shelf::new();
@@ -701,7 +701,7 @@ fn an_abort_freezes_every_request_of_its_call() {
     assert_eq!(shelf.delegate(one.ticket, &delegated), Err(Frozen::Aborted));
     let (_, actions) = shelf.ask(abort(1, "0.0"));
     assert!(actions.is_empty(), "they were told");
-    // Note 11: the end is a status; then the request has ended.
+    // Rule 11: the end is a status; then the request has ended.
     let status = Status::new(Code::Cancelled, "aborted");
     let sent = one.server.fail(&status, None);
     shelf.release(one.ticket, [sent], 0);
@@ -713,7 +713,7 @@ fn an_abort_freezes_every_request_of_its_call() {
     ));
 }
 
-/// Note 37: responses of an aborted call are of no use any more, and their room is free at once.
+/// Rule 37: responses of an aborted call are of no use any more, and their room is free at once.
 #[test]
 fn an_abort_frees_what_was_kept() {
     let mut shelf = Shelf::new();
@@ -759,7 +759,7 @@ fn delegations_of_calls_that_are_over_are_not_sent() {
     }
 }
 
-/// An abort overtakes its request: the request is refused, and the abort answered "unknown" (note 36).
+/// An abort overtakes its request: the request is refused, and the abort answered "unknown" (rule 36).
 #[test]
 fn an_abort_that_overtakes_its_request_is_remembered() {
     let mut shelf = Shelf::new();
@@ -813,7 +813,7 @@ fn a_wrong_token_does_no_harm() {
     assert!(!shelf.known(1, "0").aborted);
 }
 
-/// Note 29: requests below the oldest live call are not handled, ended ones forgotten, running ones stopped.
+/// Rule 29: requests below the oldest live call are not handled, ended ones forgotten, running ones stopped.
 #[test]
 fn calls_below_the_oldest_live_one_are_over() {
     let mut shelf = Shelf::new();
@@ -855,7 +855,7 @@ fn calls_that_come_out_of_order_are_forgotten_too() {
     assert_eq!(shelf.records.remembered().calls, 3);
 }
 
-/// Note 30: the gc timeout counts from the end of the request and restarts with each ping; what runs stays.
+/// Rule 30: the gc timeout counts from the end of the request and restarts with each ping; what runs stays.
 #[test]
 fn ended_requests_are_forgotten_after_the_gc_timeout() {
     let mut shelf = Shelf::new();
@@ -896,7 +896,7 @@ fn the_gc_timeout_comes_from_the_call() {
     assert!(shelf.ping(1, "0").progress.is_some());
 }
 
-/// Note 31: nobody asks about a running request for the gc timeout: its initiator is dead.
+/// Rule 31: nobody asks about a running request for the gc timeout: its initiator is dead.
 #[test]
 fn requests_of_dead_initiators_are_stopped() {
     let mut shelf = Shelf::new();
@@ -959,7 +959,7 @@ fn a_timeout_of_minutes_keeps_no_handler_of_a_dead_initiator() {
     assert_eq!(stops(shelf.until(100_000)), [5_000]);
 }
 
-/// Note 19: a delegation that certainly was not delivered is answered by who wanted to send it, and found there.
+/// Rule 19: a delegation that certainly was not delivered is answered by who wanted to send it, and found there.
 #[test]
 fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
     let mut shelf = Shelf::new();

@@ -19,7 +19,7 @@ fn aborted(progress: Progress) -> Progress {
     }
 }
 
-/// Notes 34, 35: all that runs is told; frozen when nothing new can come, quiet when nothing runs.
+/// Rules 34 and 35: all that runs is told; frozen when nothing new can come, quiet when nothing runs.
 #[test]
 fn an_abort_reaches_all_and_has_two_milestones() {
     let mut desk = Desk::new();
@@ -49,7 +49,7 @@ fn an_abort_reaches_all_and_has_two_milestones() {
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
-/// Note 35: a handler that ignores its token keeps the call from being quiet as long as somebody waits for it.
+/// Rule 35: a handler that ignores its token keeps the call from being quiet as long as somebody waits for it.
 #[test]
 fn a_stubborn_handler_is_asked_again_and_again() {
     let mut desk = Desk::new();
@@ -212,7 +212,7 @@ fn a_line_that_goes_on_for_ever_is_let_go() {
     }
 }
 
-/// Note 35: winding down ends although a server is dead.
+/// Rule 35: winding down ends although a server is dead.
 #[test]
 fn a_silent_server_is_given_up_after_the_timeout() {
     let mut desk = Desk::new();
@@ -223,7 +223,7 @@ fn a_silent_server_is_given_up_after_the_timeout() {
     assert_eq!(milestones, ["800: frozen", "800: quiet"]);
 }
 
-/// Note 36: "unknown" does not count as stopped, whatever the server remembers of the call: hop 12 forwarded, its server
+/// Rule 36: "unknown" does not count as stopped, whatever the server remembers of the call: hop 12 forwarded, its server
 /// restarted; hop 14 runs on.
 #[test]
 fn unknown_does_not_count_as_stopped() {
@@ -231,7 +231,7 @@ fn unknown_does_not_count_as_stopped() {
     desk.abort();
     assert!(desk.unknown(1, "0").is_empty());
     desk.until(550);
-    // Note 34: it announces itself and is told.
+    // Rule 34: it announces itself and is told.
     assert_eq!(
         desk.announce(4, "0+14", running()),
         ["ping 0+14 at m4 abort"]
@@ -301,7 +301,7 @@ fn late_facts_name_children_to_stop() {
     );
 }
 
-/// Note 33: a failed call is wound down like an aborted one.
+/// Rule 33: a failed call is wound down like an aborted one.
 #[test]
 fn a_failed_call_is_wound_down() {
     let mut desk = Desk::new();
@@ -358,7 +358,7 @@ fn nothing_follows_quiet() {
     assert!(by_facts.pong(1, "0", page).is_empty());
 }
 
-/// Note 34: the call fails with more requests than it may have, and has no room for what it learns of then. That is told to
+/// Rule 34: the call fails with more requests than it may have, and has no room for what it learns of then. That is told to
 /// stop all the same: children that are listed beyond the budget, who announces himself, and what that led to.
 #[test]
 fn what_a_call_has_no_room_for_is_stopped() {
@@ -434,7 +434,7 @@ fn what_a_call_has_no_room_for_is_told_within_limits() {
     );
 }
 
-/// Note 31: an initiator that has finished with a call answers its announcements with "stop".
+/// Rule 31: an initiator that has finished with a call answers its announcements with "stop".
 #[test]
 fn announcements_of_calls_that_are_over_are_dismissed() {
     let told = pong(at("0.3"), Some(running()));

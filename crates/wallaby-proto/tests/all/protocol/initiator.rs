@@ -97,7 +97,7 @@ fn facts_are_written_once() {
     assert_eq!(initiator.handle_response(&from_child), Err(conflict));
 }
 
-/// COMPLETE is a walk from the root: what nobody on the way there has named is not waited for (PROTOCOL-NOTES 8).
+/// COMPLETE is a walk from the root: what nobody on the way there has named is not waited for (docs/protocol.md, rule 8).
 #[test]
 fn facts_of_a_branch_that_nobody_expects_name_nothing_that_is_missing() {
     let mut initiator = initiator(Budgets::default());

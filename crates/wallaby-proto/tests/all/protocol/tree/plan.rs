@@ -14,7 +14,7 @@ pub(super) struct Plan {
 pub(super) enum Act {
     Reply,
     Delegate(Plan),
-    /// The handler yields: what was held back leaves (PROTOCOL-NOTES 4d).
+    /// The handler yields: what was held back leaves (docs/protocol.md, rule 4d).
     Flush,
 }
 

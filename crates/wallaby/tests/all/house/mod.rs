@@ -1,4 +1,4 @@
-//! The house rules as ordinary tests: links and paths in pages lead somewhere, folders are named after
+//! The house rules as ordinary tests: links, paths and numbers of rules lead somewhere, folders are named after
 //! their crates, dependencies point down, the protocol core is free of IO, nothing unfinished is left
 //! behind, and the README's program is compiled. Each failure says what to do. `CONTRIBUTING.md`
 //! explains the rules.
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 use code::{before_tests, code_only, find};
 use project::{
-    Crate, beside, headings, links, named_paths, pages, read, root, rust_fences, sources,
-    test_programs,
+    Crate, beside, cited_rules, files, headings, links, named_paths, pages, read, root,
+    rust_fences, sources, test_programs,
 };
 
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
@@ -117,6 +117,29 @@ fn what_pages_and_comments_point_at_exists() {
                 .extend(missing.map(|named| {
                     format!("{path}:{number}: names `{named}`, which does not exist")
                 }));
+        }
+    }
+    report(problems);
+}
+
+/// Of a list with a gap, readers see other numbers than its source has.
+#[test]
+fn rules_that_are_cited_by_number_exist() {
+    let page = read("docs/protocol.md");
+    let section = page
+        .split("\n## ")
+        .find(|section| section.starts_with("Rules of a call\n"));
+    let lines = section.unwrap_or("").lines();
+    let rules = lines.filter_map(|line| line.split_once(". ")?.0.parse().ok());
+    let rules: Vec<u32> = rules.collect();
+    assert_eq!(rules, Vec::from_iter(1..=rules.len() as u32));
+    let mut problems = Vec::new();
+    for (path, text) in sources().iter().chain(pages()).chain(&files(".txt")) {
+        for (number, line) in (1..).zip(text.lines()) {
+            let missing = cited_rules(line).filter(|rule| !rules.contains(rule));
+            problems.extend(missing.map(|rule| {
+                format!("{path}:{number}: there is no rule {rule} in docs/protocol.md")
+            }));
         }
     }
     report(problems);

@@ -61,7 +61,8 @@ pub(crate) fn pages() -> &'static [(String, String)] {
     &PAGES
 }
 
-fn files(ending: &str) -> Vec<(String, String)> {
+/// Every file with this ending, in the same way.
+pub(crate) fn files(ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];
     while let Some(folder) = folders.pop() {
@@ -129,6 +130,18 @@ pub(crate) fn named_paths(line: &str) -> impl Iterator<Item = &str> {
         .map(|word| word.trim_end_matches('.'))
         .filter(move |word| tops.iter().any(|top| word.starts_with(top)))
         .filter(move |word| word.contains("/src/") || endings.iter().any(|end| word.ends_with(end)))
+}
+
+/// The rules of a call that a line cites by number, as in "rule 4c" or "rules 14 to 18, 20 and 24".
+pub(crate) fn cited_rules(line: &str) -> impl Iterator<Item = u32> {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let kinds = ["rule ", "rules ", "Rule ", "Rules "];
+    let lists = kinds.map(|kind| line.split(kind).skip(1));
+    let goes_on = move |word: &&str| word.starts_with(is_digit) || ["to", "and"].contains(word);
+    let words = lists.into_iter().flatten();
+    words
+        .flat_map(move |list| list.split(' ').take_while(goes_on))
+        .filter_map(move |word| word.split(|c| !is_digit(c)).next()?.parse().ok())
 }
 
 /// A crate of the workspace: `crates/NAME`, `apps/NAME`, or a folder at the root such as `bench`.
@@ -281,6 +294,10 @@ mod tests {
         let line = "`docs/a.md`. /x/docs/b.md docs/c bench/src/lib.rs, crates/d/src/e, f.md";
         let named: Vec<&str> = named_paths(line).collect();
         assert_eq!(named, ["docs/a.md", "bench/src/lib.rs", "crates/d/src/e"]);
+        let line = "5 (rule 4c). Rules 14 to 18, 20 and 24: of 6, [rule 9](x), a rule of 7";
+        let mut cited: Vec<u32> = cited_rules(line).collect();
+        cited.sort_unstable();
+        assert_eq!(cited, [4, 9, 14, 18, 20, 24]);
     }
 
     #[test]

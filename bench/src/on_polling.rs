@@ -333,7 +333,7 @@ impl<D: Datagrams> Caller<D> {
             };
             self.endpoint.send(call, server, method, message)?;
         }
-        self.endpoint.close(call);
+        self.endpoint.close_call(call);
         loop {
             match self.event(end)? {
                 Event::Answer(answer) => {

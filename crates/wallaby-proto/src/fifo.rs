@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// First in, first out.
 #[derive(Debug)]
-pub struct Fifo<T> {
+pub(crate) struct Fifo<T> {
     /// Empty only if `rest` is.
     first: Option<T>,
     #[expect(
@@ -26,7 +26,7 @@ impl<T> Default for Fifo<T> {
 impl<T> Fifo<T> {
     /// Adds one behind all others.
     #[inline]
-    pub fn push(&mut self, value: T) {
+    pub(crate) fn push(&mut self, value: T) {
         match self.first {
             None => self.first = Some(value),
             Some(_) => self.push_rest(value),
@@ -39,19 +39,19 @@ impl<T> Fifo<T> {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let rest = self.rest.as_ref().map_or(0, |rest| rest.len());
         usize::from(self.first.is_some()) + rest
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
     /// Takes the first one.
     #[inline]
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         let first = self.first.take();
         if let Some(rest) = &mut self.rest {
             self.first = rest.pop_front();
@@ -60,7 +60,7 @@ impl<T> Fifo<T> {
     }
 
     /// The one that is so many places behind the first.
-    pub fn get(&self, index: usize) -> Option<&T> {
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
         match index.checked_sub(1) {
             None => self.first.as_ref(),
             Some(index) => self.rest.as_ref()?.get(index),
@@ -68,7 +68,7 @@ impl<T> Fifo<T> {
     }
 
     /// The one that is so many places behind the first.
-    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         match index.checked_sub(1) {
             None => self.first.as_mut(),
             Some(index) => self.rest.as_mut()?.get_mut(index),
@@ -76,14 +76,14 @@ impl<T> Fifo<T> {
     }
 
     /// All, the first one first.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.first
             .iter()
             .chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
 
     /// All, to change them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let rest = self.rest.iter_mut().flat_map(|rest| rest.iter_mut());
         self.first.iter_mut().chain(rest)
     }

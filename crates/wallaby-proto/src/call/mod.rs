@@ -13,8 +13,8 @@ pub mod missing;
 pub mod records;
 pub mod room;
 pub mod server;
-pub mod shares;
-pub mod ungranted;
+pub(crate) mod shares;
+pub(crate) mod ungranted;
 pub mod waiting;
 pub mod watch;
 

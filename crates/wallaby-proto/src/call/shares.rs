@@ -23,16 +23,16 @@ const NONE: u32 = u32::MAX - 1;
 
 /// Names an initiator on a connection, as long as it holds a place, or until another one is [named](Shares::name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share(u32);
+pub(crate) struct Share(u32);
 
 impl Share {
     /// That of nobody: it has taken none.
-    pub const NOBODY: Self = Self(u32::MAX);
+    pub(crate) const NOBODY: Self = Self(u32::MAX);
 }
 
 /// Who has how many places of a table.
 #[derive(Debug)]
-pub struct Shares {
+pub(crate) struct Shares {
     limit: usize,
     /// Up to here nobody can have more than its share.
     plenty: usize,
@@ -71,7 +71,7 @@ struct SessionShares {
 
 impl Shares {
     /// A table with so many places, all free.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
             plenty: limit - limit.div_ceil(TIMES),
@@ -90,13 +90,13 @@ impl Shares {
     }
 
     /// How many places are taken.
-    pub fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.taken
     }
 
     /// The share of an initiator on a connection.
     #[inline]
-    pub fn name(&mut self, session: SessionNumber, initiator: NodeId) -> Share {
+    pub(crate) fn name(&mut self, session: SessionNumber, initiator: NodeId) -> Share {
         if self.last_name != Some((session, initiator)) {
             self.look_up((session, initiator));
         }
@@ -197,23 +197,23 @@ impl Shares {
     }
 
     /// How many places a holder has taken.
-    pub fn taken_by(&mut self, share: Share) -> usize {
+    pub(crate) fn taken_by(&mut self, share: Share) -> usize {
         self.counts(share).0
     }
 
     /// How many places the holder's connection has taken.
-    pub fn taken_by_connection(&mut self, share: Share) -> usize {
+    pub(crate) fn taken_by_connection(&mut self, share: Share) -> usize {
         self.counts(share).1
     }
 
     /// How much a holder has, with what its connection has: who has least is served first.
-    pub fn weight(&mut self, share: Share) -> usize {
+    pub(crate) fn weight(&mut self, share: Share) -> usize {
         let (own, connection) = self.counts(share);
         own + connection * TIMES
     }
 
     /// Whether somebody who has so much may have another place.
-    pub fn allows(&self, weight: usize) -> bool {
+    pub(crate) fn allows(&self, weight: usize) -> bool {
         self.allows_of(weight, self.limit.saturating_sub(self.taken))
     }
 
@@ -227,18 +227,18 @@ impl Shares {
     }
 
     /// Whether so many places are free that anybody may have so many.
-    pub fn is_plenty(&self, places: usize) -> bool {
+    pub(crate) fn is_plenty(&self, places: usize) -> bool {
         self.taken.saturating_add(places) <= self.plenty
     }
 
     /// Whether a holder may have another place.
-    pub fn has_room(&mut self, share: Share) -> bool {
+    pub(crate) fn has_room(&mut self, share: Share) -> bool {
         self.has_room_for(share, 1)
     }
 
     /// Whether a holder may have so many places more: all of them if it may have the last one.
     #[inline(never)]
-    pub fn has_room_for(&mut self, share: Share, places: usize) -> bool {
+    pub(crate) fn has_room_for(&mut self, share: Share, places: usize) -> bool {
         let before = places.saturating_sub(1);
         let weight = self.weight(share);
         let weight = weight.saturating_add(before.saturating_mul(1 + TIMES));
@@ -252,7 +252,11 @@ impl Shares {
     ///
     /// Its share if it may not.
     #[inline]
-    pub fn try_take(&mut self, session: SessionNumber, initiator: NodeId) -> Result<Share, Share> {
+    pub(crate) fn try_take(
+        &mut self,
+        session: SessionNumber,
+        initiator: NodeId,
+    ) -> Result<Share, Share> {
         self.try_take_all(session, initiator, 1)
     }
 
@@ -262,7 +266,7 @@ impl Shares {
     ///
     /// As with [`Self::try_take`].
     #[inline]
-    pub fn try_take_all(
+    pub(crate) fn try_take_all(
         &mut self,
         session: SessionNumber,
         initiator: NodeId,
@@ -278,20 +282,20 @@ impl Shares {
     }
 
     /// An initiator on a connection takes a place, as it may.
-    pub fn take(&mut self, session: SessionNumber, initiator: NodeId) {
+    pub(crate) fn take(&mut self, session: SessionNumber, initiator: NodeId) {
         self.name(session, initiator);
         self.taken += 1;
     }
 
     /// A holder gives a place back that it took.
     #[inline]
-    pub fn give_back(&mut self, share: Share) {
+    pub(crate) fn give_back(&mut self, share: Share) {
         self.give_back_all(share, 1);
     }
 
     /// A holder gives places back that it took.
     #[inline]
-    pub fn give_back_all(&mut self, share: Share, places: usize) {
+    pub(crate) fn give_back_all(&mut self, share: Share, places: usize) {
         if share.0 != self.last {
             return self.give_back_of_other(share, places);
         }

@@ -15,7 +15,7 @@ const FEW: usize = 4;
 ///
 /// Each window may be overdrawn by one message, and a server need not count the one small answer to an initial request.
 #[derive(Debug, Default)]
-pub struct UngrantedAnswers {
+pub(crate) struct UngrantedAnswers {
     /// By connection, ascending.
     windows: Vec<(u64, UngrantedWindow)>,
     /// How many of these were open when that was last asked.
@@ -37,7 +37,7 @@ struct UngrantedWindow {
 
 /// What a call may be sent before its application takes some of it.
 #[derive(Debug, Clone, Copy)]
-pub struct AnswerLimits {
+pub(crate) struct AnswerLimits {
     /// The window of a call.
     pub call: u64,
     /// Longest payload of a message.
@@ -54,7 +54,7 @@ impl UngrantedAnswers {
     /// If that was not granted. Then it says how many messages have come over the connection since the first of these
     /// answers: after [`crate::connection::MAX_CALLS`] of them an honest sender may have forgotten what it had sent.
     /// If too much came over connections that have ended, this one is not to blame: it says `u64::MAX`.
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         connection: u64,
         payload: u64,
@@ -100,7 +100,7 @@ impl UngrantedAnswers {
 
     /// An answer is out of the way; what to grant for now, if that is worth at least so much: answers, and the bytes of
     /// their payloads.
-    pub fn take(&mut self, connection: u64, payload: u64, worth: u64) -> Option<(u64, u64)> {
+    pub(crate) fn take(&mut self, connection: u64, payload: u64, worth: u64) -> Option<(u64, u64)> {
         let Ok(place) = self.place(connection) else {
             self.ended = self.ended.saturating_sub(payload + MESSAGE_COST);
             return None;
@@ -121,7 +121,7 @@ impl UngrantedAnswers {
 
     /// The call has ended: nobody takes anything any more. What to grant for all that has come, so that servers that pass answers
     /// on do not keep those that are under way: connections, and bytes.
-    pub fn take_all(&mut self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (u64, u64)> {
         let windows = self.windows.iter_mut();
         windows.map(|(connection, window)| {
             (window.responses, window.bytes) = (0, 0);

@@ -448,7 +448,7 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     /// Begins a call of several initial requests. It can complete only when no more can come: after
-    /// [`close`](Self::close).
+    /// [`close_call`](Self::close_call).
     ///
     /// # Errors
     ///
@@ -515,7 +515,7 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     /// No further initial request of a call comes.
-    pub fn close(&mut self, call: CallKey) {
+    pub fn close_call(&mut self, call: CallKey) {
         self.core.close_call(call);
     }
 

@@ -339,7 +339,7 @@ impl<'a> RawRequest<'a> {
     }
 
     /// Begins a [call](Self::call) on behalf of this request that may have several initial requests:
-    /// [`super::Endpoint::send`] sends them, and [`super::Endpoint::close`] says that there are no more.
+    /// [`super::Endpoint::send`] sends them, and [`super::Endpoint::close_call`] says that there are no more.
     ///
     /// # Errors
     ///

@@ -419,7 +419,7 @@ fn calls_of_several_initial_requests_complete_when_they_are_closed() {
     }
     words.sort();
     assert_eq!(words, ["one", "three", "two"]);
-    client.close(call);
+    client.close_call(call);
     let event = world.event(&mut [&mut client, &mut server], 0, LONG);
     assert_eq!(event, Some(Event::Complete { call, statuses: 0 }));
     let late = client.send(
@@ -582,7 +582,7 @@ fn no_more_calls_live_than_may() {
         .expect("there is room");
     let third = client.begin(&CallOptions::default());
     assert_eq!(third, Err(Failure::TooManyCalls { limit: 2 }));
-    client.close(first);
+    client.close_call(first);
     client
         .begin(&CallOptions::default())
         .expect("there is room again");

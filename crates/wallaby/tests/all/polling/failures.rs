@@ -322,7 +322,7 @@ fn the_first_status_ends_a_call_that_fails_fast() {
             .send(call, server.address(), method, payload)
             .expect("it is sent");
     }
-    client.close(call);
+    client.close_call(call);
     let (answers, end) = outcome(&world, &mut [&mut client, &mut server]);
     assert!(answers[0].is_err());
     assert_eq!(failure(end), Failure::FailedFast);

@@ -92,7 +92,7 @@ fn an_interceptor_sees_each_call_and_how_it_ends() {
     let (method, payload) = (work::ONE.definition(), b"\x03hop"[..].into());
     let sent = client.send(call, at, method, payload);
     sent.expect("it is sent");
-    client.close(call);
+    client.close_call(call);
     let (answers, _) = outcome(&world, &mut [&mut client, &mut server]);
     assert_eq!(answers, [Ok("hop".to_owned())]);
     assert_eq!(seen.take(), [Some("secret".to_owned())]);

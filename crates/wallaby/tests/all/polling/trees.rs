@@ -231,7 +231,7 @@ fn run(seed: u64, faults: Faults) {
                 .send(call, to, &method(), payload)
                 .expect("it is sent");
         }
-        forest.servers[0].close(call);
+        forest.servers[0].close_call(call);
         answers.sort_unstable();
         wanted.insert(call, (answers, statuses));
     }

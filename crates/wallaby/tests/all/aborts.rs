@@ -17,6 +17,7 @@ over_every_transport!(
     what_is_shielded_is_finished,
     who_stops_a_call_waits_until_its_handlers_are_gone,
     who_stops_a_call_waits_for_what_is_shielded,
+    who_stops_a_call_at_once_is_not_told_of_what_nobody_runs,
     what_does_not_stop_in_time_is_named,
     a_request_that_goes_on_elsewhere_ends_with_its_call,
     a_call_that_was_dropped_does_not_stay_for_what_is_shielded,
@@ -179,6 +180,26 @@ async fn what_does_not_stop_in_time_is_named(net: Net) {
     assert!(said.contains(&reached), "{said}");
     gate.open(100);
     until(|| server.load() == load(0, 0)).await;
+}
+
+/// What the first server was about to hand on reaches nobody any more.
+async fn who_stops_a_call_at_once_is_not_told_of_what_nobody_runs(net: Net) {
+    let waits = |_: Request<Many<String>>, (_,): (String,)| pending();
+    for _ in 0..10 {
+        let server = net.serve(service().method(&work::MANY, waits)).await;
+        let front = net.serve(dividing(at(&server))).await;
+        let builder = Endpoint::builder().ping(Duration::from_millis(20), Duration::from_secs(2));
+        let client = net.bind(builder).await;
+        let calls = (0..20).map(|_| work::at(&client, at(&front)).many("early".into()));
+        let calls: Vec<_> = calls.collect();
+        until(|| front.metrics().requests_received > 0).await;
+        let stopping: Vec<_> = (calls.into_iter())
+            .map(|call| tokio::spawn(call.stop()))
+            .collect();
+        for stopped in stopping {
+            assert_eq!(stopped.await.expect("no panic"), Ok(()), "all live");
+        }
+    }
 }
 
 /// Its handler is done, so nobody is to be waited for.

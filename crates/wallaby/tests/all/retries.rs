@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::raw::{Raw, hello};
 use crate::common::{Gate, Net, at, failure, patience, service, status, until, work};
+use tokio::net::TcpListener;
 use wallaby::{
     Address, AttemptsFailed, CallInterceptor, Client, Code, Endpoint, Failure, Hedge, Limits, Many,
     NoMore, One, Outcome, Outgoing, Request, Resend, Retry, RetryBudget, Service, Status,
@@ -848,6 +850,28 @@ async fn a_request_that_nobody_takes_goes_to_the_next_server(net: Net) {
     let told = attempts_failed(&failed);
     let last = told.last.failure().expect("it was not sent");
     assert!(matches!(last, Failure::NotSent { .. }), "{failed}");
+}
+
+/// It is complete by its second attempt; the first one is with a server that has said nothing since.
+#[tokio::test]
+async fn who_stops_a_complete_call_is_told_of_its_first_attempt() {
+    patience(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let silent = Address::Tcp(listener.local_addr().expect("it listens"));
+        let net = Net::tcp();
+        let second = net.serve(counting(10, &Runs::default())).await;
+        let caller = caller(&net).await;
+        let client = Client::new(&caller, silent).alternates([at(&second)]);
+        let client = client.resend(Resend::deterministic(1));
+        let mut call = work::within(client).many(String::new());
+        let mut first = Raw::accept(&listener, hello(7)).await;
+        first.request().await;
+        let answers = crate::common::all(&mut call).await;
+        assert_eq!((answers.len(), call.resent()), (10, 1));
+        let running = call.stop().await.expect_err("the first one may run");
+        assert_eq!(running.unheard, 1);
+    })
+    .await;
 }
 
 async fn a_second_execution_that_differs_is_an_error(net: Net) {

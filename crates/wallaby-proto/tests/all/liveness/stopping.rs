@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::collections::BTreeSet;
 
 use wallaby_proto::call::watch::{Found, WatchSettings, dismiss};
-use wallaby_proto::wire::{MAX_CHILDREN, Pong, Progress};
+use wallaby_proto::wire::{Child, MAX_CHILDREN, Pong, Progress};
 
 use crate::liveness::desk::{
     Desk, NOWHERE, at, call, child, continued, ended, facts, location, node, pong, running,
@@ -120,6 +120,24 @@ fn who_does_not_know_what_it_is_to_stop_does_not_run_it() {
         1,
         "by relays"
     );
+}
+
+/// Who hands work on may not know yet which incarnation is to have it, and hands nothing on any more when it is told to stop.
+#[test]
+fn who_does_not_know_what_never_reached_it_does_not_run_it() {
+    let told = unheard(|desk| {
+        let not_met = Child {
+            node: None,
+            ..child(2)
+        };
+        let stopped = Progress {
+            children: vec![not_met],
+            ..aborted(ended(1, 0))
+        };
+        desk.pong(1, "0", stopped);
+        desk.unknown(2, "0.0");
+    });
+    assert_eq!(told, 0);
 }
 
 /// What an attempt before this one has led to is asked by nobody any more, and may run.

@@ -185,7 +185,7 @@ async fn what_does_not_stop_in_time_is_named(net: Net) {
 /// What the first server was about to hand on reaches nobody any more.
 async fn who_stops_a_call_at_once_is_not_told_of_what_nobody_runs(net: Net) {
     let waits = |_: Request<Many<String>>, (_,): (String,)| pending();
-    for _ in 0..10 {
+    for _ in 0..2 {
         let server = net.serve(service().method(&work::MANY, waits)).await;
         let front = net.serve(dividing(at(&server))).await;
         let builder = Endpoint::builder().ping(Duration::from_millis(20), Duration::from_secs(2));

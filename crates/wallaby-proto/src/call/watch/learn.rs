@@ -35,8 +35,12 @@ impl Watch {
         {
             let hop = &mut watched.hops[index];
             hop.state = State::Unseen;
-            // Who passes the ping on does not know the request either.
-            let is_its_server = from.location.node.is_some() && from.location.node == hop.at.node;
+            // Who passes the ping on does not know the request either. Which incarnation was to have it may not be known.
+            let Location { node, address } = &from.location;
+            let is_its_server = match hop.at.node {
+                Some(_) => *node == hop.at.node,
+                None => address.is_some() && *address == hop.at.address,
+            };
             hop.unknown = winds_down && !pong.evicted && is_its_server;
             if self.is_open(position) {
                 self.ask(position, now);

@@ -76,7 +76,8 @@ impl Watch {
                         self.may_run(position) && (watched.attempt > 0 || !waits(&branch.path));
                     still.unheard += u64::from(unheard || watched.left_behind);
                 }
-                _ => {}
+                // Of a call that is complete by a later attempt nothing is stopped.
+                _ => still.unheard += u64::from(watched.left_behind),
             }
         }
         still

@@ -68,7 +68,7 @@ impl UngrantedAnswers {
         window.used = window.used.saturating_add(payload + MESSAGE_COST);
         let used = window.used;
         let since = window.since;
-        let most = limits.call.saturating_add(limits.message + MESSAGE_COST);
+        let most = (limits.call.saturating_add(limits.message)).saturating_add(MESSAGE_COST);
         let most_of_all = || most.saturating_add(requests().saturating_mul(MOST_UNCOUNTED));
         if used > most && used > most_of_all() {
             return Err(messages().saturating_sub(since));
@@ -171,6 +171,17 @@ mod tests {
                 .expect("at some time");
             assert_eq!(came, most / 100 + 1);
         }
+    }
+
+    #[test]
+    fn who_limits_no_message_breaks_nothing() {
+        let limits = AnswerLimits {
+            message: u64::MAX,
+            ..LIMITS
+        };
+        let mut answers = UngrantedAnswers::default();
+        let arrived = answers.arrive(7, 1 << 20, limits, || 1, || 9, |_| true);
+        assert_eq!(arrived, Ok(()));
     }
 
     #[test]

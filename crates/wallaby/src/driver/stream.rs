@@ -158,8 +158,13 @@ impl Stream {
 
     fn write_all(&self, out: &mut Out) -> io::Result<bool> {
         while out.written < out.bytes.len() {
-            match self.writer.try_write(&out.bytes[out.written..]) {
+            let rest = &out.bytes[out.written..];
+            match self.writer.try_write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                // It is code from outside.
+                Ok(written) if written > rest.len() => {
+                    return Err(io::Error::other("it says that it took more than there was"));
+                }
                 Ok(written) => out.written += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -425,6 +425,60 @@ async fn what_a_transport_does_wrong_ends_its_connection() {
     .await;
 }
 
+/// From its third write on it takes nothing, and says that it has taken more than there was.
+#[derive(Debug)]
+struct Boasts;
+
+#[derive(Debug)]
+struct Boasting(Box<dyn WriteHalf>, std::sync::atomic::AtomicUsize);
+
+impl Wrap for Boasts {
+    fn stream(&self, stream: Stream) -> Stream {
+        stream.map_writer(|writer| Boasting(writer, Default::default()))
+    }
+}
+
+impl WriteHalf for Boasting {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 | 1 => self.0.try_write(bytes),
+            _ => Ok(bytes.len() + 1),
+        }
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_writable(cx)
+    }
+
+    fn shutdown(&self) {
+        self.0.shutdown();
+    }
+}
+
+/// Who sends writes: it must not panic there, nor in the endpoint's lock.
+#[tokio::test]
+async fn a_transport_that_says_it_took_too_much_loses_its_connection() {
+    patience(async {
+        let net = Net::tcp();
+        let echo = service().method(
+            &heap::ONE,
+            |request: Request<One<_>, _>, (what,): (Bytes,)| async move {
+                Ok(request.respond(what).await?)
+            },
+        );
+        let server = net.serve(echo).await;
+        let soon = (Duration::from_millis(20), Duration::from_millis(200));
+        let client = Endpoint::builder().ping(soon.0, soon.1);
+        let client = client.wrap_transports(Arc::new(Boasts)).bind().await;
+        let heap = heap::at(&client.expect("there is a runtime"), at(&server));
+        let what = Bytes::from_static(b"what");
+        assert_eq!(heap.one(what.clone()).await, Ok(what.clone()));
+        heap.one(what.clone()).await.expect_err("nothing was sent");
+        assert_eq!(heap.one(what.clone()).await, Ok(what), "another connection");
+    })
+    .await;
+}
+
 /// Panics once, and works from then on: when it is first asked for a stream, or when something first comes to its socket.
 #[derive(Debug, Clone, Default)]
 struct Stumbles(Arc<std::sync::atomic::AtomicBool>);

@@ -12,6 +12,13 @@ ARGS ?=
 # A shell that rustup has not yet been added to still finds the toolchain.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
+# A machine of CI compiles once, and nobody debugs there: no step makes what only later builds and debuggers use.
+ifeq ($(CI),true)
+export CARGO_INCREMENTAL := 0
+export CARGO_PROFILE_DEV_DEBUG := none
+export CARGO_PROFILE_SIM_DEBUG := none
+endif
+
 # The steps of a recipe share one target folder and must come in the order written.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help

@@ -11,10 +11,6 @@ export CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 linted=(cargo --config 'build.rustc-workspace-wrapper="clippy-driver"' test --locked --no-fail-fast)
 computed=(-p wallaby-sim -p wallaby-model --profile sim)
 target=${CARGO_TARGET_DIR:-target}
-# Without names of lines in backtraces the project's own crates compile in three quarters of the time.
-if [ "${CI:-}" = true ]; then
-    export CARGO_PROFILE_DEV_DEBUG=none CARGO_PROFILE_SIM_DEBUG=none
-fi
 
 workspace=(--workspace --exclude wallaby-sim --exclude wallaby-model)
 # Functions beside a client become WebAssembly, where the toolchain has that target.

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+/// Longer ones are mistakes, and no clock reaches that far.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 /// Reads `250us`, `2s` or `1m`, for deadlines, which can't be zero.
 pub(crate) fn parse_nonzero(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text).map_err(|error| error.to_string())? {
         Duration::ZERO => Err("this time can't be zero".to_owned()),
+        time if time > LONGEST => Err("this time can't be longer than a year".to_owned()),
         time => Ok(time),
     }
 }

@@ -112,7 +112,10 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     ///
     /// Handlers that wait are dropped. This waits for those that are not: one that is just being polled, to its next `.await`;
     /// what is [shielded](crate::RequestInfo::shield), and blocking handlers. It does not wait for tasks that handlers have started,
-    /// nor for what a handler does after its request has ended: by its last answer, or at a deadline.
+    /// nor for what a handler does after its request has ended: by its last answer, at a deadline, or as its server was closed.
+    ///
+    /// A server counts as gone, with all that it ran, when its address refuses connections or another one answers there. Where an
+    /// address is not that of the process, but of a proxy or a load balancer in front of it, that may be wrong.
     ///
     /// # Errors
     ///

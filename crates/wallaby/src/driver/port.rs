@@ -28,6 +28,9 @@ const AT_ONCE: usize = 16;
 /// Batches of datagrams that one thread sends before it does something else.
 const SENDS_A_TURN: usize = 16;
 
+/// News of datagrams that could not be delivered that are taken at a time.
+const MOST_UNREACHABLE: usize = 64;
+
 /// Errors in a row that are taken for news of datagrams that were sent. A socket that has more of them can most likely receive nothing.
 const MOST_ERRORS: u32 = 16;
 
@@ -135,7 +138,7 @@ impl Port {
 
     /// The endpoint learns what the network says of datagrams that could not be delivered.
     fn note_unreachable(&self, endpoint: &Arc<Inner>, socket: &Socket) {
-        while let Some(to) = socket.take_unreachable() {
+        for to in std::iter::from_fn(|| socket.take_unreachable()).take(MOST_UNREACHABLE) {
             endpoint.enter(|core| core.endpoint.handle_unreachable(self.id, to));
         }
     }

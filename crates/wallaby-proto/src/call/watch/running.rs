@@ -71,13 +71,12 @@ impl Watch {
                 }
                 Stopped::Frozen => still.more += 1,
                 // One that is asked no more has not said so either; nor has anything that an earlier attempt led to.
-                _ if self.is_winding_down() => {
-                    let unheard =
-                        self.may_run(position) && (watched.attempt > 0 || !waits(&branch.path));
-                    still.unheard += u64::from(unheard || watched.left_behind);
+                _ => {
+                    let is_sent = watched.attempt > 0 || !waits(&branch.path);
+                    let asked = self.is_winding_down() && is_sent;
+                    let unheard = watched.left_behind || asked && self.may_run(position);
+                    still.unheard += u64::from(unheard);
                 }
-                // Of a call that is complete by a later attempt nothing is stopped.
-                _ => still.unheard += u64::from(watched.left_behind),
             }
         }
         still
@@ -87,8 +86,7 @@ impl Watch {
     pub(super) fn may_run(&self, position: u32) -> bool {
         let watched = &self.branches[position as usize];
         let stopped = |branch| watched.told_stop(branch) == Stopped::Quiet;
-        let unknown = watched.top().is_some_and(|top| top.unknown);
-        !(unknown || self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
+        !(self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
     }
 
     /// Whether the process that runs a branch has ended: where it was reached before nobody listens now, or another one does. That no

@@ -53,13 +53,16 @@ impl Features {
     pub const READ: Self = Self(1 << 4);
     /// A pong may say that the server of a request is gone: this side reads that.
     pub const GONE: Self = Self(1 << 5);
+    /// A pong may say that heartbeats come of its request: this side reads that.
+    pub const HEARTBEATS: Self = Self(1 << 6);
 
     /// What every [endpoint](crate::endpoint) understands.
     pub(crate) const OF_ENDPOINTS: Self = Self::TIME
         .and(Self::BINARY_METADATA)
         .and(Self::DURABLE)
         .and(Self::READ)
-        .and(Self::GONE);
+        .and(Self::GONE)
+        .and(Self::HEARTBEATS);
 
     /// These and those.
     #[must_use]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::call::initiator::Initiator;
 use crate::call::watch::{Location, Loss, Source};
 use crate::connection::{Mark, MethodDefinition, Refusal};
-use crate::wire::{Budgets, Continuation, Message, Metadata, PingSettings};
+use crate::wire::{Budgets, Continuation, Heartbeats, Message, Metadata, PingSettings};
 use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
@@ -43,6 +43,9 @@ pub struct CallOptions {
     /// How often its servers are asked about it, and how long silence may last; as the endpoint says if not set. What is
     /// beyond [`PingSettings::bounded`] is taken for the nearest that is not.
     pub ping: Option<PingSettings>,
+    /// Its servers show unasked that they live, and are asked only if they do not; as long as none is late no ping is sent. What is
+    /// beyond [`Heartbeats::bounded`] is taken for the nearest that is not. Not by default.
+    pub heartbeats: Option<Heartbeats>,
     /// How long a handler may make no progress; as the endpoint says if not set.
     pub stall_limit: Option<Duration>,
     /// Whether each hop reports its timings: [`Next::Trace`].

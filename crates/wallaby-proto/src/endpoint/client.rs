@@ -41,7 +41,9 @@ use crate::connection::{Mark, MethodDefinition};
 use crate::error::{ConnectError, Failure};
 use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
-use crate::wire::{Budgets, MethodRef, Options, Ping, PingSettings, ReplyTo, Request, Response};
+use crate::wire::{
+    Budgets, Heartbeats, MethodRef, Options, Ping, PingSettings, ReplyTo, Request, Response,
+};
 use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 
 /// What a call asks about its endpoint.
@@ -500,12 +502,14 @@ impl ClientCall {
         id: RequestId,
     ) -> Option<Box<Options>> {
         let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
-        let own = own.or(self.options.as_deref());
+        let of_call = self.options.as_deref();
+        let heartbeats = of_call.and_then(|options| options.heartbeats);
+        let own = own.or(of_call);
         let travels = |own: &&CallOptions| {
             !own.metadata.is_empty() || own.continuation.is_some() || own.durable.is_some()
         };
         let own = own.filter(travels);
-        if own.is_none() && budgets.is_none() && ping.is_none() {
+        if heartbeats.is_none() && own.is_none() && budgets.is_none() && ping.is_none() {
             return None;
         }
         let continuation = own.and_then(|own| own.continuation.as_ref());
@@ -518,6 +522,7 @@ impl ClientCall {
                 durable.initial(index)
             }),
             budgets,
+            heartbeats: heartbeats.map(Heartbeats::bounded),
             ..Options::default()
         }))
     }

@@ -137,8 +137,10 @@ pub struct Config {
     pub max_budgets: Option<Budgets>,
     /// How many requests of one call are taken that state no budgets.
     pub requests_of_call: u32,
-    /// How long a handler runs on whose initiator does not ask about it.
+    /// How long a handler runs on whose initiator does not ask about it, or for which no heartbeat leaves. Default 30 s.
     pub initiator_timeout: Duration,
+    /// The shortest period of heartbeats that a call may ask this endpoint for. Default 100 ms.
+    pub shortest_heartbeat: Duration,
     /// How many requests are handled at a time, how many wait, and in which order.
     pub executor: ExecutorConfig,
     /// Keys that the endpoints of a cluster share: the first seals, all verify.
@@ -181,6 +183,7 @@ impl Default for Config {
             max_budgets: None,
             requests_of_call: records.requests_of_call,
             initiator_timeout: records.patience,
+            shortest_heartbeat: records.shortest_heartbeat,
             executor: ExecutorConfig::default(),
             cluster_keys: Vec::new(),
             require_seals: false,

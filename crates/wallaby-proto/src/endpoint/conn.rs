@@ -472,7 +472,7 @@ impl Parcel {
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match self.owner? {
             MarkOwner::Released(ticket, _) => Some(ticket),
-            MarkOwner::Relay(_) | MarkOwner::Root(..) => None,
+            MarkOwner::Relay(_) | MarkOwner::Root(..) | MarkOwner::Announced(_) => None,
         }
     }
 

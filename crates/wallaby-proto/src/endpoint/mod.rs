@@ -355,6 +355,7 @@ impl<P: Probe> Endpoint<P> {
             deadline: DEFAULT_DEADLINE,
             requests_of_call: config.requests_of_call,
             patience: config.initiator_timeout,
+            shortest_heartbeat: config.shortest_heartbeat,
             ..RecordLimits::default()
         };
         let places = ConnectionSlots::new(config.strangers);

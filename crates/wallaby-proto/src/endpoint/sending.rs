@@ -558,7 +558,7 @@ impl<P: Probe> Endpoint<P> {
                     self.attempt_again(id, response, (ticket, sent));
                     true
                 }
-                Some(MarkOwner::Root(..)) | None => true,
+                Some(MarkOwner::Root(..) | MarkOwner::Announced(_)) | None => true,
             },
             (message, towards, _) => {
                 if let (Message::Ping(ping), Towards::Asked(asked)) = (&*message, towards) {
@@ -739,6 +739,7 @@ impl<P: Probe> Endpoint<P> {
             }
             MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, Some(output(id, mark))),
             MarkOwner::Root(sequence, request) => self.root_left(sequence, request, mark),
+            MarkOwner::Announced(ticket) => self.records.announcement_left(ticket, self.now),
         }
     }
 
@@ -747,7 +748,7 @@ impl<P: Probe> Endpoint<P> {
         match owner {
             MarkOwner::Released(ticket, sent) => self.records.dropped(ticket, sent),
             MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, None),
-            MarkOwner::Root(..) => {}
+            MarkOwner::Root(..) | MarkOwner::Announced(_) => {}
         }
     }
 
@@ -852,6 +853,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
     pub(super) fn attempt_control(&mut self, id: ConnId, mut message: Message) -> Option<Mark> {
+        if let Message::Pong(pong) = &mut message {
+            pong.heartbeats = pong.heartbeats && self.knows_heartbeats(id);
+        }
         self.probe.leaves(id, Leaving::Control(&mut message));
         let kept = P::LOOKS.then(|| message.clone());
         let mark = self.carrier(id)?.send_control(message).ok()?;

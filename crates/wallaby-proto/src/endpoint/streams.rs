@@ -54,6 +54,8 @@ pub(super) enum MarkOwner {
     Relay(RelayId),
     /// It is this initial request of the call with this sequence.
     Root(u64, RequestId),
+    /// It announces this request.
+    Announced(Ticket),
 }
 
 /// What became of input.

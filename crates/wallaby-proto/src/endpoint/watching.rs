@@ -66,8 +66,10 @@ impl ClientCall {
         }
         let own = self.options.as_ref();
         let resending = self.resending.as_ref();
+        let heartbeats = own.and_then(|own| own.heartbeats);
         let settings = WatchSettings {
             ping,
+            heartbeats,
             stall: own.and_then(|own| own.stall_limit).or(config.stall_limit),
             retries: resending.map_or(0, |resending| resending.times()),
             tolerant: self.tolerant.is_some(),
@@ -559,9 +561,16 @@ impl<P: Probe> Endpoint<P> {
             writing: false,
             evicted: false,
             gone: true,
+            heartbeats: false,
             progress: None,
         };
         self.send_gone(from, Message::Pong(pong));
+    }
+
+    /// Whether who is there may be told that heartbeats come of a request.
+    pub(super) fn knows_heartbeats(&self, id: ConnId) -> bool {
+        let hello = self.conns.get(id).and_then(|peer| peer.hello());
+        hello.is_some_and(|hello| hello.features.contains(Features::HEARTBEATS))
     }
 
     /// Says so to who understands it.
@@ -714,7 +723,7 @@ impl<P: Probe> Endpoint<P> {
             } => {
                 self.say_who_handles(&mut pong, ticket);
                 self.probe.tells(&mut pong);
-                self.announce(pong, &reply_to, session);
+                self.announce(pong, (&reply_to, session), ticket);
             }
             RecordAction::Resend {
                 ticket,
@@ -761,8 +770,16 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Tells the initiator of a request that it may not know of, the way that the request's answers go.
-    fn announce(&mut self, pong: Pong, reply_to: &ReplyTo, session: SessionNumber) {
+    fn announce(
+        &mut self,
+        pong: Pong,
+        (reply_to, session): (&ReplyTo, SessionNumber),
+        ticket: Option<Ticket>,
+    ) {
         if pong.call.initiator == self.node {
+            if let Some(ticket) = ticket {
+                self.records.announcement_left(ticket, self.now);
+            }
             return self.local.push_back(Message::Pong(pong));
         }
         let came = Some(ConnId::from_number(session.0));
@@ -788,6 +805,8 @@ impl<P: Probe> Endpoint<P> {
             small: true,
             oldest: 0,
         };
-        self.post(Parcel::new(Message::Pong(pong), towards));
+        let mut parcel = Parcel::new(Message::Pong(pong), towards);
+        parcel.owner = ticket.map(MarkOwner::Announced);
+        self.post(parcel);
     }
 }

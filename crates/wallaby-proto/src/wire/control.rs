@@ -64,6 +64,9 @@ pub struct Pong {
     /// Whoever says this had handed the request on, and had reached its server by a stream: that server is gone. Its address
     /// refuses connections, or another incarnation answers there, and no connection with it is left. Then there is no progress.
     pub gone: bool,
+    /// The call wants heartbeats, and this server gives them for the request, which it knows. It is said only to who has
+    /// [`Features::HEARTBEATS`](crate::connection::Features::HEARTBEATS).
+    pub heartbeats: bool,
     /// How far it is; `None` if this incarnation of the server does not know it.
     pub progress: Option<Progress>,
 }
@@ -190,9 +193,10 @@ const IDLE: u64 = 1 << 12;
 const LOST: u64 = 1 << 13;
 const HANDLED_BY: u64 = 1 << 14;
 const GONE: u64 = 1 << 15;
-const KNOWN_OF_PONG: u64 = (1 << 16) - 1;
+const HEARTBEATS: u64 = 1 << 16;
+const KNOWN_OF_PONG: u64 = (1 << 17) - 1;
 const OF_PROGRESS: u64 =
-    FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST | HANDLED_BY;
+    FINISHED | ABORTED | CONTINUED | FACTS | MANIFEST | IDLE | LOST | HANDLED_BY | HEARTBEATS;
 
 impl Pong {
     pub(super) fn put(&self, out: &mut Vec<u8>, link: LinkEnds) {
@@ -203,6 +207,7 @@ impl Pong {
             | flag(self.attempt > 0, ATTEMPT)
             | flag(self.evicted, EVICTED)
             | flag(self.gone, GONE)
+            | flag(self.heartbeats && self.progress.is_some(), HEARTBEATS)
             | self
                 .progress
                 .as_ref()
@@ -256,6 +261,7 @@ impl Pong {
             writing: flags & WRITING != 0,
             evicted: flags & EVICTED != 0,
             gone: flags & GONE != 0,
+            heartbeats: flags & HEARTBEATS != 0,
             progress,
         })
     }

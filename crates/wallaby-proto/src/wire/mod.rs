@@ -13,9 +13,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
 pub use self::options::{
-    Budgets, Continuation, ContinuationError, HandledBy, MAX_CONTINUATION, MAX_METADATA,
-    MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Metadata, MetadataError, Options,
-    PingSettings, TracePart, TraceRecord,
+    Budgets, Continuation, ContinuationError, HandledBy, Heartbeats, MAX_CONTINUATION,
+    MAX_METADATA, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Metadata, MetadataError,
+    Options, PingSettings, TracePart, TraceRecord,
 };
 pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};

@@ -48,6 +48,7 @@ mod tag {
     pub(super) const SEAL: u64 = 17;
     pub(super) const METHOD: u64 = 18;
     pub(super) const CONTINUATION: u64 = 19;
+    pub(super) const HEARTBEATS: u64 = 20;
     pub(super) const BODY: u64 = 21;
     pub(super) const REPEATABLE: u64 = 23;
     pub(super) const BINARY_METADATA: u64 = 25;
@@ -82,6 +83,8 @@ pub struct Options {
     pub seal: Option<Bytes>,
     /// What is to be done with this request's answer: see [`Continuation`].
     pub continuation: Option<Bytes>,
+    /// How servers show the initiator that they live, if it does not ask them.
+    pub heartbeats: Option<Heartbeats>,
     /// A body with this number follows in frames of its own ([`crate::connection`] numbers them).
     pub body: Option<u64>,
     /// The request may come again in another attempt: nothing that it sends is held back, so that its messages get the same
@@ -118,6 +121,72 @@ impl PingSettings {
         let period = self.period.clamp(Self::SHORTEST, Self::LONGEST_PERIOD);
         let timeout = self.timeout.clamp(period, Self::LONGEST);
         Self { period, timeout }
+    }
+}
+
+/// How the servers of a call that wants heartbeats show their initiator that they live: unasked, and it does not ask.
+///
+/// The time until the next one is due travels with the call. Each server takes off what it has spent of it, and `hop` for the way
+/// there; the one at which nothing is left of it says how far its request is, and begins anew. So a line of servers makes one
+/// heartbeat in each period, however many they are, and branches of a call make their own.
+///
+/// An initiator that has missed a heartbeat by a quarter of the time that is left until the timeout, or by 2.5 s if that is less, asks
+/// all the same, in the rhythm of [`PingSettings::period`]: a heartbeat that is lost ends no call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeats {
+    /// How long an initiator hears nothing of a branch at most.
+    pub every: Duration,
+    /// How long silence lasts before it is a failure.
+    pub timeout: Duration,
+    /// What the way from one server to the next is taken for: better too long than too short, then a heartbeat comes early. A
+    /// longer one that was measured counts in its place.
+    pub hop: Duration,
+}
+
+impl Heartbeats {
+    /// The shortest period of all. Servers have a limit of their own besides.
+    pub const SHORTEST: Duration = Duration::from_millis(10);
+
+    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and
+    /// [`PingSettings::LONGEST_PERIOD`], the timeout between two periods and [`PingSettings::LONGEST`], and a hop takes half a
+    /// period at most.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let longest = PingSettings::LONGEST_PERIOD; // who is too old for heartbeats must be asked in time
+        let every = self.every.clamp(Self::SHORTEST, longest);
+        Self {
+            every,
+            timeout: self.timeout.clamp(every * 2, PingSettings::LONGEST),
+            hop: self.hop.min(every / 2),
+        }
+    }
+
+    /// How long a branch may be silent before it is asked about: less than a server that is too old for heartbeats runs on unasked, and
+    /// than an answer waits that only a ping shows the way.
+    pub(crate) fn patience(self) -> Duration {
+        let left = self.timeout.saturating_sub(self.every);
+        let late = (left / 4).min(PingSettings::LONGEST_PERIOD / 2);
+        self.every.saturating_add(late)
+    }
+
+    fn read(field: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let what = "heartbeats";
+        Ok(Self {
+            every: field.duration(what)?,
+            timeout: field.duration(what)?,
+            hop: field.duration(what)?,
+        })
+    }
+}
+
+impl Default for Heartbeats {
+    /// One in 3 s, after 6 s of silence a failure, and 200 ms a hop.
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(3),
+            timeout: Duration::from_secs(6),
+            hop: Duration::from_millis(200),
+        }
     }
 }
 
@@ -501,6 +570,7 @@ impl Options {
             age: self.age,
             metadata: self.metadata.clone(),
             attempt: self.attempt,
+            heartbeats: self.heartbeats,
             repeatable: self.repeatable,
             ..Self::default()
         }
@@ -565,6 +635,13 @@ impl Options {
         if let Some(continuation) = &self.continuation {
             put_field(&mut fields, tag::CONTINUATION, |field| {
                 field.put_slice(continuation)
+            });
+        }
+        if let Some(heartbeats) = self.heartbeats {
+            put_field(&mut fields, tag::HEARTBEATS, |field| {
+                varint::put_duration(field, heartbeats.every);
+                varint::put_duration(field, heartbeats.timeout);
+                varint::put_duration(field, heartbeats.hop);
             });
         }
         if let Some(body) = self.body {
@@ -652,6 +729,7 @@ impl Options {
             tag::CONTINUATION => {
                 self.continuation = Some(read_all(field, MAX_CONTINUATION, "continuation")?)
             }
+            tag::HEARTBEATS => self.heartbeats = Some(Heartbeats::read(field)?),
             tag::BODY => self.body = Some(field.varint("body")?),
             tag::REPEATABLE => self.repeatable = true,
             tag::BINARY_METADATA => self.metadata.read_binary(field)?,

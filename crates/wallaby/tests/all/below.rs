@@ -157,6 +157,7 @@ fn pong(ping: &Ping, relayed: bool, progress: Progress) -> Message {
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress: Some(progress),
     })
 }

@@ -346,6 +346,7 @@ async fn what_would_come_no_nearer_to_its_initiator_goes_no_further() {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: None,
         };
         let report = TraceReport {
@@ -415,6 +416,7 @@ async fn forged_pongs_are_dropped_and_learn_nothing() {
                 writing: false,
                 evicted: false,
                 gone: false,
+                heartbeats: false,
                 progress: None,
             })
         };

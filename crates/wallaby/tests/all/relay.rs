@@ -728,6 +728,7 @@ async fn a_pong_of_the_initiator_itself_comes_back() {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: None,
         };
         initiator.send(Message::Pong(pong.clone())).await;

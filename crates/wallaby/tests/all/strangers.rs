@@ -123,6 +123,7 @@ fn runs(request: &wallaby_proto::wire::Request, child: Option<Child>) -> Pong {
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress: Some(Progress {
             finished: false,
             aborted: false,

@@ -9,7 +9,7 @@ use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, SessionNumbe
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
-use crate::wire::{PingSettings, Request};
+use crate::wire::{Heartbeats, Options, PingSettings, Request};
 
 /// Calls that are forgotten for one request at most: an initiator's oldest live call may end after very many that came later.
 const MOST_FORGOTTEN: usize = 256;
@@ -27,8 +27,9 @@ impl Records {
             return invalid(request.id, attempt);
         }
         let now = Nanoseconds::from(now);
-        let stated = options.and_then(|options| options.ping);
-        let settings = stated.map_or((self.ping, 0), |ping| self.class(ping));
+        let states = |options: &&Options| options.ping.is_some() || options.heartbeats.is_some();
+        let stated = options.filter(states);
+        let settings = stated.map_or((self.ping, 0), |options| self.class(options));
         let peer = self.table.peer(key.call.initiator);
         let known = peer.and_then(|peer| self.table.call_of(peer, &key));
         if let Some(call) = known
@@ -78,6 +79,10 @@ impl Records {
         let transit = Nanoseconds::from(origin.transit);
         let carried = options.and_then(|options| options.quiet);
         let quiet = carried.map_or(transit, |carried| transit.saturating_add(carried.into()));
+        let quiet = match stated.and_then(|options| options.heartbeats) {
+            Some(heartbeats) => quiet.max(self.on_the_way(carried, heartbeats)),
+            None => quiet,
+        };
         let slot = self.table.add_record(NewRecord {
             call,
             id: request.id,
@@ -147,9 +152,30 @@ impl Records {
 
     /// What a call asks for, within the limits, and the queue that its requests are in once they have ended.
     #[inline(never)]
-    fn class(&self, ping: PingSettings) -> (PingTimes, u32) {
-        let settings = self.bounded(ping);
+    fn class(&self, options: &Options) -> (PingTimes, u32) {
+        let mut settings = options.ping.map_or(self.ping, |ping| self.bounded(ping));
+        if let Some(heartbeats) = options.heartbeats {
+            let longest = self.limits.longest_timeout;
+            let every = self.heartbeat_period(heartbeats);
+            settings.timeout = heartbeats.timeout.clamp(every, longest.max(every)).into();
+            settings.heartbeats = Some(every.into());
+        }
         (settings, class(settings, self.ping))
+    }
+
+    /// How often a heartbeat comes: nobody makes a server send more of them than it is set to.
+    fn heartbeat_period(&self, heartbeats: Heartbeats) -> Duration {
+        let longest = self.limits.longest_timeout;
+        let shortest = self.limits.shortest_heartbeat.min(longest);
+        heartbeats.every.clamp(shortest, longest)
+    }
+
+    /// How long the initiator of a call with heartbeats has not heard of a line when a request arrives, as nobody can know how long
+    /// that was on its way.
+    #[cold]
+    fn on_the_way(&self, carried: Option<Duration>, heartbeats: Heartbeats) -> Nanoseconds {
+        let hop = heartbeats.hop.min(self.heartbeat_period(heartbeats) / 2);
+        carried.unwrap_or_default().saturating_add(hop).into()
     }
 
     /// What a call asks for, within the limits.

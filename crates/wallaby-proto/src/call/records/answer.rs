@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::call::records::outputs::{ResponseFate, is_written};
 use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Action, Origin, Records, StopReason};
+use crate::call::records::{Action, Origin, Records, StopReason, Ticket};
 use crate::call::shares::Share;
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::Facts;
@@ -121,6 +121,7 @@ impl Records {
             writing: false,
             evicted: now < self.evicted_until,
             gone: false,
+            heartbeats: false,
             progress: None,
         })
     }
@@ -237,12 +238,12 @@ impl Records {
         if !record.ended && is_silent {
             self.stop(slot, StopReason::InitiatorSilent);
         }
-        let announce_at = self.table.records.get(slot).announce_at(settings.period);
+        let announce_at = self.table.records.get(slot).announce_at(settings.quiet());
         if announce_at <= now {
             self.announce(slot, now);
         }
         let record = self.table.records.at(slot);
-        let announce_at = record.announce_at(settings.period);
+        let announce_at = record.announce_at(settings.quiet());
         let due = match record.stopped || record.ended {
             true => announce_at,
             false => announce_at.min(silent_at),
@@ -264,6 +265,20 @@ impl Records {
             reply_to: record.reply_to(),
             session: record.session,
         });
+    }
+
+    /// An announcement has left for its initiator, or for who passes it on. An initiator that wants heartbeats does not ask: it is
+    /// believed in as long as they leave. For how long something is remembered that has ended, they are no reason.
+    #[cold]
+    pub fn announcement_left(&mut self, ticket: Ticket, now: Duration) {
+        let Some(slot) = self.slot(ticket) else {
+            return;
+        };
+        let record = self.table.records.at(slot);
+        let settings = self.table.calls.get(record.call).settings;
+        if settings.heartbeats.is_some() && !record.ended {
+            record.pinged = record.pinged.max(now.into());
+        }
     }
 
     /// Sends missing responses again that were kept, and returns those that are lost for certain.
@@ -328,6 +343,7 @@ impl Records {
             writing,
             evicted: now < self.evicted_until,
             gone: false,
+            heartbeats: call.settings.heartbeats.is_some(),
             progress: Some(Progress {
                 finished: record.ended,
                 aborted: record.stopped || call.aborted,

@@ -68,7 +68,7 @@ impl Records {
         let call = self.table.calls.get(record.call);
         let known = record
             .since
-            .saturating_add(call.settings.period.saturating_mul(KNOWN));
+            .saturating_add(call.settings.quiet().saturating_mul(KNOWN));
         let runs = !record.ended || record.outputs.are_being_written(&self.sessions);
         !call.aborted && (runs || record.has_delegated() && known > now)
     }

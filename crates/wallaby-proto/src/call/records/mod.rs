@@ -35,6 +35,8 @@
 //!                                    records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_relayed(&pong, now)
 //! passes by:
+//! an announcement left for its       records.announcement_left(ticket, now)
+//! initiator:
 //! its timer fired:                   read all input, then records.handle_timeout(now)
 //! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
 //! ```
@@ -109,10 +111,12 @@ pub struct RecordLimits {
     pub ping: PingSettings,
     /// The shortest ping period that a call may ask for: 10 ms by default.
     pub shortest_period: Duration,
+    /// The shortest period of heartbeats that a call may ask for: 100 ms by default.
+    pub shortest_heartbeat: Duration,
     /// The longest timeout that a call may ask for: 10 minutes by default.
     pub longest_timeout: Duration,
-    /// A request runs on for so long at most if its initiator does not ask about it, whatever timeout that has stated; but for
-    /// five ping periods at least. 30 s by default.
+    /// A request runs on for so long at most if its initiator does not ask about it, or if no heartbeat for it leaves, whatever
+    /// timeout that has stated; but for five ping periods, or periods of heartbeats, at least. 30 s by default.
     pub patience: Duration,
     /// The time that a request has which states none: 60 s by default.
     pub deadline: Duration,
@@ -130,6 +134,7 @@ impl Default for RecordLimits {
             relays: 4096,
             ping: PingSettings::default(),
             shortest_period: Duration::from_millis(10),
+            shortest_heartbeat: Duration::from_millis(100),
             longest_timeout: Duration::from_secs(600),
             patience: Duration::from_secs(30),
             deadline: Duration::from_secs(60),

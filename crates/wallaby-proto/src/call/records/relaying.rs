@@ -112,7 +112,7 @@ impl Records {
     }
 
     /// A pong of another server passes by on its way to the initiator. If it knows its request, the one here that this
-    /// came of is remembered for longer: pings may have to go on by it.
+    /// came of is remembered for longer: pings may have to go on by it. So is, if no pings come, the one by which it goes on.
     #[inline(never)]
     pub fn pong_relayed(&mut self, pong: &Pong, now: Duration) {
         let (Some(token), Some(_)) = (pong.token, &pong.progress) else {
@@ -123,9 +123,13 @@ impl Records {
             call: pong.call,
             token,
         };
-        let call = self.table.call(&key);
-        let found = call.and_then(|call| self.nearest(call, pong.request));
-        if let Some((slot, _)) = found {
+        let Some(call) = self.table.call(&key) else {
+            return;
+        };
+        let beats = self.table.calls.get(call).settings.heartbeats.is_some();
+        let onward = self.nearest(call, pong.request).map(|(slot, _)| slot);
+        let back = beats.then(|| self.nearest_to_initiator(call)).flatten();
+        for slot in onward.into_iter().chain(back) {
             let record = self.table.records.at(slot);
             record.pinged = now;
             record.hear(now);

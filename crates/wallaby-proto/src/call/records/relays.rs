@@ -270,6 +270,7 @@ impl RelayId {
             writing: true,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: None,
         }
     }

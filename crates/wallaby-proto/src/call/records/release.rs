@@ -250,7 +250,7 @@ impl Records {
     pub fn quiet(&self, ticket: Ticket, now: Duration) -> Option<Duration> {
         let record = self.table.records.get(self.slot(ticket)?);
         let quiet = record.quiet(now.into());
-        let period = self.table.calls.get(record.call).settings.period;
+        let period = self.table.calls.get(record.call).settings.quiet();
         let halvings = 1_u32.checked_shl(record.depth).unwrap_or(u32::MAX);
         let worth = period.divided_by(8 * u64::from(halvings));
         (quiet > worth).then(|| quiet.into())

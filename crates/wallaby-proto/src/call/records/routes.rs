@@ -143,6 +143,7 @@ pub fn invitation(call: CallId, token: Token, request: RequestId, own: NodeId) -
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress: None,
     }
 }

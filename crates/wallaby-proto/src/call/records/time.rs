@@ -57,17 +57,27 @@ const FEW_PERIODS: u64 = 5;
 pub(super) struct PingTimes {
     pub(super) period: Nanoseconds,
     pub(super) timeout: Nanoseconds,
+    /// The period of its heartbeats, if it wants any: then it does not ask.
+    pub(super) heartbeats: Option<Nanoseconds>,
 }
 
 impl PingTimes {
-    /// As [`PingSettings::gc_timeout`].
-    pub(super) fn gc_timeout(self) -> Nanoseconds {
-        self.period.saturating_add(self.timeout.saturating_mul(2))
+    /// How long the initiator may hear nothing of a line.
+    pub(super) fn quiet(self) -> Nanoseconds {
+        self.heartbeats.unwrap_or(self.period)
     }
 
-    /// How long an initiator is believed in that does not ping, by who has so much patience. Some pings may be lost or late.
+    /// As [`PingSettings::gc_timeout`].
+    pub(super) fn gc_timeout(self) -> Nanoseconds {
+        let period = self.period.max(self.quiet());
+        period.saturating_add(self.timeout.saturating_mul(2))
+    }
+
+    /// How long an initiator is believed in that does not ping, or that no heartbeat leaves for, by who has so much patience. Some may
+    /// be lost or late.
     pub(super) fn belief(self, patience: Nanoseconds) -> Nanoseconds {
-        let patience = patience.max(self.period.saturating_mul(FEW_PERIODS));
+        let period = self.period.max(self.quiet());
+        let patience = patience.max(period.saturating_mul(FEW_PERIODS));
         self.gc_timeout().min(patience)
     }
 }
@@ -77,6 +87,7 @@ impl From<PingSettings> for PingTimes {
         Self {
             period: settings.period.into(),
             timeout: settings.timeout.into(),
+            heartbeats: None,
         }
     }
 }

@@ -33,6 +33,17 @@ impl Watch {
         if self.judge(position, now) {
             return;
         }
+        let unasked = self.unasked_until(position);
+        let watched = &mut self.branches[position as usize];
+        if watched.next_ping <= now && unasked > now {
+            (watched.placed, watched.next_ping) = (false, unasked);
+        } else if watched.next_ping <= now
+            && unasked > Duration::ZERO
+            && watched.highest_located().is_none()
+        {
+            // It has to be found by who is above it, and who was never asked is not silent.
+            (watched.asked, watched.evidence) = (true, now);
+        }
         let watched = &self.branches[position as usize];
         // No peer has named what the application has sent, and one ping to who is above is for all that are below.
         let is_free = self.tree.is_initial(position) || watched.highest_located().is_none();
@@ -43,6 +54,33 @@ impl Watch {
             self.ask(position, now);
         }
         self.arm(position);
+    }
+
+    /// Until when a branch is not asked about, as its servers show unasked that they live: not if one of them does not, or has more
+    /// to tell than that, nor if something is missing for long. Who holds a response of it back may wait for a ping to show the way.
+    pub(super) fn unasked_until(&self, position: u32) -> Duration {
+        let heartbeats = self
+            .settings
+            .heartbeats
+            .filter(|_| self.phase == Phase::Watching);
+        let Some(heartbeats) = heartbeats else {
+            return Duration::ZERO;
+        };
+        let watched = &self.branches[position as usize];
+        if watched.asked || watched.hops.iter().any(|hop| hop.mute || hop.more) {
+            return Duration::ZERO;
+        }
+        let evidence = self.evidence_of(position);
+        let is_missed = watched.gaps.oldest().is_some();
+        let said = watched.on_its_way;
+        if said.is_some_and(|said| is_missed || said >= evidence) {
+            return Duration::ZERO;
+        }
+        let since = watched
+            .gaps
+            .oldest()
+            .map_or(evidence, |gap| gap.min(evidence));
+        since.saturating_add(heartbeats.patience())
     }
 
     /// Whether a branch that wants to be asked about has its place among the pings of this period; if these are too many, it
@@ -201,6 +239,7 @@ impl Watch {
             return;
         }
         hop.pinged = Some(now);
+        watched.asked = true;
         self.actions.push_back(Action::Ping {
             to: hop.at.clone(),
             ping: Ping {
@@ -398,6 +437,7 @@ mod tests {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,

@@ -23,6 +23,8 @@ pub(super) struct WatchedBranch {
     pub(super) evidence: Duration,
     /// Since when its responses are known to be missing.
     pub(super) gaps: Gaps,
+    /// It was asked since a server that runs it last showed life: what was found out so far is followed at once.
+    pub(super) asked: bool,
     /// When a server that passes on a response of it said so last.
     pub(super) on_its_way: Option<Duration>,
     /// Children below this number have been located, or were known without.
@@ -80,6 +82,8 @@ pub(super) struct WatchedHop {
     pub(super) continued: bool,
     /// Its pong listed as many children as one can hold.
     pub(super) more: bool,
+    /// Its server does not show unasked that it lives, though the call wants that: it is too old for it, or who passes its words on.
+    pub(super) mute: bool,
     /// When it last said that its output is still being written.
     pub(super) writing: Option<Duration>,
     pub(super) pinged: Option<Duration>,
@@ -107,6 +111,7 @@ impl WatchedHop {
             unknown: false,
             continued: false,
             more: false,
+            mute: false,
             writing: None,
             pinged: None,
             progressed: None,

@@ -21,15 +21,20 @@ pub(super) const MOST_STEPS: usize = 64;
 const MOST_STEPS_OF_LOSSES: usize = 16_384;
 
 impl Watch {
-    /// When a branch will have been silent for too long, if nothing happens until then.
-    pub(super) fn silent_at(&self, position: u32) -> Duration {
-        let timeout = self.settings.ping.timeout;
-        let watched = &self.branches[position as usize];
+    /// When a branch last showed life, or who has sent it was still writing it.
+    pub(super) fn evidence_of(&self, position: u32) -> Duration {
         let parent_writes = self
             .tree
             .parent_of(position)
             .and_then(|parent| self.branches.get(parent as usize)?.top()?.writing);
-        let mut evidence = watched.last_evidence(parent_writes);
+        self.branches[position as usize].last_evidence(parent_writes)
+    }
+
+    /// When a branch will have been silent for too long, if nothing happens until then.
+    pub(super) fn silent_at(&self, position: u32) -> Duration {
+        let timeout = self.settings.ping.timeout;
+        let watched = &self.branches[position as usize];
+        let mut evidence = self.evidence_of(position);
         if watched.is_awaited() {
             evidence = evidence.max(self.excused.get(&position).copied().unwrap_or_default());
         }
@@ -112,7 +117,7 @@ impl Watch {
     /// When that is given up which was last seen at a server that is gone: its successor has one period to announce itself
     /// and one to be heard.
     fn given_up_early(&self, evidence: Duration, gone: Duration) -> Duration {
-        let period = self.settings.ping.period;
+        let period = self.settings.quiet();
         let shrunk = evidence.saturating_add(period.saturating_mul(GONE));
         shrunk.max(gone.saturating_add(period.saturating_mul(GONE - 1)))
     }

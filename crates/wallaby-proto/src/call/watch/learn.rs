@@ -52,12 +52,19 @@ impl Watch {
     /// Who passes a response on says that it is still on its way: it shows life when it arrives. It is of no importance
     /// which attempt has sent it.
     pub(super) fn handle_relayed(&mut self, position: u32, pong: &Pong, now: Duration) {
+        let (may_wait, period) = (
+            self.settings.heartbeats.is_some(),
+            self.settings.ping.period,
+        );
         let watched = self.watched(position);
         let number = pong.request.hop;
         let hop = watched.hops.iter().find(|hop| hop.hop == number);
         let base = hop.and_then(|hop| hop.base);
         watched.gaps.restart(base.unwrap_or(0), now);
         watched.on_its_way = Some(now);
+        if may_wait && !watched.placed {
+            watched.next_ping = watched.next_ping.min(now.saturating_add(period));
+        }
         if watched.top().is_none_or(|top| top.hop <= number) {
             watched.evidence = now;
         }
@@ -81,14 +88,35 @@ impl Watch {
             // What earlier attempts knew of hops and children is over.
             self.begin_attempt(position, pong.attempt, now);
         }
+        let shows_life = pong.heartbeats && !progress.finished && !self.is_winding_down();
+        let watched = self.watched(position);
+        if shows_life && watched.top().is_none_or(|top| top.hop <= number) {
+            // Where that is need not be asked back.
+            (watched.asked, watched.evidence) = (false, now);
+        }
         self.locate(position, number, &from.location, now);
+        // Nobody asks back where it is, so that a later question finds it.
+        if let Some(by) = progress.handled_by.as_ref().filter(|_| pong.heartbeats) {
+            let at = Location {
+                address: by.server.clone(),
+                node: Some(by.node),
+            };
+            self.locate_named(position, number, &at, now);
+        }
         let Some(index) = self.hop(position, number, now) else {
             return;
         };
         let is_winding = self.is_winding_down();
+        let is_mute = self.settings.heartbeats.is_some() && !pong.heartbeats;
+        let period = self.settings.ping.period;
         let watched = self.watched(position);
+        if is_mute && !watched.placed {
+            // Until now it was not to be asked.
+            watched.next_ping = watched.next_ping.min(now.saturating_add(period));
+        }
         let hop = &mut watched.hops[index];
         hop.base = Some(progress.base);
+        hop.mute = is_mute;
         hop.state = match progress.finished {
             true => State::Ended,
             false if hop.state == State::Ended => State::Ended, // pongs overtake each other
@@ -110,7 +138,8 @@ impl Watch {
         if let Some(continuation) = &progress.continuation {
             self.handle_continuation(position, pong, progress.count, continuation, now);
         }
-        self.handle_children(position, pong.request, progress, now);
+        let was_asked = !pong.announced;
+        self.handle_children(position, (pong.request, was_asked), progress, now);
         if let Some(branch) = self.tree.branch_at(position) {
             let gaps = &mut self.branches[position as usize].gaps;
             gaps.know(progress.count, &branch.received, now);
@@ -155,7 +184,7 @@ impl Watch {
     pub(super) fn handle_children(
         &mut self,
         position: u32,
-        request: RequestId,
+        (request, was_asked): (RequestId, bool),
         progress: &Progress,
         now: Duration,
     ) {
@@ -171,6 +200,9 @@ impl Watch {
             match self.tree.discover(position, child) {
                 Ok(found) => {
                     self.look_at_changes(now);
+                    if was_asked && self.settings.heartbeats.is_some() {
+                        self.follow(found, now);
+                    }
                     self.locate_named(found, 0, &place.location(), now);
                     self.look_at(found, now);
                 }
@@ -201,6 +233,17 @@ impl Watch {
         let goes_on = listed >= MAX_CHILDREN && progress.children_from == before;
         if goes_on && (has_room || self.may_stop_strays(now)) {
             self.ping(position, index, now);
+        }
+    }
+
+    /// Something is late, and who was asked for it names this branch, of which nobody who has it has told yet: it is asked at once,
+    /// though it might tell of itself.
+    fn follow(&mut self, position: u32, now: Duration) {
+        self.ensure_line(position, now);
+        let watched = &mut self.branches[position as usize];
+        if watched.top().is_none_or(|top| top.state == State::Unseen) && !watched.placed {
+            watched.asked = true;
+            watched.next_ping = watched.next_ping.min(now);
         }
     }
 
@@ -332,12 +375,15 @@ impl Watch {
             .is_some_and(|branch| branch.received.missing(from, to).next().is_some());
         // The way to a hop that has only announced itself leads over this one: it is gone at once, not a hop a period.
         let leads = watched.highest_located() == Some(index);
-        if leads && !is_top {
+        let is_gone_along = leads && !is_top;
+        let is_unasked = self.unasked_until(position) > now;
+        if is_gone_along {
             // Each step of that way is a sign of life: a long line must not be given up while it is gone along.
-            watched.evidence = now;
+            self.branches[position as usize].evidence = now;
         }
         // Overtaken requests are asked if they have something to tell.
-        let asks = wanted || (self.is_open(position) && (leads || misses));
+        let tells = is_gone_along || (!is_unasked && (leads || misses));
+        let asks = wanted || (self.is_open(position) && tells);
         asks.then_some(index)
     }
 
@@ -501,6 +547,7 @@ mod tests {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,
@@ -624,6 +671,7 @@ mod tests {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress: Some(progress),
         }
     }

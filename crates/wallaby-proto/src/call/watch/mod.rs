@@ -46,7 +46,7 @@ use self::root::Roots;
 pub use self::running::{MOST_WINDING, StillFrozen};
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};
-use crate::wire::{Ping, PingSettings, Pong};
+use crate::wire::{Heartbeats, Ping, PingSettings, Pong};
 
 /// Most nodes that are remembered as gone though nothing of the call is there any more.
 const MAX_UNNAMED: usize = 64;
@@ -60,6 +60,9 @@ const MOST_LOOKED_AT: usize = 4096;
 pub struct WatchSettings {
     /// Ping period and timeout: those that the call's requests carry.
     pub ping: PingSettings,
+    /// Those that the call's requests ask for, if it is to be told unasked of its servers: their timeout takes the place of the
+    /// one above, and who is not late is not asked.
+    pub heartbeats: Option<Heartbeats>,
     /// How long a running handler may make no progress; `None` is for ever.
     pub stall: Option<Duration>,
     /// How often an initial request may be sent again after a failure below it (thesis 7.3). Only for calls whose
@@ -68,6 +71,15 @@ pub struct WatchSettings {
     /// What is lost does not end the call: it goes on without it, and tells of it by [`Action::Lost`]. Nothing is sent again
     /// then.
     pub tolerant: bool,
+}
+
+impl WatchSettings {
+    /// How long who runs a request may say nothing.
+    fn quiet(&self) -> Duration {
+        let period = self.ping.period;
+        let every = self.heartbeats.map(|heartbeats| heartbeats.every);
+        every.map_or(period, |every| every.max(period))
+    }
 }
 
 /// What the driver does next.
@@ -233,10 +245,14 @@ impl Watch {
         servers: impl IntoIterator<Item = Location>,
         now: Duration,
     ) -> Self {
+        let heartbeats = settings.heartbeats.map(Heartbeats::bounded);
+        let mut ping = settings.ping.bounded();
+        ping.timeout = heartbeats.map_or(ping.timeout, |heartbeats| heartbeats.timeout);
         let mut watch = Self {
             tree,
             settings: WatchSettings {
-                ping: settings.ping.bounded(),
+                ping,
+                heartbeats,
                 ..settings
             },
             phase: Phase::Watching,
@@ -384,13 +400,14 @@ impl Watch {
         hop.at.is_known().then_some(&hop.at)
     }
 
-    /// How long a request has made no progress, if its server has said less than two ping periods ago that it runs.
+    /// How long a request has made no progress, if its server has said less than two ping periods ago that it runs, or two periods of
+    /// heartbeats.
     pub fn idle(&self, request: RequestId, now: Duration) -> Option<Duration> {
         let position = self.tree.find(&request.path)?;
         let watched = self.branches.get(position as usize)?;
         let hop = watched.hops.iter().find(|hop| hop.hop == request.hop)?;
         let (progressed, said) = hop.progressed?;
-        let recent = said.saturating_add(self.settings.ping.period.saturating_mul(2)) > now;
+        let recent = said.saturating_add(self.settings.quiet().saturating_mul(2)) > now;
         recent.then(|| now.saturating_sub(progressed))
     }
 
@@ -495,7 +512,9 @@ impl Watch {
         self.look_at(position, now);
         let top = self.watched(position).top();
         let is_lost = top.is_some_and(|top| top.hop == pong.request.hop && !top.at.is_known());
-        (pong.announced && is_lost && self.phase != Phase::Quiet).then(|| Ping {
+        let needs_no_ping = pong.heartbeats && self.unasked_until(position) > now;
+        let asks = pong.announced && is_lost && !needs_no_ping && self.phase != Phase::Quiet;
+        asks.then(|| Ping {
             abort: self.is_winding_down(),
             ..about(pong, self.tree.token())
         })

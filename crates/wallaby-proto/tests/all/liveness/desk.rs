@@ -145,6 +145,7 @@ pub(crate) fn pong(request: RequestId, progress: Option<Progress>) -> Pong {
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress,
     }
 }
@@ -227,7 +228,11 @@ impl Desk {
             now: PERIOD,
             failure: None,
         };
-        assert_eq!(desk.actions(), ["ping 0 at m1"]);
+        let asked: &[&str] = match settings.heartbeats {
+            None => &["ping 0 at m1"],
+            Some(_) => &[],
+        };
+        assert_eq!(desk.actions(), asked);
         desk
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `asking`, `judging`, `stopping` | the client half, rule by rule (*rule 18* is that of `docs/protocol.md`) |
 //! | `rates` | how much the client half asks because servers say so |
+//! | `heartbeats` | both halves of calls that do not ask: servers show unasked that they live |
 //! | `tolerant` | the client half of calls that go on without what is lost |
 //! | `remembering`, `recalling`, `refusing`, `limits`, `names` | the server half, rule by rule |
 //! | `claims` | the server half towards who only says that it is the initiator |
@@ -15,6 +16,7 @@ mod allocations;
 mod asking;
 mod claims;
 mod desk;
+mod heartbeats;
 mod judging;
 mod limits;
 mod names;

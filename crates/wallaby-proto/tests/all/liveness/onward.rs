@@ -170,6 +170,7 @@ fn who_passes_known_pongs_on_remembers_the_way() {
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress,
     };
     let remembers = |progress: Option<Progress>| {

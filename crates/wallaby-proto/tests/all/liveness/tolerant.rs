@@ -36,6 +36,7 @@ fn a_loss_that_a_server_repeats_is_told_once() {
         },
         stall: Some(Duration::from_millis(200)),
         retries: 0,
+        heartbeats: None,
         tolerant: true,
     });
     let stalled = || Progress {

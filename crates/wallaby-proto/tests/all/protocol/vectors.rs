@@ -242,6 +242,7 @@ fn fields(message: &Message) -> Vec<(&'static str, String)> {
             fields.push(("writing", pong.writing.to_string()));
             fields.push(("evicted", pong.evicted.to_string()));
             fields.extend(pong.gone.then(|| ("gone", "true".to_owned())));
+            fields.extend((pong.heartbeats).then(|| ("heartbeats", "true".to_owned())));
             fields.push(("progress", format!("{:?}", pong.progress)));
         }
         Message::Trace(report) => {

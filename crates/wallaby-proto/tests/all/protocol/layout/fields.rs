@@ -133,6 +133,11 @@ impl Layout<'_> {
                 17 => self.take(len, "seal"),
                 18 => self.text("method"),
                 19 => self.take(len, "continuation"),
+                20 => {
+                    self.duration("heartbeats: period");
+                    self.duration("heartbeats: timeout");
+                    self.duration("heartbeats: hop");
+                }
                 21 => drop(self.varint("body")),
                 14 | 23 => {}
                 27 => {

@@ -41,7 +41,7 @@ const RESPONSE_FLAGS: [&str; 10] = [
     "compressed",
 ];
 const PING_FLAGS: [&str; 5] = ["direct", "-", "abort", "missing", "shows"];
-const PONG_FLAGS: [&str; 16] = [
+const PONG_FLAGS: [&str; 17] = [
     "direct",
     "token",
     "announced",
@@ -58,6 +58,7 @@ const PONG_FLAGS: [&str; 16] = [
     "lost",
     "handled by",
     "gone",
+    "heartbeats",
 ];
 
 impl<'a> Layout<'a> {

@@ -47,6 +47,7 @@ pub(super) fn controls() -> Vec<Sample> {
         writing: false,
         evicted: false,
         gone: false,
+        heartbeats: false,
         progress: None,
     };
     let running = Progress {
@@ -110,6 +111,11 @@ pub(super) fn controls() -> Vec<Sample> {
     let asked = Pong {
         progress: Some(running),
         ..pong.clone()
+    };
+    let heartbeat = Pong {
+        announced: true,
+        heartbeats: true,
+        ..asked.clone()
     };
     let unknown = Pong {
         evicted: true,
@@ -185,6 +191,12 @@ pub(super) fn controls() -> Vec<Sample> {
             "Unasked, about a second attempt: it was aborted, its branch went on; output is being written, two responses are lost.",
             back,
             Message::Pong(announced),
+        ),
+        sample(
+            "pong-heartbeat",
+            "Unasked, as the call wants it: the handler runs.",
+            back,
+            Message::Pong(heartbeat),
         ),
         sample(
             "pong-relayed",

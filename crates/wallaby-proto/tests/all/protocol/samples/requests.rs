@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{
-    Budgets, LinkEnds, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo, Request,
+    Budgets, Heartbeats, LinkEnds, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo,
+    Request,
 };
 use wallaby_proto::{DurableId, RequestId};
 
@@ -77,9 +78,18 @@ fn every_option() -> Options {
         method: None,
         seal: Some(Bytes::from_static(&[0x5e; 16])),
         continuation: Some(Bytes::from_static(b"stack")),
+        heartbeats: Some(heartbeats()),
         body: Some(9),
         repeatable: false,
         durable: Some(durable().child(2)),
+    }
+}
+
+fn heartbeats() -> Heartbeats {
+    Heartbeats {
+        every: Duration::from_micros(2_998_272),
+        timeout: Duration::from_micros(5_996_544),
+        hop: Duration::from_micros(199_936),
     }
 }
 
@@ -232,6 +242,19 @@ pub(super) fn requests() -> Vec<Sample> {
             Request {
                 manifest: manifest(path(&[0]), 7, 2),
                 ..delegated(&[0, 6])
+            },
+        ),
+        sample(
+            "request-delegated-heartbeats",
+            "Its call wants heartbeats, and nothing was heard of it for two seconds: a third of their period is left.",
+            onward,
+            Request {
+                options: Some(Box::new(Options {
+                    quiet: Some(Duration::from_micros(1_999_872)),
+                    heartbeats: Some(heartbeats()),
+                    ..Options::default()
+                })),
+                ..delegated(&[0, 3])
             },
         ),
         sample(

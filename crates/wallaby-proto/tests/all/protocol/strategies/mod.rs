@@ -355,7 +355,7 @@ fn pong() -> impl Strategy<Value = Pong> {
         option::of(token()),
         known,
         number(),
-        [any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()],
+        any::<[bool; 5]>(),
     )
         .prop_map(
             |(
@@ -363,7 +363,7 @@ fn pong() -> impl Strategy<Value = Pong> {
                 token,
                 (request, progress),
                 attempt,
-                [announced, writing, evicted, gone],
+                [announced, writing, evicted, gone, heartbeats],
             )| Pong {
                 call,
                 distance,
@@ -374,6 +374,7 @@ fn pong() -> impl Strategy<Value = Pong> {
                 writing,
                 evicted,
                 gone: gone && progress.is_none(),
+                heartbeats: heartbeats && progress.is_some(),
                 progress,
             },
         )

@@ -5,7 +5,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Budgets, HandledBy, MAX_TRACE_PARTS, Metadata, Options, PingSettings, TracePart, TraceRecord,
+    Budgets, HandledBy, Heartbeats, MAX_TRACE_PARTS, Metadata, Options, PingSettings, TracePart,
+    TraceRecord,
 };
 use wallaby_proto::{DurableId, NodeId};
 
@@ -91,11 +92,18 @@ fn durable() -> impl Strategy<Value = DurableId> {
 pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
     let ping =
         (duration(), duration()).prop_map(|(period, timeout)| PingSettings { period, timeout });
+    let heartbeats =
+        (duration(), duration(), duration()).prop_map(|(every, timeout, hop)| Heartbeats {
+            every,
+            timeout,
+            hop,
+        });
     let times = (
         option::of(ping),
         option::of(budgets()),
         option::of(duration()),
         option::of(duration()),
+        option::of(heartbeats),
     );
     let texts = (
         metadata(),
@@ -115,7 +123,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
     )
         .prop_map(
             |(
-                (ping, budgets, age, quiet),
+                (ping, budgets, age, quiet, heartbeats),
                 (metadata, trace, attempt, handled_by, method),
                 seal,
                 continuation,
@@ -137,6 +145,7 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                     method,
                     seal,
                     continuation,
+                    heartbeats,
                     body,
                     repeatable,
                     undelivered,

@@ -277,9 +277,17 @@ impl<D> Builder<D> {
     /// initiator counts as dead, and the handler is cancelled. Default 30 s. It is the ping period and two timeouts of the call
     /// if that is less (10.5 s by default), and five ping periods at least. Initiators ask each ping period, 5 s at most, so
     /// that the handlers of one that lives go on. So handlers of a client that has died are gone within this time, whatever
-    /// it has stated.
+    /// it has stated. A call with heartbeats does not ask: its initiator counts as dead when none of them could leave for so long.
     pub fn initiator_timeout(mut self, limit: Duration) -> Self {
         self.config.initiator_timeout = timer::bounded(limit);
+        self
+    }
+
+    /// The shortest period of heartbeats that a call may ask for here ([`crate::Client::heartbeats`]): with a shorter one it gets one
+    /// in this time, and its initiator asks for the others. So no peer makes this endpoint send more. Default 100 ms; one that is
+    /// longer than 10 minutes counts as 10 minutes.
+    pub fn shortest_heartbeat(mut self, period: Duration) -> Self {
+        self.config.shortest_heartbeat = timer::bounded(period);
         self
     }
 

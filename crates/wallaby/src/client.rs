@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::wire::{Budgets, Continuation, Metadata, MetadataError, PingSettings};
+use wallaby_proto::wire::{
+    Budgets, Continuation, Heartbeats, Metadata, MetadataError, PingSettings,
+};
 use wallaby_proto::{Address, DurableId, IntoAddress, Status};
 
 use crate::attempts::Attempts;
@@ -655,6 +657,22 @@ options! {
     /// [`crate::Builder::ping`].
     ping(period: Duration, timeout: Duration) =
         |caller| caller.change().ping = Some(PingSettings { period, timeout }.bounded());
+
+    /// The servers of a call show unasked that they live, and are asked only if a heartbeat is late. Without, they are asked each
+    /// period of [`ping`](Client::ping).
+    ///
+    /// The time until the next heartbeat travels along with the call, so a long line of servers, or a chain, makes one in each
+    /// period, and branches that run side by side make their own. Who is silent for the timeout is lost. While none is late nothing is
+    /// asked; when one is, by a quarter of the time that is left until the timeout or by 2.5 s, its branch is asked about once in each
+    /// period of pings until it is heard again. So what is on its way for longer, or lost, fails nothing. Servers that are too old for this, and
+    /// what they lead to, are asked as ever, and so are those whose words come by way of such a server.
+    ///
+    /// A period is between 10 ms and 5 s, and no shorter than each server has it ([`crate::Builder::shortest_heartbeat`]); a timeout
+    /// is two periods at least and a year at most, and servers take 10 minutes for more. Of a hop at most half a period is believed.
+    /// A server stops what it runs for a call when no heartbeat of it could leave for a period and two timeouts, or for
+    /// [`crate::Builder::initiator_timeout`] if that is less; one that others pass on has left when these have it.
+    heartbeats(heartbeats: Heartbeats) =
+        |caller| caller.change().heartbeats = Some(heartbeats.bounded());
 
     /// How long a handler may make no progress before the call fails; see [`crate::Builder::stall_limit`].
     stall_limit(limit: Duration) = |caller| caller.change().stall_limit = Some(limit);

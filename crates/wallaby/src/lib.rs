@@ -155,7 +155,7 @@ pub use wallaby_proto::endpoint::Limits;
 pub use wallaby_proto::executor::{ExecutorConfig, Load, Schedule};
 pub use wallaby_proto::items::ItemError;
 pub use wallaby_proto::trace::{Hop, Timing, TimingPart, Trace};
-pub use wallaby_proto::wire::PingSettings;
+pub use wallaby_proto::wire::{Heartbeats, PingSettings};
 
 /// For crates of this repository.
 #[doc(hidden)]

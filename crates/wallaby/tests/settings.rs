@@ -329,7 +329,10 @@ async fn every_count_of_a_multicast() {
 async fn every_other_setting() {
     no_panics();
     let net = Net::tcp();
-    let builders: [Timed; 3] = [
+    let builders: [Timed; 4] = [
+        ("shortest_heartbeat", |builder, time| {
+            builder.shortest_heartbeat(time)
+        }),
         ("initiator_timeout", |builder, time| {
             builder.initiator_timeout(time)
         }),

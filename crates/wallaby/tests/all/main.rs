@@ -24,6 +24,7 @@ mod ends;
 mod events;
 mod executor;
 mod half_open;
+mod heartbeats;
 mod hold;
 mod host_names;
 mod hostile_peer;

@@ -35,7 +35,7 @@ fn limited(builder: Builder, set: impl FnOnce(&mut Limits)) -> Builder {
 type Timed = fn(Builder, Duration) -> Builder;
 type Counted = fn(Builder, u64) -> Builder;
 
-const TIMED: [Timed; 12] = [
+const TIMED: [Timed; 13] = [
     |builder, time| builder.default_deadline(time),
     |builder, time| builder.dial_timeout(time),
     |builder, time| builder.strangers(16, time),
@@ -47,6 +47,7 @@ const TIMED: [Timed; 12] = [
     |builder, time| builder.confirm_after(time),
     |builder, time| builder.stall_limit(time),
     |builder, time| builder.initiator_timeout(time),
+    |builder, time| builder.shortest_heartbeat(time),
     |builder, time| limited(builder, |limits| limits.partials.period = time),
 ];
 

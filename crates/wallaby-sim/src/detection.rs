@@ -315,12 +315,12 @@ impl Detection {
 /// What a call's initiator promises, in the world's time.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    /// The ping period and the timeout, by the initiator's clock.
+    /// How often it learns of all, or asks, and the timeout, by the initiator's clock.
     pub(crate) period: Duration,
     pub(crate) timeout: Duration,
     /// Longest time on the way, where nothing is slower than that and all that is alive can be reached.
     pub(crate) prompt: Option<Duration>,
-    /// Whoever dies takes its connections with it, and their other ends are told.
+    /// Whoever dies takes its connections with it, and their other ends are told: whoever asks is connected with all servers.
     ends: bool,
     /// When the initiator stood still, and for how long.
     pub(crate) stalls: Vec<(Duration, Duration)>,
@@ -348,10 +348,14 @@ impl Terms {
             _ => None,
         });
         Self {
-            period: own(call.ping_period),
-            timeout: own(call.timeout),
+            period: own(call.round()),
+            // What nobody has located by then counts as silent from its first question on.
+            timeout: match call.heartbeats {
+                true => own(call.timeout) + own(call.round()),
+                false => own(call.timeout),
+            },
             prompt: is_prompt(plan, call, now).then(|| plan.links.longest()),
-            ends: ends_connections(plan),
+            ends: !call.heartbeats && ends_connections(plan),
             stalls: stalls.collect(),
         }
     }
@@ -518,6 +522,7 @@ mod tests {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: false,
             progress,
         }
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use wallaby_proto::wire::Heartbeats;
+
 use crate::random::Random;
 use crate::workload::{Finale, Hop, Shape};
 
@@ -68,6 +70,8 @@ pub struct CallPlan {
     pub(crate) stall: Option<Duration>,
     /// Whether it goes on without what is lost.
     pub(crate) tolerant: bool,
+    /// Whether its servers show unasked that they live.
+    pub(crate) heartbeats: bool,
     /// How often its initial requests may be sent again.
     pub(crate) retries: u32,
     /// How long the application leaves an answer lying before it takes it.
@@ -77,6 +81,23 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
+    /// Twice in its timeout its servers show that they live, if they do so unasked.
+    pub(crate) fn heartbeats(&self) -> Option<Heartbeats> {
+        self.heartbeats.then(|| Heartbeats {
+            every: self.timeout / 2,
+            timeout: self.timeout,
+            hop: self.ping_period / 8,
+        })
+    }
+
+    /// After so long who lives has told what it knows, or is asked.
+    pub(crate) fn round(&self) -> Duration {
+        let told = self
+            .heartbeats()
+            .map(|told| told.every + (told.timeout - told.every) / 4);
+        told.map_or(self.ping_period, |told| told.max(self.ping_period))
+    }
+
     /// The servers of all its hops, a bit each.
     pub(crate) fn servers(&self) -> u64 {
         let roots = self.roots.iter();
@@ -213,6 +234,7 @@ impl Plan {
             links,
         };
         plan.add_tolerance(&mut next(10));
+        plan.add_heartbeats(&mut next(15));
         let mut random = next(5);
         if random.one_in(8) {
             plan.add_scene(&mut random);
@@ -253,6 +275,17 @@ impl Plan {
         for call in &mut self.calls {
             if random.one_in(6) && call.retries == 0 {
                 (call.tolerant, call.appetite) = (true, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Some calls do not ask.
+    fn add_heartbeats(&mut self, random: &mut Random) {
+        for call in &mut self.calls {
+            if random.one_in(6) {
+                // As seldom as by default.
+                call.heartbeats = true;
+                call.ping_period = call.ping_period.min(call.timeout / 12);
             }
         }
     }
@@ -300,6 +333,7 @@ impl Plan {
             timeout: 250 * MS * random.between(1, 2) as u32,
             stall: None,
             tolerant: false,
+            heartbeats: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -332,6 +366,7 @@ impl Plan {
             timeout: 1250 * MS,
             stall: None,
             tolerant: false,
+            heartbeats: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -387,6 +422,7 @@ impl Plan {
             timeout: 1250 * MS,
             stall: None,
             tolerant: false,
+            heartbeats: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -449,6 +485,7 @@ impl Plan {
             timeout: 1250 * MS,
             stall: None,
             tolerant: false,
+            heartbeats: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -492,6 +529,7 @@ impl Plan {
             timeout: 250 * MS,
             stall: None,
             tolerant: false,
+            heartbeats: false,
             retries: 0,
             appetite: Duration::ZERO,
             abort: None,
@@ -787,6 +825,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
                     .one_in(3)
                     .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
                 tolerant: false,
+                heartbeats: false,
                 retries: match reruns.below(24) {
                     again @ 1..=3 => again as u32,
                     _ => 0,
@@ -982,6 +1021,13 @@ impl fmt::Display for Plan {
             }
             if call.tolerant {
                 writeln!(f, "  goes on without what is lost")?;
+            }
+            if let Some(heartbeats) = call.heartbeats() {
+                writeln!(
+                    f,
+                    "  is told each {:?} that its servers live",
+                    heartbeats.every
+                )?;
             }
             if call.retries > 0 {
                 let retries = call.retries;

@@ -84,6 +84,7 @@ impl Search {
             smaller |= self.attempt(|plan| plan.calls[call].stall = None);
             smaller |= self.attempt(|plan| plan.calls[call].retries = 0);
             smaller |= self.attempt(|plan| plan.calls[call].tolerant = false);
+            smaller |= self.attempt(|plan| plan.calls[call].heartbeats = false);
             smaller |= self.attempt(|plan| plan.calls[call].appetite = Duration::ZERO);
             smaller |= self.attempt(|plan| plan.calls[call].at = Duration::ZERO);
         }

@@ -105,7 +105,7 @@ impl Node {
         let plan = &context.plan.calls[index];
         let mut options = CallOptions::default();
         (options.deadline, options.stall_limit) = (Some(plan.deadline), plan.stall);
-        options.tolerant = plan.tolerant;
+        (options.tolerant, options.heartbeats) = (plan.tolerant, plan.heartbeats());
         options.ping = Some(PingSettings {
             period: plan.ping_period,
             timeout: plan.timeout,

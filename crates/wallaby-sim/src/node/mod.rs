@@ -367,6 +367,7 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         // As little as may be, so that all who have to tell something must.
         gone_after: links.longest() * SOON,
         keep_ended: plan.tokio,
+        shortest_heartbeat: MS,
         streams_first: plan.tokio,
         timers_wait: MS * if plan.tokio { 5 } else { 1 },
         ..Config::default()

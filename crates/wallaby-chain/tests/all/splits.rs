@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby::codec::Postcard;
-use wallaby::{Address, Call, Code, Endpoint, One, Status};
+use wallaby::{Address, Call, Code, Endpoint, Heartbeats, One, Status};
 use wallaby_chain::{Chain, Chained, Chains, Hop, Limits, Merge, State, Step, start};
 
 use crate::world::{Net, at, hosts, patience, status, texts, until, words};
@@ -199,6 +199,33 @@ async fn exceptions_of_branches_are_caught_once() {
         let mut call = chain.call(three.client.caller()).expect("it is small");
         assert_eq!(call.answer().await, Ok("1.2: deny is not for you".into()));
         assert!(call.next().await.is_none(), "one answer, and no status");
+    })
+    .await;
+}
+
+/// Those that have come to their end are shown to live by who waits with them for the others.
+#[tokio::test]
+async fn heartbeats_come_of_each_branch_and_of_those_that_wait_to_be_merged() {
+    patience(async {
+        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let heartbeats = Heartbeats {
+            every: Duration::from_millis(200),
+            timeout: Duration::from_secs(10),
+            ..Heartbeats::default()
+        };
+        let caller = three.client.caller();
+        let caller = caller.ping(Duration::from_millis(10), Duration::from_secs(10));
+        let chain = three.chain("a hang x", true);
+        let call = chain.call(caller.heartbeats(heartbeats));
+        let call = call.expect("it is small");
+        until(|| three.merge.metrics().requests_received == 2).await;
+        // For longer than until who is silent is asked.
+        until(|| three.client.metrics().messages_received >= 75).await;
+        let sent = three.client.metrics().messages_sent;
+        assert_eq!(sent, 1, "the first link, and no ping");
+        assert_eq!(call.outcome(), None);
+        call.stop().await.expect("they are told to stop");
+        until(|| three.next.load().is_idle() && three.merge.load().is_idle()).await;
     })
     .await;
 }

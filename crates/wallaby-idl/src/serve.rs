@@ -247,7 +247,7 @@ impl<'a> Handler<'a> {
             return quote!(#handler(self, #(#names),*));
         }
         let output = Ident::new("output", Span::mixed_site().located_at(self.output_place()));
-        let (start, running) = self.running(&handler, names);
+        let (start, running) = self.running(&handler, names, request);
         let finish = self.finishing(&output, request);
         quote! {
             #start
@@ -260,7 +260,12 @@ impl<'a> Handler<'a> {
 
     /// What happens before the trait method returns its future, and an expression in the future that is the handler's
     /// output.
-    fn running(&self, handler: &TokenStream, names: &[Ident]) -> (TokenStream, TokenStream) {
+    fn running(
+        &self,
+        handler: &TokenStream,
+        names: &[Ident],
+        request: &Ident,
+    ) -> (TokenStream, TokenStream) {
         let (server, running) = (local("server"), local("running"));
         if !self.is_blocking() {
             return (
@@ -278,7 +283,7 @@ impl<'a> Handler<'a> {
                 .await?
             },
             _ => quote! {
-                #framework::__private::blocking(move || #handler(&#server, #(#names),*)).await?
+                #framework::__private::blocking_beside(&#request, move || #handler(&#server, #(#names),*)).await?
             },
         };
         (quote!(let #server = ::std::sync::Arc::clone(self);), output)

@@ -65,7 +65,7 @@ pub type Owner = (SessionNumber, NodeId);
 
 /// Admits jobs of type `J`. All times are since its shell's clock began.
 ///
-/// Handlers that run and requests that wait are shared: see [`Shares`]. A place that becomes free goes to the connection with
+/// Handlers that run and requests that wait are shared as `call/shares.rs` says. A place that becomes free goes to the connection with
 /// the fewest handlers that run, and of its initiators to the one with the fewest; who has its share waits even if there are
 /// places.
 #[derive(Debug)]

@@ -22,7 +22,6 @@
 //! | [`endpoint`] | all of these together: a whole endpoint without IO, and a driver for it in a page |
 //! | [`mod@trace`] | the tree of hops of a call, as its initiator knows it |
 //! | [`error`], [`dial`] | what can go wrong; which addresses are dialled because others say so |
-//! | [`fifo`] | a queue whose first element needs no memory of its own |
 //!
 //! Two nodes, one connection, one call; the bytes are carried by hand:
 //!

@@ -169,7 +169,7 @@ pub mod extension {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::blocking::run as blocking;
-    pub use crate::service::{IntoAnswer, blocking_with, into_answer};
+    pub use crate::service::{IntoAnswer, blocking_beside, blocking_with, into_answer};
     pub use bytes::Bytes;
 }
 

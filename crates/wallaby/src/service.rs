@@ -364,6 +364,23 @@ pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
     crate::blocking::run(move || handler(request)).await
 }
 
+/// The same for a handler that does not take its request.
+///
+/// # Errors
+///
+/// A status if the runtime is shutting down.
+///
+/// # Panics
+///
+/// If the handler does.
+pub async fn blocking_beside<A: Answer, C, T: Send + 'static>(
+    request: &Request<A, C>,
+    handler: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    let (_keep, _shield) = (request.keep(), request.handling.shield());
+    crate::blocking::run(handler).await
+}
+
 /// What a handler may return for an answer of type `T`: the value, or a status in its place.
 #[diagnostic::on_unimplemented(
     message = "the handler returns `{Self}`, but the answer of its method is `{T}`",

@@ -176,9 +176,10 @@ impl Index for MyIndex {
         }
         let server = ::std::sync::Arc::clone(self);
         async move {
-            let output = ::wallaby::__private::blocking(move || <Self as __WallabyHandler<
-                    _,
-                >>::scan(&server, pattern))
+            let output = ::wallaby::__private::blocking_beside(
+                    &request,
+                    move || <Self as __WallabyHandler<_>>::scan(&server, pattern),
+                )
                 .await?;
             let output = ::wallaby::__private::into_answer(&request, output)?;
             request.respond(output).await.map_err(::core::convert::Into::into)

@@ -4,7 +4,7 @@
 //! it that a call also ends where messages or servers are lost: the first asks, the second remembers what is asked
 //! about. Both count time by a [`clock`] that stands still while the process does. Answers to which no route leads are
 //! [`waiting`] for one. An [`allowance`] ends trees that grow without end, [`room`] limits what
-//! all calls know of theirs together, and [`shares`] divide what is limited among peers.
+//! all calls know of theirs together, and shares divide what is limited among peers.
 
 pub mod allowance;
 pub mod clock;

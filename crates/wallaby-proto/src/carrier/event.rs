@@ -101,6 +101,9 @@ pub enum ConnectionError {
     /// The peer sent bytes that are no message.
     #[error("malformed bytes: {0}")]
     Malformed(DecodeError),
+    /// The first bytes are none of an endpoint's: those of another protocol, or of TLS where only one end has it.
+    #[error("another protocol answers, or only one end uses TLS: malformed bytes: {0}")]
+    Foreign(DecodeError),
     /// The two sides have no version in common.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
     Version {

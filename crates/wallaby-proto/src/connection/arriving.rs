@@ -72,7 +72,11 @@ impl Connection {
         };
         if len > limit {
             let (what, len) = ("frame", len as u64);
-            return Err(DecodeError::TooLong { what, len, limit }.into());
+            let error = DecodeError::TooLong { what, len, limit };
+            return Err(match self.peering.peer {
+                Some(_) => error.into(),
+                None => ConnectionError::Foreign(error),
+            });
         }
         if input.len() < FRAME_HEADER + len {
             let Some(begun) = self.begin_frame(kind, &input[FRAME_HEADER..], len) else {

@@ -2,8 +2,9 @@
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use crate::common::{Gate, Net, all, at, client, patience, service, sorted, until, work};
+use crate::common::{Gate, Net, all, at, client, load, patience, service, sorted, until, work};
 use wallaby::{
     Address, CallError, Client, Code, Endpoint, Failure, Many, One, Outcome, Request, SendError,
     Status, blocking,
@@ -13,6 +14,7 @@ over_every_transport!(
     blocking_handlers_do_all_that_others_do,
     threads_call_without_a_runtime,
     what_a_blocking_handler_replied_arrives_while_it_works,
+    a_blocking_handler_that_returns_its_answer_is_stopped_by_nobody,
 );
 
 /// Both forms of handler that the macro makes block.
@@ -22,6 +24,23 @@ trait Slow {
     async fn count(to: u64) -> Many<u64>;
     async fn onward(number: u64) -> u64;
     async fn fail(how: String) -> u64;
+}
+
+#[wallaby::service(package = "test")]
+trait Held {
+    async fn hold() -> u64;
+}
+
+/// What holds its handlers until it is opened.
+struct Hold(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+#[wallaby::serve]
+impl Held for Hold {
+    fn hold(&self) -> u64 {
+        let gate = self.0.lock().expect("no handler has panicked");
+        gate.recv().expect("the test opens it");
+        7
+    }
 }
 
 struct Thread {
@@ -376,4 +395,18 @@ async fn an_async_program_is_told_that_it_would_be_stopped() {
         refused.to_string().contains("await in place of it"),
         "{refused}"
     );
+}
+
+/// It has its place for as long as its thread works, and who stops it is told: also if its method takes no request.
+async fn a_blocking_handler_that_returns_its_answer_is_stopped_by_nobody(net: Net) {
+    let (open, gate) = std::sync::mpsc::channel();
+    let server = net.serve(held::service(Hold(gate.into()))).await;
+    let client = client();
+    let call = held::at(&client, at(&server)).hold();
+    until(|| server.load() == load(1, 0)).await;
+    let still = call.stop_within(Duration::from_millis(100)).await;
+    still.expect_err("its thread works");
+    assert_eq!(server.load(), load(1, 0));
+    open.send(()).expect("the handler waits");
+    until(|| server.load().is_idle()).await;
 }

@@ -822,8 +822,8 @@ async fn still_serves_many(server: &Endpoint) {
 async fn a_server_of_another_protocol_is_named() {
     patience(async {
         for (answer, expected) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "malformed"),
-            (&b"SSH-2.0-OpenSSH_9.9\r\n"[..], "malformed"),
+            (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "another protocol"),
+            (&b"SSH-2.0-OpenSSH_9.9\r\n"[..], "another protocol"),
             (&b""[..], "closed"),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0")

@@ -97,7 +97,7 @@ use crate::wire::{PingSettings, Pong, ReplyTo, Response};
 pub struct RecordLimits {
     /// Requests, running and ended ones. Beyond it ended ones are forgotten, oldest first; if all run or are being
     /// written, a new one is refused. Before that, one is refused whose connection, or whose initiator on it, has more than
-    /// its share of the running ones ([`Shares`]). 65,536 by default.
+    /// its share of the running ones (`call/shares.rs`). 65,536 by default.
     pub requests: usize,
     /// Initiators. Beyond it those of which nothing runs or is being written are forgotten; if something of all does,
     /// requests of further ones are refused. 4,096 by default.

@@ -228,6 +228,7 @@ pub(crate) fn pong(choices: &mut Choices<'_>, call: CallId) -> Pong {
         writing: choices.once_in(4),
         evicted: choices.once_in(8),
         gone: progress.is_none() && choices.once_in(8),
+        heartbeats: progress.is_some() && choices.once_in(8),
         progress,
     }
 }

@@ -26,6 +26,7 @@ over_every_transport!(
     the_time_of_a_call_ends_if_its_way_back_is_gone,
     work_that_comes_back_to_the_first_server_is_answered_straight,
     work_that_comes_back_to_a_later_server_is_not_answered_by_a_detour,
+    work_that_comes_back_again_and_again_is_not_either,
 );
 
 over_every_stream!(
@@ -97,6 +98,44 @@ async fn work_that_comes_back_to_a_later_server_is_not_answered_by_a_detour(net:
     let answer = work::at(&client, at(&front)).one("round".into()).await;
     assert_eq!(answer.expect("it comes at once"), "round");
     assert_eq!((front.metrics().relayed, back.metrics().relayed), (1, 0));
+}
+
+/// Of what comes as `2103: text` the first digit says which server is next.
+fn itinerant(places: &Arc<OnceLock<Vec<Address>>>) -> Service {
+    let places = Arc::clone(places);
+    service().method(
+        &work::ONE,
+        move |request: Request<One<_>>, (what,): (String,)| {
+            let places = Arc::clone(&places);
+            async move {
+                let Some(next) = what.chars().next().and_then(|digit| digit.to_digit(10)) else {
+                    return Ok(request.respond(what).await?);
+                };
+                let next = &places.get().expect("all are bound")[next as usize];
+                Ok(request
+                    .forward(next, work::one(what[1..].to_owned()))
+                    .await?)
+            }
+        },
+    )
+}
+
+/// From the second server to two others, and back each time: all servers on the way have the work from it.
+async fn work_that_comes_back_again_and_again_is_not_either(net: Net) {
+    let places = Arc::new(OnceLock::new());
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(net.bind(patient().serve(itinerant(&places))).await);
+    }
+    let addresses = servers.iter().map(at).collect();
+    places.set(addresses).expect("nobody else has");
+    let client = client().await;
+    let answer = work::at(&client, at(&servers[0]))
+        .one("12131.".into())
+        .await;
+    assert_eq!(answer.expect("it comes at once"), ".");
+    let relayed = servers.iter().map(|server| server.metrics().relayed);
+    assert_eq!(relayed.collect::<Vec<_>>(), [1, 0, 0, 0]);
 }
 
 /// Answers by itself and hands the rest of its work on.

@@ -184,26 +184,34 @@ impl Records {
     }
 
     /// Where an answer of this request leaves that came over a session of a peer which has it from here: that one's way back would lead
-    /// here again. It is the session of the request here that it came of.
+    /// here again. It is the session of the request here that it came of, or, if who brought that has it from here, too, of the one
+    /// before.
     pub fn route_before(
         &self,
         (call, token): (CallId, Token),
         mut request: RequestId,
-        (came, peer): (SessionNumber, NodeId),
+        (mut came, mut peer): (SessionNumber, NodeId),
     ) -> Option<SessionNumber> {
         let call = self.table.call(&RecordedCallKey { call, token })?;
+        let mut found = None;
         for _ in 0..MOST_TURNS {
-            let (slot, handed_to) = self.nearest(call, request)?;
+            let Some((slot, _)) =
+                (self.nearest(call, request)).filter(|(_, handed_to)| handed_to.node == Some(peer))
+            else {
+                break;
+            };
             let before = self.table.records.get(slot);
-            if handed_to.node != Some(peer) {
-                return None;
-            }
-            if before.session != came {
-                return Some(before.session);
-            }
             request = before.id;
+            if before.session == came {
+                continue;
+            }
+            let Some(session) = self.sessions.get(&before.session) else {
+                break;
+            };
+            (came, peer) = (before.session, session.peer);
+            found = Some(came);
         }
-        None
+        found
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.

@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::wire::{
-    Child, End, LinkEnds, Message, MethodRef, Options, Ping, PingSettings, Pong, Progress, ReplyTo,
-    Request, Response,
+    Child, End, Heartbeats, LinkEnds, Message, MethodRef, Options, Ping, PingSettings, Pong,
+    Progress, ReplyTo, Request, Response,
 };
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
@@ -131,6 +131,11 @@ pub(crate) fn request(choices: &mut Choices<'_>, call: CallId, id: RequestId) ->
             ping: choices.once_in(2).then(|| PingSettings {
                 period: choices.time(),
                 timeout: choices.time(),
+            }),
+            heartbeats: choices.once_in(4).then(|| Heartbeats {
+                every: choices.time(),
+                timeout: choices.time(),
+                hop: choices.time(),
             }),
             quiet: choices.once_in(2).then(|| choices.time()),
             attempt: choices.number(),

@@ -403,6 +403,7 @@ impl Host {
             writing: false,
             evicted: false,
             gone: false,
+            heartbeats: self.random.below(2) == 0,
             progress: Some(Progress {
                 finished: false,
                 aborted: false,

@@ -670,7 +670,7 @@ options! {
     /// A period is between 10 ms and 5 s, and no shorter than each server has it ([`crate::Builder::shortest_heartbeat`]); a timeout
     /// is two periods at least and a year at most, and servers take 10 minutes for more. Of a hop at most half a period is believed.
     /// A server stops what it runs for a call when no heartbeat of it could leave for a period and two timeouts, or for
-    /// [`crate::Builder::initiator_timeout`] if that is less; one that others pass on has left when these have it.
+    /// [`crate::Builder::initiator_timeout`] if that is less. Where others pass them on to a caller, that asks as ever.
     heartbeats(heartbeats: Heartbeats) =
         |caller| caller.change().heartbeats = Some(heartbeats.bounded());
 

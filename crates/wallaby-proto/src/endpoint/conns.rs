@@ -619,7 +619,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// It takes longer to reach an initiator than its answers wait: they go another way, and those that come later go straight.
+    /// It takes longer to reach an initiator than its answers wait: they go another way, and those that come later go straight. Not
+    /// over datagrams: who is reached there takes this side for a stranger if nothing is sent.
     fn dial_on(&mut self, id: ConnId) -> bool {
         let more = (self.config.dial_timeout).saturating_sub(self.config.dial_back_timeout);
         let Some(peer) = self.conns.get_mut(id) else {
@@ -628,7 +629,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(DialledFor::Incarnation(node)) = peer.dialled else {
             return false;
         };
-        if peer.is_open() || more.is_zero() {
+        if peer.is_open() || peer.stream().is_none() || more.is_zero() {
             return false;
         }
         peer.dialled = Some(DialledFor::Late(node));

@@ -739,7 +739,10 @@ impl<P: Probe> Endpoint<P> {
             }
             MarkOwner::Relay(relay_id) => self.records.relayed(relay_id, Some(output(id, mark))),
             MarkOwner::Root(sequence, request) => self.root_left(sequence, request, mark),
-            MarkOwner::Announced(ticket) => self.records.announcement_left(ticket, self.now),
+            MarkOwner::Announced(ticket) => {
+                let to = self.conns.get(id).and_then(Conn::node);
+                self.records.announcement_left(ticket, to, self.now);
+            }
         }
     }
 

@@ -778,7 +778,8 @@ impl<P: Probe> Endpoint<P> {
     ) {
         if pong.call.initiator == self.node {
             if let Some(ticket) = ticket {
-                self.records.announcement_left(ticket, self.now);
+                self.records
+                    .announcement_left(ticket, Some(self.node), self.now);
             }
             return self.local.push_back(Message::Pong(pong));
         }

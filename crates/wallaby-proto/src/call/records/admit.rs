@@ -165,8 +165,8 @@ impl Records {
 
     /// How often a heartbeat comes: nobody makes a server send more of them than it is set to.
     fn heartbeat_period(&self, heartbeats: Heartbeats) -> Duration {
-        let longest = self.limits.longest_timeout;
-        let shortest = self.limits.shortest_heartbeat.min(longest);
+        let shortest = self.limits.shortest_heartbeat;
+        let longest = PingSettings::LONGEST_PERIOD.max(shortest);
         heartbeats.every.clamp(shortest, longest)
     }
 

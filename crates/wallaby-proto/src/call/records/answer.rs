@@ -9,7 +9,7 @@ use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Action, Origin, Records, StopReason, Ticket};
 use crate::call::shares::Share;
-use crate::id::{CallId, Path, RequestId, Token};
+use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Facts;
 use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Response};
 
@@ -267,16 +267,18 @@ impl Records {
         });
     }
 
-    /// An announcement has left for its initiator, or for who passes it on. An initiator that wants heartbeats does not ask: it is
-    /// believed in as long as they leave. For how long something is remembered that has ended, they are no reason.
+    /// An announcement has left over a session with this peer. An initiator that wants heartbeats does not ask: it is believed in as
+    /// long as they leave for it. One that others pass them on to asks. For how long something is remembered that has ended, or was
+    /// stopped, they are no reason.
     #[cold]
-    pub fn announcement_left(&mut self, ticket: Ticket, now: Duration) {
+    pub fn announcement_left(&mut self, ticket: Ticket, to: Option<NodeId>, now: Duration) {
         let Some(slot) = self.slot(ticket) else {
             return;
         };
         let record = self.table.records.at(slot);
-        let settings = self.table.calls.get(record.call).settings;
-        if settings.heartbeats.is_some() && !record.ended {
+        let call = self.table.calls.get(record.call);
+        let is_there = to == Some(call.key.call.initiator);
+        if call.settings.heartbeats.is_some() && is_there && !record.ended && !record.stopped {
             record.pinged = record.pinged.max(now.into());
         }
     }

@@ -35,8 +35,7 @@
 //!                                    records.handle_ping(&ping, origin, now)
 //! a pong for another initiator       records.pong_relayed(&pong, now)
 //! passes by:
-//! an announcement left for its       records.announcement_left(ticket, now)
-//! initiator:
+//! an announcement left:              records.announcement_left(ticket, to, now)
 //! its timer fired:                   read all input, then records.handle_timeout(now)
 //! after each of these:               while let Some(action) = records.poll() { .. }; wait until records.next_timeout()
 //! ```

@@ -48,7 +48,17 @@ impl Records {
         if !self.table.calls.get(record.call).aborted {
             record.kept = self.kept.keep(response, record.kept);
         }
-        record.hear(now);
+        // Heartbeats come beside answers: that they leave is what their initiator is believed in for.
+        if self
+            .table
+            .calls
+            .get(record.call)
+            .settings
+            .heartbeats
+            .is_none()
+        {
+            record.hear(now);
+        }
         record.learn(&response.manifest);
         if response.last {
             record.facts = Some(Facts {

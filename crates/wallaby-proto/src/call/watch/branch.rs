@@ -205,7 +205,6 @@ impl WatchedBranch {
         match self.top() {
             // How far an earlier attempt got says nothing of this one.
             Some(top) if self.attempt == 0 && top.hop < branch.hop => Stopped::No,
-            Some(top) if top.unknown => Stopped::Quiet,
             Some(top) if top.aborted && !top.continued && !top.more => match top.state {
                 State::Ended => Stopped::Quiet,
                 _ => Stopped::Frozen,

@@ -86,7 +86,8 @@ impl Watch {
     pub(super) fn may_run(&self, position: u32) -> bool {
         let watched = &self.branches[position as usize];
         let stopped = |branch| watched.told_stop(branch) == Stopped::Quiet;
-        !(self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
+        let unknown = watched.top().is_some_and(|top| top.unknown);
+        !(unknown || self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
     }
 
     /// Whether the process that runs a branch has ended: where it was reached before nobody listens now, or another one does. That no

@@ -37,8 +37,11 @@ impl Watch {
             return;
         }
         // Who was asked before is told at once; the others when it is their turn, or when they announce themselves.
-        if !watched.placed || watched.was_asked() {
-            (watched.placed, watched.next_ping) = (true, now);
+        let was_asked = watched.was_asked();
+        if !watched.placed || was_asked {
+            // Those of a call with heartbeats may be very many that were never asked.
+            watched.placed = was_asked || self.settings.heartbeats.is_none();
+            watched.next_ping = now;
         }
         // What they answered before is not what they answer to an abort.
         watched.hops.iter_mut().for_each(|hop| {

@@ -48,7 +48,8 @@ fn until(shelf: &mut Shelf, time: u64) -> Vec<(u64, Action)> {
         for (at, action) in shelf.until(step) {
             if let Action::Announce { ticket, .. } = &action {
                 let ticket = ticket.expect("a request that is known");
-                shelf.records.announcement_left(ticket, shelf.time());
+                let to = Some(node(1));
+                shelf.records.announcement_left(ticket, to, shelf.time());
             }
             actions.push((at, action));
         }
@@ -102,6 +103,49 @@ fn a_request_runs_on_unasked_while_heartbeats_leave() {
     };
     // A period and two timeouts.
     assert!((61_200..=61_500).contains(&time), "{time}");
+}
+
+/// A handler that answers all the time has heartbeats besides: nobody asks about it, and it is not stopped for that.
+#[test]
+fn answers_take_the_place_of_no_heartbeat() {
+    let mut shelf = Shelf::new();
+    let mut handled = shelf.accept(beating("0", 0));
+    for time in 1..=600 {
+        let told = until(&mut shelf, 100 * time);
+        assert_eq!(told.len(), announced(&told).len(), "nothing was stopped");
+        let sent = handled.server.reply("answer".into());
+        shelf.release(handled.ticket, sent, time);
+        shelf.records.written(HOME, time);
+    }
+}
+
+/// One whose heartbeats go to others does not know whether they arrive, and nothing of them is a reason to go on.
+#[test]
+fn heartbeats_that_others_pass_on_keep_nothing_alive() {
+    let mut shelf = Shelf::new();
+    shelf.accept(beating("0", 0));
+    let mut stopped = false;
+    for time in 1..=60 {
+        for (_, action) in shelf.until(50 * time) {
+            if let Action::Announce {
+                ticket: Some(ticket),
+                ..
+            } = &action
+            {
+                shelf
+                    .records
+                    .announcement_left(*ticket, Some(node(77)), shelf.time());
+            }
+            stopped |= matches!(
+                action,
+                Action::Stop {
+                    reason: StopReason::InitiatorSilent,
+                    ..
+                }
+            );
+        }
+    }
+    assert!(stopped);
 }
 
 /// What a peer states makes nobody send more than it is set to.
@@ -208,8 +252,7 @@ fn who_hears_heartbeats_asks_nothing() {
         assert!(desk.until(time).is_empty());
         assert!(beat(&mut desk, 1, "0", listing.clone()).is_empty());
         assert!(beat(&mut desk, 2, "0.0", running()).is_empty());
-        // Nobody knows yet where the second has gone on.
-        assert!(beat(&mut desk, 0, "0.1+7", running()).is_empty());
+        assert!(beat(&mut desk, 3, "0.1+7", running()).is_empty());
     }
 }
 
@@ -304,9 +347,9 @@ fn what_an_answer_names_is_asked_at_once() {
     assert!(desk.until(late + LATE - 1).is_empty(), "all run");
 }
 
-/// A heartbeat says where it comes from, as nobody asks back.
+/// One whose heartbeats come by others does not know whether they arrive: it is asked as ever, where it says that it is.
 #[test]
-fn who_has_shown_life_is_asked_where_it_says() {
+fn who_shows_life_by_others_is_asked_where_it_says() {
     let mut desk = desk();
     desk.until(350);
     let handled_by = HandledBy {
@@ -319,8 +362,8 @@ fn who_has_shown_life_is_asked_where_it_says() {
         ..running()
     };
     assert!(beat(&mut desk, NOWHERE, "0+5", told).is_empty());
-    let late = 350 + LATE;
-    assert_eq!(desk.until(late), [format!("{late}: ping 0+5 at m2")]);
+    let asked = [450, 550, 650].map(|time| format!("{time}: ping 0+5 at m2"));
+    assert_eq!(desk.until(700), asked);
 }
 
 /// It may wait for a ping to show it a route to the initiator.

@@ -166,11 +166,7 @@ fn frames_are_as_long_as_they_may_be_and_no_longer() {
     };
     let refused = |len: usize, limit| {
         let (what, len) = ("frame", len as u64);
-        Err(ConnectionError::from(DecodeError::TooLong {
-            what,
-            len,
-            limit,
-        }))
+        DecodeError::TooLong { what, len, limit }
     };
     let mut open = Pair::open(wide());
     assert_eq!(
@@ -180,10 +176,12 @@ fn frames_are_as_long_as_they_may_be_and_no_longer() {
     );
     let mut open = Pair::open(wide());
     let len = 2 * MAX_FRAME + 1;
-    assert_eq!(read(&mut open.bob, len), refused(len, 2 * MAX_FRAME));
+    let broken = ConnectionError::Malformed(refused(len, 2 * MAX_FRAME));
+    assert_eq!(read(&mut open.bob, len), Err(broken));
     let closed = || Pair::closed(hello(alice(), wide()), hello(bob(), wide()));
     assert_eq!(read(&mut closed().bob, 4096), Ok(None));
-    assert_eq!(read(&mut closed().bob, 4097), refused(4097, 4096));
+    let foreign = ConnectionError::Foreign(refused(4097, 4096));
+    assert_eq!(read(&mut closed().bob, 4097), Err(foreign));
 }
 
 /// A peer that takes the limit for a larger one. What it sends in parts is never taken for whole because its beginning is

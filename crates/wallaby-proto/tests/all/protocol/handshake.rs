@@ -159,12 +159,11 @@ fn another_protocol_is_told_at_once() {
         .expect_err("no hello");
     assert_eq!(
         error,
-        DecodeError::TooLong {
+        ConnectionError::Foreign(DecodeError::TooLong {
             what: "frame",
             len: 0x0054_4547,
             limit: 4096
-        }
-        .into()
+        })
     );
     let mut pair = pair_of(plain(alice()), plain(bob()));
     let error = pair

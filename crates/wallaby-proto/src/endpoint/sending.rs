@@ -857,7 +857,7 @@ impl<P: Probe> Endpoint<P> {
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
     pub(super) fn attempt_control(&mut self, id: ConnId, mut message: Message) -> Option<Mark> {
         if let Message::Pong(pong) = &mut message {
-            pong.heartbeats = pong.heartbeats && self.knows_heartbeats(id);
+            pong.heartbeats = pong.heartbeats && self.hears_heartbeats(id, pong.call.initiator);
         }
         self.probe.leaves(id, Leaving::Control(&mut message));
         let kept = P::LOOKS.then(|| message.clone());

@@ -567,10 +567,13 @@ impl<P: Probe> Endpoint<P> {
         self.send_gone(from, Message::Pong(pong));
     }
 
-    /// Whether who is there may be told that heartbeats come of a request.
-    pub(super) fn knows_heartbeats(&self, id: ConnId) -> bool {
+    /// Whether who is there may be told that heartbeats come of a request: if it is its initiator. Nobody knows whether those arrive
+    /// that others pass on.
+    pub(super) fn hears_heartbeats(&self, id: ConnId, initiator: NodeId) -> bool {
         let hello = self.conns.get(id).and_then(|peer| peer.hello());
-        hello.is_some_and(|hello| hello.features.contains(Features::HEARTBEATS))
+        hello.is_some_and(|hello| {
+            hello.node == initiator && hello.features.contains(Features::HEARTBEATS)
+        })
     }
 
     /// Says so to who understands it.

@@ -54,7 +54,7 @@ fn forwarding(next: Address) -> Service {
 
 over_every_transport!(
     a_line_of_servers_is_not_asked_while_it_is_heard,
-    a_client_that_cannot_be_dialled_hears_them_too,
+    a_client_that_cannot_be_dialled_asks_once_and_hears_them,
 );
 
 async fn a_line_of_servers_is_not_asked_while_it_is_heard(net: Net) {
@@ -77,18 +77,19 @@ async fn a_line_of_servers_is_not_asked_while_it_is_heard(net: Net) {
     assert_eq!(client.metrics().messages_sent, 1);
 }
 
-/// They come by the servers that the requests went by.
-async fn a_client_that_cannot_be_dialled_hears_them_too(net: Net) {
+/// The first come by the servers that the request went by, and nobody knows whether these arrive: so the client asks, and that shows
+/// the last server a way.
+async fn a_client_that_cannot_be_dialled_asks_once_and_hears_them(net: Net) {
     let gate = Gate::new();
     let last = net.serve(waiting(&gate)).await;
     let first = net.serve(forwarding(at(&last))).await;
     let client = net.client().await;
     let mut call = work::within(beating(&client, &first, heartbeats())).one("slow".into());
-    until(|| client.metrics().messages_received >= 8).await;
-    assert_eq!(
-        client.metrics().messages_sent,
-        1,
-        "the request, and no ping"
+    until(|| client.metrics().messages_received >= 12).await;
+    let sent = client.metrics().messages_sent;
+    assert!(
+        (2..=6).contains(&sent),
+        "the request, and few pings: {sent}"
     );
     gate.open(1);
     assert_eq!(call.answer().await.expect("it lives"), "slow");

@@ -107,9 +107,7 @@ impl Watch {
             return;
         };
         let is_winding = self.is_winding_down();
-        // One whose words come by others does not know whether they arrive.
-        let is_sure = pong.heartbeats && from.location.node.is_some();
-        let is_mute = self.settings.heartbeats.is_some() && !is_sure;
+        let is_mute = self.settings.heartbeats.is_some() && !pong.heartbeats;
         let period = self.settings.ping.period;
         let watched = self.watched(position);
         if is_mute && !watched.placed {

@@ -197,7 +197,7 @@ pub(super) enum DialledFor {
     Anybody,
     /// This initiator, to which an answer goes back.
     Incarnation(NodeId),
-    /// The same, but it takes longer than answers wait: those have gone another way.
+    /// The same initiator. The dial takes longer than answers wait, so they have gone another way.
     Late(NodeId),
 }
 

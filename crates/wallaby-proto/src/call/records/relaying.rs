@@ -31,7 +31,7 @@ pub(super) struct RelayedPing {
     until: Nanoseconds,
 }
 
-/// So often a call may go to and fro between two servers until its answers are not routed by what was before that.
+/// A call may come back to this server so often; before that, its answers are not routed past those that it went to.
 const MOST_TURNS: usize = 16;
 
 /// A route on towards an initiator.

@@ -51,7 +51,7 @@ pub(super) struct WatchedBranch {
     pub(super) frozen: Option<Duration>,
     /// Winding down: it has begun.
     pub(super) wound: bool,
-    /// What an earlier attempt led to may run still, and is asked by nobody any more.
+    /// Handlers of an earlier attempt may still run, and nobody asks about them any more.
     pub(super) left_behind: bool,
 }
 

@@ -31,6 +31,9 @@ pub(crate) struct Books {
     pub(crate) first_client: usize,
 }
 
+/// What was over for so long before a call began, in nanoseconds, is told of a call that should not have felt it.
+const BEFORE: u64 = 3_000 * MILLI;
+
 /// Calls whose books are closed: nothing of them may be executed any more.
 #[derive(Debug, Default)]
 pub(crate) struct Closed(HashMap<(u8, u16), u32>);
@@ -381,6 +384,16 @@ impl Check<'_> {
         let harms: Vec<String> = self.felt().map(|harm| self.describe_harm(harm)).collect();
         if !harms.is_empty() {
             text += &format!("; felt: {}", harms.join(", "));
+        }
+        let (all, begun) = (self.planned_servers(), *begun);
+        let over = self.books.harms.iter().filter(|harm| {
+            harm.felt_until() < begun
+                && harm.until.saturating_add(BEFORE) >= begun
+                && harm.touches(&all, self.client)
+        });
+        let over: Vec<String> = over.map(|harm| self.describe_harm(harm)).collect();
+        if !over.is_empty() {
+            text += &format!("; over before: {}", over.join(", "));
         }
         text
     }

@@ -269,7 +269,7 @@ impl Records {
 
     /// An announcement has left over a session with this peer. An initiator that wants heartbeats does not ask: it is believed in as
     /// long as they leave for it. One that others pass them on to asks. For how long something is remembered that has ended, or was
-    /// stopped, they are no reason.
+    /// stopped, they are no reason, but for the one by which they go back.
     #[cold]
     pub fn announcement_left(&mut self, ticket: Ticket, to: Option<NodeId>, now: Duration) {
         let Some(slot) = self.slot(ticket) else {
@@ -278,8 +278,15 @@ impl Records {
         let record = self.table.records.at(slot);
         let call = self.table.calls.get(record.call);
         let is_there = to == Some(call.key.call.initiator);
-        if call.settings.heartbeats.is_some() && is_there && !record.ended && !record.stopped {
-            record.pinged = record.pinged.max(now.into());
+        let beats = call.settings.heartbeats.is_some();
+        if !(beats && is_there) || record.ended || record.stopped {
+            return;
+        }
+        let (call, now) = (record.call, Nanoseconds::from(now));
+        record.pinged = record.pinged.max(now);
+        // Nobody asks about the request that has shown where the initiator is, either.
+        if let Some(back) = self.nearest_to_initiator(call).filter(|back| *back != slot) {
+            self.renew_relaying(back, now);
         }
     }
 

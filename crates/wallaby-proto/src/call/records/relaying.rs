@@ -130,11 +130,27 @@ impl Records {
         let onward = self.nearest(call, pong.request).map(|(slot, _)| slot);
         let back = beats.then(|| self.nearest_to_initiator(call)).flatten();
         for slot in onward.into_iter().chain(back) {
-            let record = self.table.records.at(slot);
-            record.pinged = now;
-            record.hear(now);
-            self.look_at(slot, now);
+            self.renew_relaying(slot, now);
         }
+    }
+
+    /// What others send, or what runs here now, goes on by this request: it is remembered for longer.
+    pub(super) fn renew_relaying(&mut self, slot: u32, now: Nanoseconds) {
+        let record = self.table.records.at(slot);
+        record.pinged = now;
+        // One that runs has heartbeats of its own, which must not come later for those of others.
+        if record.ended
+            || self
+                .table
+                .calls
+                .get(record.call)
+                .settings
+                .heartbeats
+                .is_none()
+        {
+            record.hear(now);
+        }
+        self.look_at(slot, now);
     }
 
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here

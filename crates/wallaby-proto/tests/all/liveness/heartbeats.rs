@@ -218,6 +218,40 @@ fn who_passes_heartbeats_on_remembers_the_way_back() {
     assert_eq!(back, Some(HOME));
 }
 
+/// So is the way by which those of a request go that came here again by others, as nobody asks about the request that has shown it.
+#[test]
+fn who_has_sent_heartbeats_straight_remembers_the_way_back() {
+    let mut shelf = Shelf::new();
+    let mut first = shelf.accept(beating("0", 0));
+    let sent = first.server.forward(9, "here again".into(), None);
+    shelf.release(first.ticket, sent, 0);
+    let further = origin(2, node(90));
+    shelf.records.session_opened(further.session, further.peer);
+    let mut again = beating("0+1", 0);
+    again.depth = 1;
+    let admission = shelf.records.admit(&again, further, shelf.time());
+    assert!(matches!(admission, Admission::Accepted(_)));
+    until(&mut shelf, 60_000);
+    let back = shelf.records.route_back(again.call, token());
+    assert_eq!(back, Some(HOME));
+}
+
+/// What goes back by a request that still runs here does not stand for the heartbeats of that one.
+#[test]
+fn a_request_by_which_others_go_back_has_heartbeats_of_its_own() {
+    let mut shelf = Shelf::new();
+    shelf.accept(beating("0", 0));
+    let mut further = beating("0.0", 100);
+    further.depth = 1;
+    let admission = shelf
+        .records
+        .admit(&further, origin(1, node(1)), shelf.time());
+    assert!(matches!(admission, Admission::Accepted(_)));
+    let told = announced(&until(&mut shelf, 900));
+    let of = |id: &str| told.iter().filter(|(_, told)| *told == at(id)).count();
+    assert_eq!((of("0"), of("0.0")), (3, 3), "{told:?}");
+}
+
 // The initiator's half.
 
 fn desk() -> Desk {

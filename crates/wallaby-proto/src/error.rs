@@ -753,30 +753,33 @@ impl ConnectError {
 }
 
 /// Handlers of a call that was given up which have not stopped, and what has not said whether it has.
+///
+/// Of each at most 8 are named ([`Missing::MOST`](crate::call::missing::Missing::MOST)).
 #[derive(Clone, PartialEq, Eq, Default, Error)]
 #[error("{}", self.describe())]
 #[non_exhaustive]
 pub struct StillRunning {
     /// The call.
     pub call: Option<CallId>,
-    /// Handlers that go on although they were told to stop, as their servers have said last: at most 8
-    /// ([`Missing::MOST`](crate::call::missing::Missing::MOST)).
-    pub handlers: Vec<RunningHandler>,
+    /// Handlers that go on although they were told to stop, as their servers have said last.
+    pub handlers: Vec<UnstoppedRequest>,
     /// How many more there are.
     pub more: u64,
-    /// How many branches have not said yet whether anything of them runs.
-    pub unheard: u64,
+    /// Requests of which nobody has said yet whether they run, or anything that came of them.
+    pub unheard: Vec<UnstoppedRequest>,
+    /// How many more there are.
+    pub more_unheard: u64,
 }
 
-/// A handler that goes on although its call was given up.
+/// A request of a call that was given up which has not stopped, or of which nobody has said whether it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct RunningHandler {
-    /// Its request.
+pub struct UnstoppedRequest {
+    /// Which one.
     pub request: RequestId,
     /// What was called, if anybody has told.
     pub method: Option<Arc<str>>,
-    /// Where it runs.
+    /// Where it is, as far as anybody has told.
     pub server: Location,
     /// The requests that led to it, from the initiator on, as far as known.
     pub path: Vec<Step>,
@@ -785,7 +788,7 @@ pub struct RunningHandler {
 impl StillRunning {
     /// Whether nothing runs, and everything has said so that could.
     pub fn is_empty(&self) -> bool {
-        self.handlers.is_empty() && self.unheard == 0
+        self.handlers.is_empty() && self.unheard.is_empty()
     }
 
     /// Those of several calls.
@@ -794,49 +797,50 @@ impl StillRunning {
         self.call = self.call.or(other.call);
         self.handlers.extend(other.handlers);
         self.more += other.more;
-        self.unheard += other.unheard;
+        self.unheard.extend(other.unheard);
+        self.more_unheard += other.more_unheard;
         self
     }
 
     fn describe(&self) -> String {
-        let mut parts: Vec<String> = self.handlers.iter().map(ToString::to_string).collect();
-        if self.more > 0 {
-            let plural = if self.more == 1 {
-                " still runs"
-            } else {
-                "s still run"
-            };
-            parts.push(format!("{} more handler{plural}", self.more));
-        }
-        if self.unheard > 0 {
-            let branches = if self.unheard == 1 {
-                "branch has"
-            } else {
-                "branches have"
-            };
-            parts.push(format!(
-                "{} {branches} not said whether it has stopped",
-                self.unheard
-            ));
-        }
+        let running = told(&self.handlers, self.more, "still runs", "still run");
+        let unheard = told(
+            &self.unheard,
+            self.more_unheard,
+            "has not said whether it has stopped",
+            "have not said whether they have stopped",
+        );
+        let parts = running.chain(unheard).collect::<Vec<String>>().join("; ");
         match (parts.is_empty(), self.call) {
             (true, _) => "nothing of the call runs any more".to_owned(),
-            (false, Some(call)) => format!("call {call} was given up: {}", parts.join("; ")),
-            (false, None) => parts.join("; "),
+            (false, Some(call)) => format!("call {call} was given up: {parts}"),
+            (false, None) => parts,
         }
     }
 }
 
-impl fmt::Display for RunningHandler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = named(self.request, self.method.as_deref(), Some(&self.server));
-        write!(f, "{named} still runs")?;
-        for (index, step) in self.path.iter().enumerate() {
-            let before = if index > 0 { ", " } else { ", reached by " };
-            write!(f, "{before}{step}")?;
+/// Each of these requests, what is told of it, and what led to it.
+fn told(
+    requests: &[UnstoppedRequest],
+    more: u64,
+    one: &'static str,
+    several: &'static str,
+) -> impl Iterator<Item = String> {
+    let rest = match more {
+        0 => None,
+        1 => Some(format!("1 more {one}")),
+        more => Some(format!("{more} more {several}")),
+    };
+    let each = requests.iter().map(move |request| {
+        let at = Some(&request.server);
+        let name = named(request.request, request.method.as_deref(), at);
+        let path: Vec<String> = request.path.iter().map(ToString::to_string).collect();
+        match path.is_empty() {
+            true => format!("{name} {one}"),
+            false => format!("{name} {one}, reached by {}", path.join(", ")),
         }
-        Ok(())
-    }
+    });
+    each.chain(rest)
 }
 
 /// What became of the attempts of a call.

@@ -116,6 +116,8 @@ impl<D> Builder<D> {
     /// request went, which costs a message a hop. Who listens at `0.0.0.0` or `::`, whatever the scheme, and says nothing here tells
     /// others the address from which this host sends to other networks; where it sends to none, they are told no address, and a
     /// warning is logged.
+    ///
+    /// Port 0 stands for the port that is listened at over the same scheme: a program that takes a free one does not know it before.
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
         self

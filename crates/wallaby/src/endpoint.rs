@@ -76,8 +76,10 @@ impl Endpoint {
         for address in &builder.listen {
             listeners.push(transport::listen(address, transports).await?);
         }
-        let first = listeners.first().map(|(_, address)| address.clone());
-        builder.advertise = builder.advertise.or(first).and_then(transport::advertised);
+        let listened: Vec<Address> = (listeners.iter())
+            .map(|(_, address)| address.clone())
+            .collect();
+        builder.advertise = transport::advertised(builder.advertise, &listened)?;
         if let (Some(folder), Some(address)) = (&builder.driver.same_host, &builder.advertise)
             && let Some(socket) = same_host::socket(folder, address)
         {

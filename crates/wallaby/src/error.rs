@@ -11,8 +11,8 @@ use wallaby_proto::{Address, AddressError, Code, Status};
 use crate::blocking::WouldBlock;
 
 pub use wallaby_proto::error::{
-    AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, RunningHandler,
-    SendError, ServeError, StillRunning, UnreadableAnswer,
+    AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError, ServeError,
+    StillRunning, UnreadableAnswer, UnstoppedRequest,
 };
 
 /// Why an endpoint could not be made.
@@ -46,6 +46,15 @@ pub enum BindError {
     )]
     NoTransport {
         /// Where.
+        address: Address,
+    },
+    /// Others cannot be told an address without a port ([`crate::Builder::advertise`]).
+    #[error(
+        "cannot tell others {address}: port 0 stands for the one that is listened at over {}, and none is",
+        address.scheme()
+    )]
+    Advertise {
+        /// What was given.
         address: Address,
     },
     /// A transport from outside cannot have this scheme ([`crate::Builder::transport`]).
@@ -82,7 +91,9 @@ impl BindError {
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         match self {
-            Self::Address(_) | Self::Transport { .. } => Code::InvalidArgument,
+            Self::Address(_) | Self::Advertise { .. } | Self::Transport { .. } => {
+                Code::InvalidArgument
+            }
             Self::Resolve { .. } => Code::NotFound,
             Self::Listen { r#source, .. } => kind(r#source),
             Self::NoTransport { .. } => Code::Unimplemented,

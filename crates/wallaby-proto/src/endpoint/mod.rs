@@ -245,6 +245,8 @@ enum Alarm {
     Resend(u64, RequestId),
     /// The deadline of a delegation that a body follows.
     Body(OutBody),
+    /// Requests may wait that are not sent any more.
+    EndedRequests,
 }
 
 /// One participant, client and server at once, without IO.
@@ -619,6 +621,11 @@ impl<P: Probe> Endpoint<P> {
                 Alarm::Request(key) => self.request_deadline(key),
                 Alarm::Resend(sequence, request) => self.send_kept(sequence, request),
                 Alarm::Body(body) => self.body_deadline(body),
+                Alarm::EndedRequests => {
+                    if !self.drop_ended_requests() {
+                        self.alarms.insert((self.purge_next, alarm));
+                    }
+                }
             }
         }
         self.settle();

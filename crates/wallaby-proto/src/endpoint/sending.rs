@@ -9,16 +9,16 @@ use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
-use crate::wire::{Message, Options, Request, Response};
+use crate::wire::{Message, Options, Ping, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
-use super::Endpoint;
 use super::answer_queues::{AnswerQueues, Of, Size};
 use super::bodies::OutBody;
 use super::conn::{Conn, ConnId, DialledFor, Parcel, Room, Times, Towards};
 use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
 use super::streams::MarkOwner;
+use super::{Alarm, Endpoint};
 use crate::error::ConnectError;
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
@@ -28,6 +28,15 @@ const MOST_CONTROLS: usize = 256;
 
 /// How often it is looked, at most, whether requests wait whose calls have ended.
 const PURGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a delegation is not sent any more. So who waits until nothing of a call runs knows that nothing of this does.
+const ABORTED: (Code, &str) = (Code::Cancelled, "its call was aborted before this was sent");
+
+/// The same where the call goes on.
+const LATE: (Code, &str) = (
+    Code::DeadlineExceeded,
+    "its own deadline passed before it was sent",
+);
 
 /// Calls whose answers wait for others in parts and that are tried each time that something has left.
 const LARGE_TRIED: usize = 16;
@@ -458,22 +467,24 @@ impl<P: Probe> Endpoint<P> {
         self.note_space();
     }
 
-    /// Initial requests wait that are not sent any more, as their calls have ended: they make room. Not each time that there is none,
-    /// as this looks at all that wait.
+    /// Requests that wait, and are not sent any more as their calls have ended or were aborted, make room; who waits for the end of an
+    /// aborted call is told. Not each time that there is no room, or that a call is aborted, as this looks at all that wait: `false` if
+    /// it is too early.
     #[cold]
-    pub(super) fn drop_ended_requests(&mut self) {
-        if self.now < self.purge_next {
-            return;
+    pub(super) fn drop_ended_requests(&mut self) -> bool {
+        if self.raw < self.purge_next {
+            return false;
         }
-        self.purge_next = self.now.saturating_add(PURGE_PAUSE);
+        self.purge_next = self.raw.saturating_add(PURGE_PAUSE);
+        let mut ended: Vec<Parcel> = Vec::new();
         for id in self.conns.ids() {
             let Some(queues) = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut()) else {
                 continue;
             };
             let requests = std::mem::take(&mut queues.requests);
             let followed = std::mem::take(&mut queues.followed);
-            let requests = self.without_ended(id, requests);
-            let followed = self.without_ended(id, followed);
+            let requests = self.without_ended(id, requests, &mut ended);
+            let followed = self.without_ended(id, followed, &mut ended);
             if let Some(conn) = self.conns.get_mut(id) {
                 let queues = conn.queues();
                 (queues.requests, queues.followed) = (requests, followed);
@@ -483,22 +494,53 @@ impl<P: Probe> Endpoint<P> {
             }
             self.may_rest(id);
         }
-    }
-
-    fn without_ended(&mut self, id: ConnId, parcels: VecDeque<Parcel>) -> VecDeque<Parcel> {
-        let (ended, rest): (VecDeque<Parcel>, VecDeque<Parcel>) =
-            parcels.into_iter().partition(|parcel| {
-                let call = parcel.message.call();
-                let initial = parcel.owner.is_none() && call.initiator == self.node;
-                initial && self.is_over(call.sequence)
-            });
         for parcel in ended {
             if let Some(body) = parcel.body {
                 self.body_over(body);
             }
-            self.leave_queue(id, parcel.room);
+            if let (Some(ticket), Some(method), Message::Request(request)) =
+                (parcel.ticket(), &parcel.method, &parcel.message)
+            {
+                self.withdraw(request, (method, &parcel.towards), ticket, Some(ABORTED));
+            }
         }
+        true
+    }
+
+    fn without_ended(
+        &mut self,
+        id: ConnId,
+        parcels: VecDeque<Parcel>,
+        ended: &mut Vec<Parcel>,
+    ) -> VecDeque<Parcel> {
+        let (over, rest): (VecDeque<Parcel>, VecDeque<Parcel>) = parcels
+            .into_iter()
+            .partition(|parcel| self.is_in_vain(parcel));
+        ended.extend(self.take_back(id, over.into_iter()));
         rest
+    }
+
+    /// Whether a request that waits is not sent any more, whatever its connection takes.
+    fn is_in_vain(&self, parcel: &Parcel) -> bool {
+        let call = parcel.message.call();
+        match parcel.ticket() {
+            Some(ticket) => self.records.is_aborted(ticket),
+            None => {
+                let initial = parcel.owner.is_none() && call.initiator == self.node;
+                initial && self.is_over(call.sequence)
+            }
+        }
+    }
+
+    /// The call of a request was aborted: what it has delegated, and still waits, does so no more.
+    pub(super) fn withdraw_delegations(&mut self, ping: &Ping) {
+        if self
+            .records
+            .has_waiting((ping.call, ping.token), ping.request)
+        {
+            let at = self.raw.max(self.purge_next);
+            self.alarms.insert((at, Alarm::EndedRequests));
+        }
     }
 
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
@@ -622,8 +664,12 @@ impl<P: Probe> Endpoint<P> {
             let may = self.records.time_left(ticket, self.now).is_some();
             let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
             if !may || left.is_zero() {
-                let goes_on = may && times.is_some_and(|times| times.own);
-                self.out_of_time(request, (method, towards), ticket, goes_on);
+                let own = may && times.is_some_and(|times| times.own);
+                let why = match self.records.is_aborted(ticket) {
+                    true => Some(ABORTED),
+                    false => own.then_some(LATE),
+                };
+                self.withdraw(request, (method, towards), ticket, why);
                 return SendOutcome::Settled;
             }
             request.deadline = Some(left);
@@ -653,21 +699,17 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// No time is left for a delegation. If it is only its own that is over, its call goes on and learns of it.
+    /// A delegation is not sent any more. Its initiator is told `why`, unless its call is over.
     #[cold]
-    fn out_of_time(
+    fn withdraw(
         &mut self,
         request: &Request,
         (method, towards): (&Arc<MethodDefinition>, &Towards),
         ticket: Ticket,
-        goes_on: bool,
+        why: Option<(Code, &str)>,
     ) {
-        match towards {
-            Towards::Server(to) if goes_on => {
-                let why = (
-                    Code::DeadlineExceeded,
-                    "its own deadline passed before it was sent",
-                );
+        match (towards, why) {
+            (Towards::Server(to), Some(why)) => {
                 self.answer_for(request, (method, to), Some(ticket), why);
             }
             _ => self.records.dropped(ticket, ReleasedMessage::Delegation),

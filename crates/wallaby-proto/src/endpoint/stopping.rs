@@ -8,8 +8,8 @@ use super::probe::Probe;
 use super::server::Place;
 use crate::Status;
 use crate::call::missing::Missing;
-use crate::call::watch::StillFrozen;
-use crate::error::{RunningHandler, StillRunning};
+use crate::call::watch::Unstopped;
+use crate::error::{StillRunning, UnstoppedRequest};
 
 impl<P: Probe> Endpoint<P> {
     // At servers.
@@ -89,35 +89,36 @@ impl<P: Probe> Endpoint<P> {
         let Some(watch) = call.initiator.watch() else {
             return StillRunning::default();
         };
-        let most = if is_over { 0 } else { Missing::MOST };
-        let StillFrozen {
-            named,
-            more,
-            unheard,
-        } = watch.still_running(most, |path| {
+        let mut still = watch.still_running(Missing::MOST, |path| {
             let mut roots = call.roots.iter();
             roots.any(|root| root.request.path == *path && root.session.is_none())
         });
-        // Who is not asked any more may have stopped since.
-        let (more, unheard) = if is_over {
-            (0, more + unheard)
-        } else {
-            (more, unheard)
+        if is_over {
+            // Who is not asked any more may have stopped since.
+            still
+                .unheard
+                .extend(std::mem::take(&mut still.running), Missing::MOST);
+        }
+        let named = |unstopped: Unstopped| {
+            let named = unstopped.named.into_iter().map(|mut hop| {
+                call.locate(&mut hop.path);
+                UnstoppedRequest {
+                    request: hop.request,
+                    method: call.method_of(hop.request),
+                    server: hop.before.unwrap_or_else(|| call.server_of(hop.request)),
+                    path: hop.path,
+                }
+            });
+            (named.collect(), unstopped.more)
         };
-        let named = named.into_iter().map(|(request, mut path)| {
-            call.locate(&mut path);
-            RunningHandler {
-                request,
-                method: call.method_of(request),
-                server: call.server_of(request),
-                path,
-            }
-        });
+        let (handlers, more) = named(still.running);
+        let (unheard, more_unheard) = named(still.unheard);
         StillRunning {
             call: Some(call.initiator.call()),
-            handlers: named.collect(),
+            handlers,
             more,
             unheard,
+            more_unheard,
         }
     }
 }

@@ -699,6 +699,7 @@ impl<P: Probe> Endpoint<P> {
             self.found_route(ping.call, ping.token);
         }
         if ping.abort {
+            self.withdraw_delegations(ping);
             self.forget_relayed(ping.call, ping.token);
         }
     }

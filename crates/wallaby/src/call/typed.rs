@@ -120,7 +120,7 @@ impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
     /// # Errors
     ///
     /// What runs on then: each handler with its method, its server and the requests that led to it, as its server has said last;
-    /// and how many branches of the call have not said in this time whether they have stopped.
+    /// and, named in the same way, each request of which nobody has said in this time whether it has stopped.
     pub async fn stop_within(self, grace: Duration) -> Result<(), StillRunning> {
         self.raw.stop_within(grace).await
     }

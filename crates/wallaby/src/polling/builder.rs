@@ -83,11 +83,8 @@ impl crate::Builder<Polling> {
     ) -> Result<Endpoint<D>, BindError> {
         self.config.timers_wait = DEAR;
         let (streams, addresses) = listen(addresses, datagrams.local())?;
-        let here = self
-            .advertise
-            .clone()
-            .or_else(|| addresses.first().cloned());
-        let core = self.core(here.and_then(transport::advertised), SCHEMES)?;
+        let here = transport::advertised(self.advertise.clone(), &addresses)?;
+        let core = self.core(here, SCHEMES)?;
         let interceptors = self.call_interceptors;
         let (ring, listens) = (self.ring, addresses);
         Ok(Endpoint::new(

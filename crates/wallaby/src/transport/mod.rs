@@ -233,11 +233,39 @@ pub(crate) async fn listen(
     Ok((entrance, here))
 }
 
-/// What others are told of an address that was listened at, or was given for that. Nobody else can dial `0.0.0.0` or `::`, whatever
+/// What others are told: the address that was given for that, or the first that is listened at. Port 0 stands for the one that is
+/// listened at over the same scheme, as who takes a free one does not know it before. Nobody else can dial `0.0.0.0` or `::`, whatever
 /// the scheme: who tried would reach itself. In their place comes the address from which this host sends to other networks. Where
 /// it has no way there others are told nothing, and a warning says so.
-pub(crate) fn advertised(here: Address) -> Option<Address> {
-    told(here, outward)
+///
+/// # Errors
+///
+/// Port 0 where nothing is listened at over that scheme.
+pub(crate) fn advertised(
+    given: Option<Address>,
+    listened: &[Address],
+) -> Result<Option<Address>, BindError> {
+    let given = given.map(|given| with_port(given, listened)).transpose()?;
+    let here = given.or_else(|| listened.first().cloned());
+    Ok(here.and_then(|here| told(here, outward)))
+}
+
+fn with_port(given: Address, listened: &[Address]) -> Result<Address, BindError> {
+    let text = given.to_string();
+    let Some(host) = text.strip_suffix(":0") else {
+        return Ok(given);
+    };
+    let mut listened = listened.iter().filter_map(|here| {
+        let text = here.to_string();
+        let port: u16 = text.rsplit_once(':')?.1.parse().ok()?;
+        (here.scheme() == given.scheme()).then_some(port)
+    });
+    match (given.scheme(), listened.next()) {
+        ("unix" | "shm" | "mem", _) => Ok(given), // a name that ends so
+        (_, Some(port)) => Ok(format!("{host}:{port}").parse()?),
+        ("tcp" | "udp", None) => Err(BindError::Advertise { address: given }),
+        (_, None) => Ok(given), // who knows what it means there
+    }
 }
 
 fn told(here: Address, outward: impl Fn(IpAddr) -> Option<IpAddr>) -> Option<Address> {
@@ -360,6 +388,26 @@ fn unix(stream: UnixStream) -> io::Result<Stream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn port_0_stands_for_the_one_that_is_listened_at() {
+        let parse = |text: &str| text.parse::<Address>().expect("an address");
+        let listened = ["udp://127.0.0.1:7", "tcp://127.0.0.1:8", "unix:///a:9"].map(parse);
+        for (given, expected) in [
+            ("tcp://192.0.2.9:0", "tcp://192.0.2.9:8"),
+            ("tcp://index.example:0", "tcp://index.example:8"),
+            ("udp://[2001:db8::1]:0", "udp://[2001:db8::1]:7"),
+            ("tcp://192.0.2.9:80", "tcp://192.0.2.9:80"),
+            ("unix:///b:0", "unix:///b:0"),
+            ("vsock://3:0", "vsock://3:0"),
+        ] {
+            let told = advertised(Some(parse(given)), &listened);
+            assert_eq!(told.expect("it has a port"), Some(parse(expected)));
+        }
+        let nothing = advertised(Some(parse("tcp://192.0.2.9:0")), &listened[..1]);
+        let error = nothing.expect_err("no port");
+        assert!(matches!(error, BindError::Advertise { .. }), "{error}");
+    }
 
     #[test]
     fn what_nobody_can_dial_is_never_told() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, heap, load, patience, service, until, work};
 use bytes::Bytes;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
@@ -123,6 +124,18 @@ fn dividing(next: Address) -> Service {
     service().method(&work::MANY, method)
 }
 
+/// Hands all that is left on to the next server.
+fn forwarding(next: Address) -> Service {
+    let method = move |request: Request<Many<String>>, (what,): (String,)| {
+        let next = next.clone();
+        async move {
+            request.reply("forwarded".into()).await?;
+            Ok(request.forward(next, work::many(what)).await?)
+        }
+    };
+    service().method(&work::MANY, method)
+}
+
 /// Its handler at the last server runs.
 async fn begun(call: &mut Call<Many<String>>) {
     while call.next().await.expect("an answer").expect("an answer") != "begun" {}
@@ -162,7 +175,7 @@ async fn what_does_not_stop_in_time_is_named(net: Net) {
         begun(&mut call).await;
         let running = call.stop_within(grace).await.expect_err("it is shielded");
         // A busy machine may take longer to say so.
-        if running.unheard == 0 {
+        if running.unheard.is_empty() {
             break running;
         }
         grace *= 2;
@@ -200,6 +213,34 @@ async fn who_stops_a_call_at_once_is_not_told_of_what_nobody_runs(net: Net) {
             assert_eq!(stopped.await.expect("no panic"), Ok(()), "all live");
         }
     }
+}
+
+/// What was handed on waits for a server that lets itself be dialled and says nothing: who has handed it on says that it will not leave
+/// any more.
+#[tokio::test]
+async fn who_stops_a_call_does_not_wait_for_what_was_never_sent() {
+    patience(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mute = Address::Tcp(listener.local_addr().expect("it listens"));
+        let net = Net::tcp();
+        let hour = Duration::from_secs(3600);
+        let patient = || Endpoint::builder().dial_timeout(hour);
+        for service in [dividing(mute.clone()), forwarding(mute.clone())] {
+            let front = net.bind(patient().serve(service)).await;
+            let client = patient().ping(Duration::from_millis(20), hour);
+            let client = net.bind(client).await;
+            let mut calls: Vec<_> = (0..20)
+                .map(|_| work::at(&client, at(&front)).many("never".into()))
+                .collect();
+            for call in &mut calls {
+                call.next().await.expect("an answer").expect("no status");
+            }
+            for call in calls {
+                assert_eq!(call.stop().await, Ok(()));
+            }
+        }
+    })
+    .await;
 }
 
 /// Its handler is done, so nobody is to be waited for.

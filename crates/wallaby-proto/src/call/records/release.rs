@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::call::records::table::{NewRecord, Record};
+use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
 use crate::call::records::{Frozen, OutputMark, Records, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::server::Delegated;
 use crate::call::shares::Share;
-use crate::id::{NodeId, RequestId};
+use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, End, Message, Request, Response};
 
@@ -251,6 +251,19 @@ impl Records {
         let left = record.deadline.saturating_sub(now.into());
         let may = left > Nanoseconds::ZERO && !self.table.calls.get(record.call).aborted;
         may.then(|| left.into())
+    }
+
+    /// Whether the call of a request was aborted.
+    pub fn is_aborted(&self, ticket: Ticket) -> bool {
+        let record = self.slot(ticket).map(|slot| self.table.records.get(slot));
+        record.is_some_and(|record| self.table.calls.get(record.call).aborted)
+    }
+
+    /// Whether something that a request has released has no place in a session's output yet.
+    pub fn has_waiting(&self, (call, token): (CallId, Token), request: RequestId) -> bool {
+        let call = self.table.call(&RecordedCallKey { call, token });
+        let slot = call.and_then(|call| self.table.latest_request(call, request));
+        slot.is_some_and(|slot| self.table.records.get(slot).outputs.waiting > 0)
     }
 
     /// How long the initiator has not heard of this line of the call: what a delegation carries (rule 14).

@@ -51,8 +51,8 @@ pub(super) struct WatchedBranch {
     pub(super) frozen: Option<Duration>,
     /// Winding down: it has begun.
     pub(super) wound: bool,
-    /// Handlers of an earlier attempt may still run, and nobody asks about them any more.
-    pub(super) left_behind: bool,
+    /// Handlers of an earlier attempt may still run, and nobody asks about them any more: its latest hop, and where that was.
+    pub(super) left_behind: Option<(u32, Location)>,
 }
 
 /// How far a branch has been wound down.

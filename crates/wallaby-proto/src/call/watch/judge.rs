@@ -317,10 +317,15 @@ impl Watch {
             if self.roots.of(&self.tree, place) != root {
                 continue;
             }
-            let runs_on = self.may_run(place);
+            let runs_on = self.may_run(place).then(|| {
+                let top = self.branches[place as usize].top();
+                top.map_or_else(Default::default, |top| (top.hop, top.at.clone()))
+            });
             self.tree.forget_end(place);
             self.begin_attempt(place, attempt, now);
-            self.watched(place).left_behind |= runs_on;
+            if runs_on.is_some() {
+                self.watched(place).left_behind = runs_on;
+            }
         }
         self.actions.push_back(Action::Retry {
             request,
@@ -346,7 +351,7 @@ impl Watch {
             stopped: watched.stopped,
             frozen: watched.frozen,
             wound: watched.wound,
-            left_behind: watched.left_behind,
+            left_behind: watched.left_behind.take(),
             ..WatchedBranch::default()
         };
         self.look_at(position, now);

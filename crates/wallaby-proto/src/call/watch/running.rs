@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::watch::branch::{Stopped, WatchedBranch};
-use crate::call::watch::{Found, Step, Watch};
+use crate::call::watch::{Found, Location, Step, Watch};
 use crate::id::{Path, RequestId};
 use crate::wire::PingSettings;
 
@@ -20,12 +20,47 @@ pub const MOST_WINDING: u32 = 300;
 /// What goes on of a call that is wound down, as its servers have said last.
 #[derive(Debug, Default)]
 pub struct StillFrozen {
-    /// Requests whose handlers go on although they were told to stop, and the requests that led to each, as far as known.
-    pub named: Vec<(RequestId, Vec<Step>)>,
+    /// Requests whose handlers go on although they were told to stop.
+    pub running: Unstopped,
+    /// Of branches that have not said whether they have stopped, the latest request each.
+    pub unheard: Unstopped,
+}
+
+/// Requests that have not stopped, or have not said so.
+#[derive(Debug, Default)]
+pub struct Unstopped {
+    /// Some of them.
+    pub named: Vec<UnstoppedHop>,
     /// How many more there are.
     pub more: u64,
-    /// How many branches have not said whether they have stopped.
-    pub unheard: u64,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct UnstoppedHop {
+    /// The request.
+    pub request: RequestId,
+    /// Where it was, as far as known, if it is one of an attempt before the latest.
+    pub before: Option<Location>,
+    /// The requests that led to it, as far as known.
+    pub path: Vec<Step>,
+}
+
+impl Unstopped {
+    fn add(&mut self, most: usize, hop: impl FnOnce() -> UnstoppedHop) {
+        match self.named.len() < most {
+            true => self.named.push(hop()),
+            false => self.more += 1,
+        }
+    }
+
+    /// Those are among them, too.
+    pub fn extend(&mut self, others: Self, most: usize) {
+        self.more += others.more;
+        for hop in others.named {
+            self.add(most, || hop);
+        }
+    }
 }
 
 impl Watch {
@@ -50,33 +85,39 @@ impl Watch {
         since.saturating_add(most).max(self.asked_until)
     }
 
-    /// What is known of handlers that go on; of so many of them where they run. Of requests that `waits` says no server has one yet.
+    /// What is known of handlers that go on, and what nobody has told of; so many of each by name. Of requests that `waits` says no
+    /// server has one yet.
     pub fn still_running(&self, most: usize, waits: impl Fn(&Path) -> bool) -> StillFrozen {
         let mut still = StillFrozen::default();
         for (position, watched) in (0..).zip(&self.branches) {
             let Some(branch) = self.tree.branch_at(position) else {
                 continue;
             };
-            match watched.told_stop(branch) {
-                Stopped::Frozen if still.named.len() < most => {
-                    let hop = watched
-                        .top()
-                        .map_or(branch.hop, |top| top.hop.max(branch.hop));
-                    let request = RequestId {
-                        path: branch.path,
-                        hop,
-                    };
-                    let path = self.path_to(Some(position), request);
-                    still.named.push((request, path));
+            let named = |hop, before: Option<Location>| {
+                let request = RequestId {
+                    path: branch.path,
+                    hop,
+                };
+                let position = before.is_none().then_some(position);
+                UnstoppedHop {
+                    request,
+                    path: self.path_to(position, request),
+                    before,
                 }
-                Stopped::Frozen => still.more += 1,
-                // One that is asked no more has not said so either; nor has anything that an earlier attempt led to.
-                _ => {
-                    let is_sent = watched.attempt > 0 || !waits(&branch.path);
-                    let asked = self.is_winding_down() && is_sent;
-                    let unheard = watched.left_behind || asked && self.may_run(position);
-                    still.unheard += u64::from(unheard);
-                }
+            };
+            let latest = || {
+                let top = watched.top().map_or(0, |top| top.hop);
+                named(top.max(branch.hop), None)
+            };
+            let is_sent = watched.attempt > 0 || !waits(&branch.path);
+            if watched.told_stop(branch) == Stopped::Frozen {
+                still.running.add(most, latest);
+            } else if let Some((hop, at)) = &watched.left_behind {
+                // Nobody asks about an earlier attempt any more.
+                still.unheard.add(most, || named(*hop, Some(at.clone())));
+            } else if self.is_winding_down() && is_sent && self.may_run(position) {
+                // One that is asked no more has not said so either.
+                still.unheard.add(most, latest);
             }
         }
         still

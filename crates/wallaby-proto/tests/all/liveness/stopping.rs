@@ -63,16 +63,17 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
     let still = desk.watch.still_running(8, |_| false);
-    assert_eq!((still.named.len(), still.more, still.unheard), (1, 0, 0));
+    assert_eq!((still.running.named.len(), still.running.more), (1, 0));
     let still = desk.watch.still_running(0, |_| false);
-    assert_eq!((still.named.len(), still.more, still.unheard), (0, 1, 0));
+    assert_eq!((still.running.named.len(), still.running.more), (0, 1));
+    assert!(still.unheard.named.is_empty());
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
     let still = desk.watch.still_running(8, |_| false);
-    assert!(still.named.is_empty());
+    assert!(still.running.named.is_empty());
 }
 
 /// How many branches of a call have not said that they stopped, when nothing is asked any more.
-fn unheard(happens: impl FnOnce(&mut Desk)) -> u64 {
+fn unheard(happens: impl FnOnce(&mut Desk)) -> usize {
     let mut desk = Desk::new();
     desk.pong(1, "0", running());
     desk.abort();
@@ -82,8 +83,8 @@ fn unheard(happens: impl FnOnce(&mut Desk)) -> u64 {
     let last = milestones.last().expect("it ends");
     assert!(last.ends_with("quiet"), "{last}");
     let still = desk.watch.still_running(8, |_| false);
-    assert_eq!((still.named.len(), still.more), (0, 0));
-    still.unheard
+    assert_eq!((still.running.named.len(), still.running.more), (0, 0));
+    still.unheard.named.len()
 }
 
 /// A server that says nothing any more may run on; one whose process has ended does not. That no way leads to it, or that nobody
@@ -163,7 +164,15 @@ fn what_an_earlier_attempt_led_to_has_not_said_that_it_has_stopped() {
     desk.abort();
     desk.until(10_000);
     let still = desk.watch.still_running(8, |_| true);
-    assert_eq!(still.unheard, 2);
+    let named = still.unheard.named.iter().map(|hop| {
+        let at = hop.before.as_ref().and_then(|at| at.node);
+        (hop.request.to_string(), at)
+    });
+    let before = [
+        ("0".to_owned(), Some(node(10))),
+        ("0.0".to_owned(), Some(node(30))),
+    ];
+    assert_eq!(named.collect::<Vec<_>>(), before);
 }
 
 /// Nor has it when the latest attempt has: it is another execution.
@@ -185,7 +194,7 @@ fn that_the_latest_attempt_has_stopped_says_nothing_of_earlier_ones() {
         };
         assert_eq!(desk.hear(1, stopped), ["frozen", "quiet"]);
         let still = desk.watch.still_running(8, |_| false);
-        assert_eq!(still.unheard, unheard);
+        assert_eq!(still.unheard.named.len(), unheard);
     }
 }
 
@@ -202,7 +211,7 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     let quiet = milestones.iter().filter(|text| text.contains("quiet"));
     assert_eq!(quiet.count(), 1, "{milestones:?}");
     let still = desk.watch.still_running(8, |_| false);
-    assert_eq!(still.named.len(), 1);
+    assert_eq!(still.running.named.len(), 1);
 }
 
 /// A server that says of each request that it was stopped, and went on elsewhere, keeps the call no longer than it takes to ask

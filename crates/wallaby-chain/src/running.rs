@@ -8,15 +8,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wallaby::codec::{Codec, CodecError, Postcard};
 use wallaby::extension::{number, sleep};
 use wallaby::intercept::DelegatedRequest;
-use wallaby::{
-    Address, CallError, Caller, ConnectError, DurableId, Failure, RawAnswer, RawCall, Trace,
-};
+use wallaby::{Address, CallError, Caller, ConnectError, DurableId, Failure, RawCall, Trace};
 
 use crate::chain::{ChainError, Chained, First};
 use crate::said::{Line, MOST_SAID, Message, Told};
@@ -388,11 +387,14 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                         self.now = Now::Over;
                         continue;
                     }
-                    Some(Ok(answer)) => match self.read(answer) {
+                    Some(Ok(answer)) => match self.read(answer.payload) {
                         Ok(()) => continue,
                         Err(error) => {
-                            self.now = Now::Over;
-                            return Some(Err(error));
+                            let now = std::mem::replace(&mut self.now, Now::Over);
+                            return Some(Err(match now {
+                                Now::Runs(call) => call.unreadable(answer.request, error),
+                                _ => CallError::unreadable(answer.request, error),
+                            }));
                         }
                     },
                     Some(Err(error)) => error,
@@ -439,23 +441,19 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     }
 
     /// Takes what a message brings.
-    fn read(&mut self, answer: RawAnswer) -> Result<(), CallError> {
-        let RawAnswer {
-            request, payload, ..
-        } = answer;
-        let wrong = |error| CallError::unreadable(request, error);
+    fn read(&mut self, payload: Bytes) -> Result<(), CodecError> {
         let (asked, most) = (self.start.how.asked, self.start.how.most_said);
         let Some(message) = Message::read(&payload, asked, most.unwrap_or(MOST_SAID)) else {
-            let end = Chained::<C>::decode(payload).map_err(wrong)?;
+            let end = Chained::<C>::decode(payload)?;
             if self.ended {
-                return Err(wrong(CodecError::new("chain", "it has ended before")));
+                return Err(CodecError::new("chain", "it has ended before"));
             }
             self.ended = true;
             self.note_time();
             self.heard.push_back(Event::End(end));
             return Ok(());
         };
-        let message = message.map_err(|error| wrong(CodecError::new("chain", error)))?;
+        let message = message.map_err(|error| CodecError::new("chain", error))?;
         if !self.start.hears_again(&message.chain, message.hop) {
             self.heard.extend(events(message));
         }

@@ -512,6 +512,11 @@ impl RawCall {
         self.shared.id
     }
 
+    /// What a call has come to of which this answer cannot be decoded: with its method and its server, as far as they are known.
+    pub fn unreadable(&self, request: RequestId, error: CodecError) -> CallError {
+        self.shared.unreadable(request, error)
+    }
+
     /// Sends an initial request; waits until it is accepted for sending.
     ///
     /// # Errors

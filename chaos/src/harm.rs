@@ -44,14 +44,18 @@ pub(crate) struct Harm {
 
 impl Harm {
     /// Until when calls may feel it. A process is itself again at once, but for what waits in its sockets. TCP sends into
-    /// a dead link at growing intervals: after it is mended it takes up to as long again until something passes. Nobody
+    /// a dead link at growing intervals: after it is mended it takes up to as long again until something passes, and whoever
+    /// waits for a dial that had begun before waits for a second. Nobody
     /// tells the peers of a UDP socket that its process was killed: each notices with the first thing that it sends.
     pub(crate) fn felt_until(&self) -> u64 {
         let slack = SLACK.as_nanos() as u64;
         let after = match self.fault {
             Fault::Kill if self.unnoticed => return u64::MAX,
             Fault::Kill | Fault::Stop => slack,
-            Fault::CutBoth | Fault::CutOne => slack + self.until.saturating_sub(self.from),
+            Fault::CutBoth | Fault::CutOne => {
+                let lasted = self.until.saturating_sub(self.from);
+                slack + lasted.max(REDIAL.as_nanos() as u64)
+            }
         };
         self.until.saturating_add(after)
     }
@@ -75,6 +79,9 @@ impl Harm {
 }
 
 const SLACK: Duration = Duration::from_millis(300);
+
+/// When TCP says the first word of a dial again that was lost (RFC 6298, section 2.1).
+const REDIAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -111,5 +118,11 @@ mod tests {
         assert!(cut.is_within(later, later + 1));
         assert!(!cut.is_within(0, 999_999_999));
         assert!(!cut.is_within(3_300_000_001, 4_000_000_000));
+        let short = Harm {
+            from: 1_990_000_000,
+            ..cut
+        };
+        assert!(short.is_within(3_299_999_999, 4_000_000_000), "a dial");
+        assert!(!short.is_within(3_300_000_001, 4_000_000_000));
     }
 }

@@ -31,6 +31,7 @@ pub(crate) struct Logs {
     pub(crate) not_opened: Limiter,
     pub(crate) ended: Limiter,
     pub(crate) broken: Limiter,
+    pub(crate) blocked: Limiter,
 }
 
 /// Lets ten of a kind pass in a second.

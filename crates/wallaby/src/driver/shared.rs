@@ -117,13 +117,21 @@ impl Drop for Undecided {
     }
 }
 
+/// A runtime that does nothing for so long is told of in the log.
+const BLOCKED: Duration = Duration::from_secs(1);
+
 /// What is due is looked at when this is dropped: by a task, or by whoever drops that as its runtime has ended. Calls that somebody
 /// waits for elsewhere end all the same.
-struct Look(Arc<Inner>);
+struct Look {
+    endpoint: Arc<Inner>,
+    /// When the timer's thread said that it was due.
+    since: Instant,
+}
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.0.look();
+        self.endpoint.note_blocked(self.since.elapsed());
+        self.endpoint.look();
     }
 }
 
@@ -288,8 +296,26 @@ impl Inner {
         }
         self.alarm.store(u64::MAX, Ordering::Release);
         if let Some(endpoint) = self.me.upgrade() {
-            let look = Look(endpoint);
+            let look = Look {
+                endpoint,
+                since: Instant::now(),
+            };
             self.runtime.spawn(async move { drop(look) });
+        }
+    }
+
+    /// What the timer's thread wanted had to wait for so long.
+    fn note_blocked(&self, late: Duration) {
+        if late < BLOCKED {
+            return;
+        }
+        if let Some(left_out) = self.logs.blocked.pass() {
+            tracing::warn!(
+                endpoint = %self.node,
+                ?late,
+                left_out,
+                "the runtime was blocked: nothing was read and no handler ran meanwhile; what computes or sleeps without waiting belongs in a blocking handler, or `tokio::task::spawn_blocking`"
+            );
         }
     }
 

@@ -198,6 +198,23 @@ async fn who_waits_for_the_rest_of_a_call_is_told_when_its_endpoint_is_closed() 
     .await;
 }
 
+/// The runtime of an endpoint has ended when somebody calls by it.
+#[test]
+fn who_calls_when_the_runtime_has_ended_is_told_so() {
+    let runtime = Runtime::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let bound = Endpoint::builder().listen("tcp://127.0.0.1:0").bind();
+    let client = runtime.block_on(bound).expect("it binds");
+    drop(runtime);
+    let to = "tcp://127.0.0.1:9".parse::<Address>().expect("an address");
+    let answer = work::at(&client, to).one("x".into()).blocking_answer();
+    let said = answer.expect_err("nobody dials").to_string();
+    assert!(
+        said.contains("the tokio runtime of this endpoint has ended"),
+        "{said}"
+    );
+}
+
 /// The runtime of an endpoint ends while somebody outside waits for a call of it.
 #[test]
 fn a_deadline_passes_also_when_the_runtime_has_ended() {

@@ -328,3 +328,24 @@ async fn an_operator_reads_what_is_wrong_and_who_comes_and_goes() {
     })
     .await;
 }
+
+/// A handler that sleeps without waiting holds up all else; who operates the server is told what to look for.
+#[tokio::test]
+async fn a_runtime_that_was_blocked_is_told_of() {
+    let notes = Notes::default();
+    let _other = tracing::Dispatch::new(Notes::default());
+    let _subscribed = tracing::subscriber::set_default(notes.clone());
+    patience(async {
+        let server = service().method(&work::ONE, |request: Request<One<String>>, (what,)| {
+            std::thread::sleep(Duration::from_millis(1100));
+            async move { Ok(request.respond(what).await?) }
+        });
+        let server = Net::mem().serve(server).await;
+        let client = Endpoint::builder().ping(Duration::from_millis(20), Duration::from_secs(20));
+        let client = client.bind().await.expect("it binds");
+        let mut call = work::at(&client, at(&server)).one("x".into());
+        call.answer().await.expect("an answer");
+        until(|| notes.has(&["warning", "late=1.", "the runtime was blocked"])).await;
+    })
+    .await;
+}

@@ -342,10 +342,6 @@ impl Client {
         let outcome = match self.call.outcome() {
             Some(endpoint::Outcome::Failed(failure)) => match &**failure {
                 Failure::Aborted { .. } => Outcome::Aborted,
-                Failure::Violation(_) => {
-                    self.view.accuses = true;
-                    Outcome::Failed
-                }
                 Failure::Lost(loss) => {
                     self.view.accuses |= matches!(loss.kind, FailureKind::Violation(_));
                     Outcome::Failed

@@ -488,12 +488,9 @@ pub enum Failure {
     /// A request, or an answer, is lost: what is known of it, and whether anything may have been executed.
     #[error("the call cannot complete: {0}")]
     Lost(Box<Loss>),
-    /// The call has reached a limit that its own endpoint has set; no server is to blame. See [`Failure::limit_reached`].
+    /// A further request was to be sent, and the call has as many as it may. See [`Failure::limit_reached`].
     #[error("the call cannot go on: {0}")]
     LimitReached(LimitReached),
-    /// A server sent what the protocol forbids.
-    #[error("a server broke the protocol: {0}")]
-    Violation(Violation),
     /// The call was sent again, and its second execution was another one than the first: its handlers are not
     /// deterministic, or a server refused what it did before.
     #[error("the second execution of the call differs from the first: {0}")]
@@ -574,9 +571,7 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyCalls { .. } | Self::LimitReached(_) => {
                 Code::ResourceExhausted
             }
-            Self::Codec(_) | Self::Violation(_) | Self::Diverged(_) | Self::NoAnswer => {
-                Code::Internal
-            }
+            Self::Codec(_) | Self::Diverged(_) | Self::NoAnswer => Code::Internal,
             Self::Metadata(error) => error.code(),
             Self::Continuation(error) => error.code(),
             Self::Lost(loss) => loss.code(),
@@ -645,15 +640,6 @@ impl From<MetadataError> for SendError {
 impl From<MetadataError> for Failure {
     fn from(error: MetadataError) -> Self {
         Self::Metadata(error)
-    }
-}
-
-impl From<Violation> for Failure {
-    fn from(violation: Violation) -> Self {
-        match violation {
-            Violation::Limit(limit) => Self::LimitReached(limit),
-            violation => Self::Violation(violation),
-        }
     }
 }
 

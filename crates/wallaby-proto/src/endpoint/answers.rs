@@ -80,7 +80,7 @@ impl ClientCall {
             Message::Response(response) => {
                 self.handle_response(from, response, &mut received, context)
             }
-            Message::End(end) => self.initiator.handle_end(end).map_err(Failure::from),
+            Message::End(end) => self.initiator.handle_end(end),
             Message::Trace(report) => {
                 self.initiator.handle_trace(&report.records);
                 Ok(())
@@ -88,7 +88,8 @@ impl ClientCall {
             _ => Ok(()),
         };
         match handled {
-            Err(failure) => self.end(Err(failure)),
+            Err(violation) => self.violated(request, violation, context),
+            Ok(()) if self.has_ended() => {}
             Ok(()) if self.initiator.is_complete() => self.end(Ok(())),
             Ok(()) => {
                 self.initiator.note_heard(&request.path, context.now());
@@ -104,7 +105,7 @@ impl ClientCall {
         response: &mut Response,
         received: &mut Received,
         context: &impl CallContext,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Violation> {
         let size = response.payload.len();
         let arrival = self.initiator.handle_response(response)?;
         received.arrival = Some(arrival);
@@ -115,7 +116,7 @@ impl ClientCall {
             self.note_arrival(from, size, context)
                 .map_err(|overdrawn| {
                     received.overdrawn = overdrawn;
-                    Failure::Violation(Violation::Overdrawn)
+                    Violation::Overdrawn
                 })?;
         }
         if arrival != Arrival::New {
@@ -147,10 +148,10 @@ impl ClientCall {
         }
         self.keep_answer(answer);
         let fails_fast = (self.options.as_ref()).is_some_and(|options| options.fail_fast);
-        match response.status && fails_fast {
-            true => Err(Failure::FailedFast),
-            false => Ok(()),
+        if response.status && fails_fast {
+            self.end(Err(Failure::FailedFast));
         }
+        Ok(())
     }
 
     /// Whose status it is.

@@ -32,7 +32,7 @@ use super::probe::Note;
 use super::resending::Resending;
 pub use super::resending::SentAgain;
 use crate::call::allowance::Allowance;
-use crate::call::initiator::Initiator;
+use crate::call::initiator::{Initiator, Violation};
 use crate::call::server::undelivered_initial;
 use crate::call::ungranted::UngrantedAnswers;
 use crate::call::watch::{Action, Location, Loss, Source, Watch};
@@ -448,8 +448,12 @@ impl ClientCall {
                 Ok(request)
             }
             Err(violation) => {
-                self.end(Err(violation.into()));
-                Err(violation.into())
+                let failure = match violation {
+                    Violation::Limit(limit) => Failure::LimitReached(limit),
+                    _ => Failure::CallClosed,
+                };
+                self.end(Err(failure.clone()));
+                Err(failure)
             }
         }
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::answers::cost_of;
 use super::client::{CallContext, ClientCall, InitialRequest};
 use super::event::Answer;
+use crate::call::initiator::Violation;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
 use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
@@ -19,6 +20,26 @@ impl ClientCall {
         self.fill_in(&mut loss);
         loss.missing = self.missing(context);
         self.end(Err(Failure::Lost(loss)));
+    }
+
+    /// What a peer has sent of a request breaks the protocol, or leads to more than the call may have.
+    #[cold]
+    pub(super) fn violated(
+        &mut self,
+        request: RequestId,
+        violation: Violation,
+        context: &impl CallContext,
+    ) {
+        if self.initiator.watch().is_none() {
+            self.watch_over(context);
+        }
+        match self.initiator.watch_mut() {
+            Some(watch) => {
+                let loss = watch.describe_violation(request, violation, context.now());
+                self.lose(Box::new(loss), context);
+            }
+            None => self.abort(context),
+        }
     }
 
     /// It may be complete because its watch has just given up what was missing.

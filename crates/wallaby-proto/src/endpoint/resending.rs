@@ -307,7 +307,6 @@ impl Resending {
     /// How a call fails of which so many statuses have arrived.
     pub(super) fn failure(&mut self, failure: Failure, statuses: u64) -> Failure {
         let violation = match &failure {
-            Failure::Violation(violation) => Some(*violation),
             Failure::Lost(loss) => match loss.kind {
                 FailureKind::Violation(violation) => Some(violation),
                 _ => None,

@@ -58,12 +58,17 @@ impl ClientCall {
 
     /// It is watched over from now on; later if its requests wait to be sent, as nobody could know it.
     fn begin_watch(&mut self, context: &impl CallContext) {
-        let (now, config) = (context.now(), context.config());
-        let ping = self.ping(config.ping);
         if !self.has_ended() && !self.was_sent() {
-            self.begin_at = Some(now.saturating_add(ping.period));
+            let period = self.ping(context.config().ping).period;
+            self.begin_at = Some(context.now().saturating_add(period));
             return;
         }
+        self.watch_over(context);
+    }
+
+    pub(super) fn watch_over(&mut self, context: &impl CallContext) {
+        let (now, config) = (context.now(), context.config());
+        let ping = self.ping(config.ping);
         let own = self.options.as_ref();
         let resending = self.resending.as_ref();
         let heartbeats = own.and_then(|own| own.heartbeats);

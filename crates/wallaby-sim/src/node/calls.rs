@@ -295,6 +295,11 @@ impl Node {
             Failure::Aborted { .. } | Failure::FailedFast => return Verdict::Aborted,
             Failure::Closed => return Verdict::InitiatorGone,
             Failure::Deadline { .. } => return Verdict::Deadline,
+            Failure::Lost(failure) if matches!(failure.kind, FailureKind::Violation(_)) => {
+                if !context.oracle.reruns.may_differ(id) {
+                    context.violate(Rule::FalseAccusation, format!("{id}: {failure}"));
+                }
+            }
             Failure::Lost(mut failure) => {
                 if context.is(Broken::ExecutionUntold) {
                     failure.executed = Executed::Unknown;
@@ -312,8 +317,7 @@ impl Node {
                 context.oracle.not_sent(now, (id, request), hanging);
             }
             Failure::TooLarge { .. } => return Verdict::TooLarge,
-            Failure::Violation(_) | Failure::Diverged(_)
-                if context.oracle.reruns.may_differ(id) => {}
+            Failure::Diverged(_) if context.oracle.reruns.may_differ(id) => {}
             Failure::Attempts(_) => {}
             other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::raw::{Raw, hello, request};
 use crate::common::{Net, all, at, client, failure, patience, service, sorted, until, work};
 use wallaby::{
-    Address, Budget, Budgets, CallId, Client, Code, Endpoint, Failure, LimitReached, Many, NodeId,
-    One, Request, Retry, SendError, Service,
+    Address, Budget, Budgets, CallId, Client, Code, Endpoint, LimitReached, Many, NodeId, One,
+    Request, Retry, SendError, Service,
 };
 use wallaby_proto::connection::Event;
 use wallaby_proto::wire::Message;
@@ -258,7 +258,7 @@ async fn a_server_that_keeps_to_no_budget_fails_the_call() {
         let failed = failure(last);
         let (budget, limit) = (Budget::Responses, 2);
         let too_many = LimitReached::Budget { budget, limit };
-        assert_eq!(failed, Failure::LimitReached(too_many));
+        assert_eq!(failed.limit_reached(), Some(too_many));
     })
     .await;
 }

@@ -86,6 +86,15 @@ pub enum FailureKind {
     Violation(Violation),
 }
 
+impl From<Violation> for FailureKind {
+    fn from(violation: Violation) -> Self {
+        match violation {
+            Violation::Limit(limit) => Self::LimitReached(limit),
+            violation => Self::Violation(violation),
+        }
+    }
+}
+
 /// What is known of a server that is not where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

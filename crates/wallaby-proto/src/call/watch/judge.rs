@@ -240,11 +240,19 @@ impl Watch {
     pub(super) fn violated(&mut self, request: RequestId, violation: Violation, now: Duration) {
         self.look_at_changes(now);
         let position = self.tree.find(&request.path);
-        let kind = match violation {
-            Violation::Limit(limit) => FailureKind::LimitReached(limit),
-            violation => FailureKind::Violation(violation),
-        };
-        self.fail_at(position, request, kind, now);
+        self.fail_at(position, request, violation.into(), now);
+    }
+
+    /// What is told of a message of this request that cannot be taken.
+    pub fn describe_violation(
+        &mut self,
+        request: RequestId,
+        violation: Violation,
+        now: Duration,
+    ) -> Loss {
+        self.look_at_changes(now);
+        let position = self.tree.find(&request.path);
+        self.describe(position, request, violation.into())
     }
 
     pub(super) fn fail_at(

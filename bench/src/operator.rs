@@ -87,7 +87,8 @@ impl Operator {
                 true => PASS.definition(),
                 false => SPREAD.definition(),
             };
-            let server = self.server(*server).server().clone();
+            let server = self.server(*server).server();
+            let server = server.context("a client without a server")?.clone();
             interface(call.send(server, method, message)).await?;
         }
         at_interface(|| call.close());

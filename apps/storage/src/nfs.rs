@@ -96,6 +96,7 @@ pub(crate) fn caller(endpoint: &Endpoint) -> anyhow::Result<Caller> {
 /// The root of what a server exports, and who asks it.
 #[derive(Clone, Debug)]
 pub(crate) struct Export {
+    server: Address,
     client: Client,
     pub(crate) root: NfsFh3,
     patience: Patience,
@@ -121,6 +122,7 @@ impl Export {
                 let data = mounted.fhandle.0;
                 let root = NfsFh3 { data };
                 Ok(Self {
+                    server: server.clone(),
                     client,
                     root,
                     patience,
@@ -132,7 +134,7 @@ impl Export {
     }
 
     pub(crate) fn server(&self) -> &Address {
-        self.client.server()
+        &self.server
     }
 
     /// A file of this name at the root, and what is known of it.

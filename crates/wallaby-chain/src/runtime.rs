@@ -371,10 +371,11 @@ impl Drop for Loading<'_> {
 
 /// A module from who has it.
 async fn fetch(hash: Hash, client: Client) -> Result<Vec<u8>, Status> {
-    let server = client.server().clone();
+    let server = client.server().map(|server| format!(" from {server}"));
+    let server = server.unwrap_or_default();
     let fetched = functions::within(client).fetch(hash).await;
     fetched.map_err(|error| {
-        let message = format!("code {hash} could not be fetched from {server}: {error}");
+        let message = format!("code {hash} could not be fetched{server}: {error}");
         Status::new(error.code(), message)
     })
 }

@@ -138,7 +138,7 @@ impl std::fmt::Debug for EndpointChannel {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("EndpointChannel")
-            .field("server", self.client.server())
+            .field("server", &self.client.server())
             .finish()
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -113,11 +113,10 @@ impl fmt::Debug for CallWatch {
 /// A call that the endpoint knows by a key: it is forgotten when this is dropped.
 pub(crate) struct CallShared {
     pub(crate) id: CallId,
-    key: CallKey,
+    /// What the endpoint knows it by, or why there is no call at all.
+    key: Result<CallKey, Failure>,
     endpoint: Arc<Inner>,
     options: Arc<CallOptions>,
-    /// Why there is no call at all.
-    refused: OnceLock<Failure>,
     /// The failure was told to the application.
     told: AtomicBool,
 }
@@ -172,28 +171,36 @@ impl CallShared {
             }
             begun.map(|key| (key, core.endpoint.call_id(key)))
         });
-        let refused = OnceLock::new();
-        let (key, id) = begun.unwrap_or_else(|failure| {
-            let _ = refused.set(failure);
-            let (initiator, sequence) = (endpoint.node, 0);
-            let id = CallId {
-                initiator,
-                sequence,
-            };
-            (CallKey::NONE, id)
-        });
+        let (key, id) = match begun {
+            Ok((key, id)) => (Ok(key), id),
+            Err(failure) => {
+                let (initiator, sequence) = (endpoint.node, 0);
+                let id = CallId {
+                    initiator,
+                    sequence,
+                };
+                (Err(failure), id)
+            }
+        };
         Arc::new(Self {
             id,
             key,
             endpoint: Arc::clone(endpoint),
             options,
-            refused,
             told: AtomicBool::new(false),
         })
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Core, CallKey) -> R) -> R {
-        self.endpoint.enter(|core| act(core, self.key))
+    /// Does something about the call, if there is one.
+    fn with<R>(&self, act: impl FnOnce(&mut Core, CallKey) -> R) -> Option<R> {
+        let key = self.key()?;
+        Some(self.endpoint.enter(|core| act(core, key)))
+    }
+
+    /// Only asks the endpoint something about it.
+    fn ask<R>(&self, ask: impl FnOnce(&mut Core, CallKey) -> R) -> Option<R> {
+        let key = self.key()?;
+        Some(self.endpoint.ask(|core| ask(core, key)))
     }
 
     pub(crate) fn abort(&self) {
@@ -209,12 +216,12 @@ impl CallShared {
         if watches.is_empty() {
             return;
         }
-        let ended = match self.refused.get() {
-            Some(failure) => Some(ReportedEnd::failed(failure)),
-            None => self.with(|core, key| {
-                let ended = core.endpoint.report_end(key);
+        let ended = match &self.key {
+            Err(failure) => Some(ReportedEnd::failed(failure)),
+            Ok(key) => self.endpoint.enter(|core| {
+                let ended = core.endpoint.report_end(*key);
                 if ended.is_none() {
-                    let watched = core.watched.entry(key).or_default();
+                    let watched = core.watched.entry(*key).or_default();
                     watched.extend_from_slice(&watches);
                 }
                 ended
@@ -230,36 +237,41 @@ impl CallShared {
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
-        if let Some(failure) = self.refused.get() {
-            return Some(Outcome::Failed(failure.clone()));
+        match &self.key {
+            Ok(key) => (self.endpoint).ask(|core| core.endpoint.outcome(*key).map(Outcome::from)),
+            Err(failure) => Some(Outcome::Failed(failure.clone())),
         }
-        (self.endpoint).ask(|core| core.endpoint.outcome(self.key).map(Outcome::from))
     }
 
     fn trace(&self) -> Trace {
         let trace = self.with(|core, key| core.endpoint.trace(key));
-        trace.unwrap_or_else(|| Trace::empty(self.id))
+        trace.flatten().unwrap_or_else(|| Trace::empty(self.id))
     }
 
-    pub(crate) fn key(&self) -> CallKey {
-        self.key
+    /// What the endpoint knows it by, if there is a call.
+    pub(crate) fn key(&self) -> Option<CallKey> {
+        self.key.as_ref().ok().copied()
     }
 
     /// How many times requests of the call were sent again.
     pub(crate) fn resent(&self) -> u32 {
-        self.endpoint.ask(|core| core.endpoint.resent(self.key))
+        self.ask(|core, key| core.endpoint.resent(key)).unwrap_or(0)
     }
 
     /// Waits until nothing of the call runs any more, as far as its servers can be reached.
     pub(crate) async fn settled(&self) {
         poll_fn(|cx| {
-            self.endpoint.enter(|core| {
-                if !core.endpoint.is_live(self.key) {
-                    return Poll::Ready(());
+            let waits = self.with(|core, key| {
+                let is_live = core.endpoint.is_live(key);
+                if is_live {
+                    core.wait(Wait::Settled(key), cx.waker());
                 }
-                core.wait(Wait::Settled(self.key), cx.waker());
-                Poll::Pending
-            })
+                is_live
+            });
+            match waits {
+                Some(true) => Poll::Pending,
+                _ => Poll::Ready(()),
+            }
         })
         .await;
     }
@@ -273,20 +285,22 @@ impl CallShared {
             Poll::Pending => late.as_mut().poll(cx),
         })
         .await;
-        (self.endpoint).ask(|core| core.endpoint.still_running(self.key))
+        let running = self.ask(|core, key| core.endpoint.still_running(key));
+        running.unwrap_or_default()
     }
 
     pub(crate) fn poll_next(
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<RawAnswer, CallError>>> {
-        if let Some(failure) = self.refused.get() {
-            return Poll::Ready(self.tell(failure.clone()));
-        }
+        let key = match &self.key {
+            Ok(key) => *key,
+            Err(failure) => return Poll::Ready(self.tell(failure.clone())),
+        };
         let next = self.endpoint.enter(|core| {
-            let next = core.endpoint.next_answer(self.key);
+            let next = core.endpoint.next_answer(key);
             if let Next::Pending = next {
-                core.wait(Wait::Answer(self.key), cx.waker());
+                core.wait(Wait::Answer(key), cx.waker());
             }
             next
         });
@@ -331,13 +345,13 @@ impl CallShared {
 
     /// Looks at what the initiator knows, if there is a call.
     pub(crate) fn look_at_tree<T>(&self, look: impl FnOnce(&mut Initiator) -> T) -> Option<T> {
-        self.endpoint
-            .ask(|core| core.endpoint.tree(self.key).map(look))
+        self.ask(|core, key| core.endpoint.tree(key).map(look))?
     }
 
     /// Whether anything of the call may have left this endpoint.
     pub(crate) fn was_sent(&self) -> bool {
-        self.endpoint.ask(|core| core.endpoint.was_sent(self.key))
+        let was_sent = self.ask(|core, key| core.endpoint.was_sent(key));
+        was_sent.unwrap_or(false)
     }
 
     /// It goes down a line: these are its servers, behind the first. Said before it is watched over.
@@ -347,12 +361,16 @@ impl CallShared {
 
     /// An answer to this request cannot be decoded.
     pub(crate) fn unreadable(&self, request: RequestId, error: CodecError) -> CallError {
-        (self.endpoint).ask(|core| core.endpoint.unreadable(self.key, request, error))
+        match self.key() {
+            Some(key) => (self.endpoint).ask(|core| core.endpoint.unreadable(key, request, error)),
+            None => CallError::unreadable(request, error),
+        }
     }
 
     /// What it has gone on without.
     pub(crate) fn losses(&self) -> Vec<Arc<Loss>> {
-        (self.endpoint).ask(|core| core.endpoint.losses(self.key).to_vec())
+        let losses = self.ask(|core, key| core.endpoint.losses(key).to_vec());
+        losses.unwrap_or_default()
     }
 }
 
@@ -371,11 +389,11 @@ impl Ids {
 
 impl Drop for CallShared {
     fn drop(&mut self) {
-        self.endpoint.enter(|core| {
-            core.endpoint.forget(self.key);
-            core.stop_waiting(Wait::Answer(self.key));
-            core.stop_waiting(Wait::Settled(self.key));
-            core.stop_waiting(Wait::Sent(self.key));
+        self.with(|core, key| {
+            core.endpoint.forget(key);
+            core.stop_waiting(Wait::Answer(key));
+            core.stop_waiting(Wait::Settled(key));
+            core.stop_waiting(Wait::Sent(key));
         });
     }
 }
@@ -469,11 +487,9 @@ impl Initial {
 
 impl CallShared {
     fn give(&self, outgoing: Outgoing, only: bool) -> Result<RequestId, Failure> {
-        if let Some(failure) = self.refused.get() {
-            return Err(failure.clone());
-        }
+        let key = self.key.clone()?;
         let initial = Initial::new(outgoing, only);
-        let (id, body) = self.with(|core, key| initial.give(core, key))?;
+        let (id, body) = self.endpoint.enter(|core| initial.give(core, key))?;
         if let Some((out, body)) = body {
             body::spawn(&self.endpoint, body, out);
         }
@@ -711,14 +727,15 @@ impl Drop for Awaited {
 impl CallShared {
     /// Waits until a connection has taken an initial request, or the call has failed.
     fn poll_sent(&self, id: RequestId, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let key = self.key.clone()?;
         self.endpoint.enter(|core| {
-            if let Some(Ended::Failed(failure)) = core.endpoint.outcome(self.key) {
+            if let Some(Ended::Failed(failure)) = core.endpoint.outcome(key) {
                 return Poll::Ready(Err((**failure).clone()));
             }
-            if core.endpoint.is_sent(self.key, id) {
+            if core.endpoint.is_sent(key, id) {
                 return Poll::Ready(Ok(()));
             }
-            core.wait(Wait::Sent(self.key), cx.waker());
+            core.wait(Wait::Sent(key), cx.waker());
             Poll::Pending
         })
     }

@@ -9,7 +9,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::wire::{
     Budgets, Continuation, Heartbeats, Metadata, MetadataError, PingSettings,
 };
-use wallaby_proto::{Address, DurableId, IntoAddress, Status};
+use wallaby_proto::{Address, AddressError, DurableId, IntoAddress, Status};
 
 use crate::attempts::Attempts;
 use crate::attempts::plan::RetryPolicy;
@@ -173,14 +173,10 @@ impl Caller {
     }
 
     /// Calls to the server at this address. If that is text and no address, they fail with [`Failure::Address`].
-    pub fn at(mut self, server: impl IntoAddress) -> Client {
-        let server = server.into_address().unwrap_or_else(|error| {
-            self.refused = Some(Failure::Address(error));
-            Address::Mem("nowhere".into()) // nothing is sent to it
-        });
+    pub fn at(self, server: impl IntoAddress) -> Client {
         Client {
             caller: self,
-            server,
+            server: server.into_address(),
             among: None,
             policy: None,
         }
@@ -241,7 +237,7 @@ impl Caller {
         let body = body.map(Attached::new);
         let mut number = 0;
         let call = |server: Address| {
-            let mut client = self.clone().at(server);
+            let mut client = self.clone().at(server.clone());
             if let Some(id) = self.options.durable {
                 client.caller.change().durable = Some(id.initial(number));
                 number += 1;
@@ -250,7 +246,7 @@ impl Caller {
                 Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
                 Err(error) => client.caller.failed(Failure::Codec(error.clone())),
             };
-            (client.server, Call::new(call))
+            (server, Call::new(call))
         };
         Multicast::new(servers.into_iter().map(Into::into).map(call))
     }
@@ -348,7 +344,8 @@ impl Caller {
 #[derive(Clone)]
 pub struct Client {
     caller: Caller,
-    server: Address,
+    /// Or why calls fail at once: it was named by text that is no address.
+    server: Result<Address, AddressError>,
     /// Each call goes to one of them.
     among: Option<Servers>,
     /// How calls are made again.
@@ -377,9 +374,9 @@ impl Client {
         Caller::new(endpoint).among(servers)
     }
 
-    /// The server; of a client [among](Self::among) several one of them.
-    pub fn server(&self) -> &Address {
-        &self.server
+    /// The server; of a client [among](Self::among) several one of them. `None` if it was named by text that is no address.
+    pub fn server(&self) -> Option<&Address> {
+        self.server.as_ref().ok()
     }
 
     /// Makes calls again that have failed, as [`Retry`] says.
@@ -511,8 +508,8 @@ impl Client {
     ) -> RawCall {
         let mut client = self.clone().with_resend(policy);
         client.caller.keep_name();
-        if policy.has_attempts() {
-            return Attempts::begin(client, policy, method, payload);
+        if let (true, Ok(server)) = (policy.has_attempts(), &self.server) {
+            return Attempts::begin(client, server.clone(), policy, method, payload);
         }
         client.call_once(method, payload, None)
     }
@@ -523,8 +520,12 @@ impl Client {
         payload: Bytes,
         body: Option<Attached>,
     ) -> RawCall {
+        let server = match &self.server {
+            Ok(server) => server,
+            Err(error) => return self.caller.failed(Failure::Address(error.clone())),
+        };
         let visit = self.among.as_ref().map(|servers| servers.visit(&[]));
-        let server = visit.as_ref().map_or(&self.server, |visit| visit.server());
+        let server = visit.as_ref().map_or(server, |visit| visit.server());
         self.send(Outgoing {
             server: server.clone(),
             method: Arc::clone(method),

@@ -20,11 +20,6 @@ use crate::{Address, Code, RequestId, Status};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey(pub(super) u64);
 
-impl CallKey {
-    /// No call.
-    pub const NONE: Self = Self(0);
-}
-
 impl fmt::Display for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

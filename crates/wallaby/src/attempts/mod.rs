@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
 
 use self::plan::{Heard, Plan, RetryPolicy};
@@ -51,18 +52,14 @@ impl Attempts {
     /// A call whose first attempt has begun.
     pub(crate) fn begin(
         client: Client,
+        server: Address,
         policy: &Arc<RetryPolicy>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> RawCall {
         let time = timer::bounded(client.time());
         let mut attempts = Self {
-            plan: Plan::new(
-                Arc::clone(policy),
-                client.server().clone(),
-                client.servers().cloned(),
-                time,
-            ),
+            plan: Plan::new(Arc::clone(policy), server, client.servers().cloned(), time),
             undecided: Some(Undecided::new(client.endpoint())),
             client: client.kept(),
             method: Arc::clone(method),
@@ -184,11 +181,8 @@ impl Attempts {
     fn note_racing(&self) {
         if let Some(undecided) = &self.undecided {
             let racing = self.plan.racing().iter();
-            undecided.race(
-                racing
-                    .map(|attempt| attempt.handle.shared().key())
-                    .collect(),
-            );
+            let racing = racing.filter_map(|attempt| attempt.handle.shared().key());
+            undecided.race(racing.collect());
         }
     }
 

@@ -101,7 +101,7 @@ impl Caller {
             return Ok(client.call_once(&method, payload, body.map(Attached::new)));
         }
         let has_body = body.is_some();
-        let (arguments, following, body) = self.split(payload, body, client.server())?;
+        let (arguments, following, body) = self.split(payload, body, first)?;
         let head = Head {
             method,
             rest: rest.to_vec(),

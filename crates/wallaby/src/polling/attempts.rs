@@ -10,7 +10,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, Next, Outcome};
 use wallaby_proto::trace::Trace;
 
-use super::calls::{Calling, Initial};
+use super::calls::{Calling, Initial, Unsent};
 use super::datagrams::Datagrams;
 use super::event::{Call, Event};
 use super::{Endpoint, Notification};
@@ -37,7 +37,8 @@ pub(super) struct Retried {
 
 #[derive(Debug)]
 struct RetriedCall {
-    plan: Plan<CallKey>,
+    /// Its attempts by their keys: there is none of one whose call could not begin.
+    plan: Plan<Option<CallKey>>,
     begun: Duration,
     method: Arc<MethodDefinition>,
     /// The arguments, kept for a further attempt.
@@ -50,13 +51,13 @@ struct RetriedCall {
 }
 
 impl RetriedCall {
-    /// The first attempt, or another one if there may be one now: its key, and whether it was sent.
+    /// The first attempt, or another one if there may be one now.
     fn begin_attempt(
         &mut self,
         (core, calling): (&mut Core, &mut Calling),
         passed: Duration,
         meters: &Meters,
-    ) -> Option<(CallKey, Result<(), Failure>)> {
+    ) -> Option<Result<CallKey, Unsent>> {
         let mut made = None;
         self.plan.begin(passed, meters, |new| {
             let initial = Initial {
@@ -66,9 +67,10 @@ impl RetriedCall {
                 body: None,
             };
             let (of, own) = ((None, new.number), new.options(&self.options));
-            let (attempt, sent) = calling.attempt(core, of, own, initial);
-            made = Some((attempt, sent));
-            attempt
+            let attempt = calling.attempt(core, of, own, initial);
+            let key = key_of(&attempt);
+            made = Some(attempt);
+            key
         });
         made
     }
@@ -122,12 +124,12 @@ impl<D: Datagrams> Endpoint<D> {
             Duration::ZERO,
             &self.meters,
         );
-        let (key, sent) = made.unwrap_or((CallKey::NONE, Ok(())));
-        if key == CallKey::NONE {
-            return sent.map(|()| Call::new(key)); // there is no call
-        }
+        let made = made.expect("the first attempt of a call is always made");
+        let Some(key) = key_of(&made) else {
+            return made.map(Call::new).map_err(|unsent| unsent.failure);
+        };
         self.retried.calls.insert(key, call);
-        self.note_attempt(key, key, sent);
+        self.note_attempt(key, made);
         Ok(Call::new(key))
     }
 
@@ -146,10 +148,13 @@ impl<D: Datagrams> Endpoint<D> {
     }
 
     /// An attempt was sent, or cannot be.
-    fn note_attempt(&mut self, key: CallKey, attempt: CallKey, sent: Result<(), Failure>) {
-        self.retried.attempts.insert(attempt, key);
+    fn note_attempt(&mut self, key: CallKey, made: Result<CallKey, Unsent>) {
+        let attempt = key_of(&made);
+        self.retried
+            .attempts
+            .extend(attempt.map(|attempt| (attempt, key)));
         self.retried.note_due(key);
-        if let Err(failure) = sent {
+        if let Err(Unsent { failure, .. }) = made {
             self.hear_of(attempt, key, Err(failure.into()));
         }
     }
@@ -164,7 +169,7 @@ impl<D: Datagrams> Endpoint<D> {
                     true => Ok(()),
                     false => answer.clone().payload().map(drop),
                 };
-                if !self.hear_of(attempt, key, came) {
+                if !self.hear_of(Some(attempt), key, came) {
                     return None;
                 }
                 self.told.push_back(Notification::Call(attempt)); // others have their turn
@@ -177,20 +182,25 @@ impl<D: Datagrams> Endpoint<D> {
                 None
             }
             Next::Ended(Outcome::Complete { statuses }) => {
-                self.hear_of(attempt, key, Ok(()));
+                self.hear_of(Some(attempt), key, Ok(()));
                 let call = key;
                 self.end_retried(key, Event::Complete { call, statuses });
                 None
             }
             Next::Ended(Outcome::Failed(failure)) => {
-                self.hear_of(attempt, key, Err(CallError::Failed(*failure)));
+                self.hear_of(Some(attempt), key, Err(CallError::Failed(*failure)));
                 None
             }
         }
     }
 
     /// Something has come of an attempt. Whether that is the application's.
-    fn hear_of(&mut self, attempt: CallKey, key: CallKey, came: Result<(), CallError>) -> bool {
+    fn hear_of(
+        &mut self,
+        attempt: Option<CallKey>,
+        key: CallKey,
+        came: Result<(), CallError>,
+    ) -> bool {
         let Some(call) = self.retried.calls.get_mut(&key) else {
             return false;
         };
@@ -202,7 +212,7 @@ impl<D: Datagrams> Endpoint<D> {
         let passed = self.now.saturating_sub(call.begun);
         let heard = call.plan.hear(place, came, passed, &self.meters);
         if has_failed && !call.plan.delivers() && call.options.traced {
-            let known = self.core.trace(attempt);
+            let known = attempt.and_then(|attempt| self.core.trace(attempt));
             call.trace = known.map(Box::new).or(call.trace.take());
         }
         match heard {
@@ -263,15 +273,17 @@ impl<D: Datagrams> Endpoint<D> {
                 continue;
             };
             call.noted = None;
-            let is_told = |racing: &Attempt<CallKey>| self.core.has_next(racing.handle);
+            let is_told = |racing: &Attempt<Option<CallKey>>| {
+                racing.handle.is_some_and(|key| self.core.has_next(key))
+            };
             if call.plan.racing().iter().any(is_told) {
                 continue; // that decides
             }
             let passed = self.now.saturating_sub(call.begun);
             let endpoint = (&mut self.core, &mut self.calling);
             let made = call.begin_attempt(endpoint, passed, &self.meters);
-            if let Some((attempt, sent)) = made {
-                self.note_attempt(key, attempt, sent);
+            if let Some(made) = made {
+                self.note_attempt(key, made);
             }
         }
     }
@@ -296,10 +308,18 @@ impl Retried {
     }
 
     /// These do not count any more.
-    fn give_up(&mut self, core: &mut Core, attempts: &[CallKey]) {
-        for attempt in attempts {
+    fn give_up(&mut self, core: &mut Core, attempts: &[Option<CallKey>]) {
+        for attempt in attempts.iter().flatten() {
             self.attempts.remove(attempt);
             core.forget(*attempt);
         }
+    }
+}
+
+/// The key of an attempt, if its call has begun.
+fn key_of(made: &Result<CallKey, Unsent>) -> Option<CallKey> {
+    match made {
+        Ok(key) => Some(*key),
+        Err(unsent) => unsent.call,
     }
 }

@@ -102,15 +102,15 @@ impl Calling {
         initial: Initial<'_>,
     ) -> Result<CallKey, Failure> {
         if !self.interceptors.is_empty() {
-            let (call, sent) = self.attempt(core, (within, 0), options.clone(), initial);
-            return sent.map(|()| call);
+            let made = self.attempt(core, (within, 0), options.clone(), initial);
+            return made.map_err(|unsent| unsent.failure);
         }
         let call = begin(core, within, options)?;
         let sent = self.send_only(core, call, initial);
         sent.inspect_err(|_| core.forget(call)).map(|()| call)
     }
 
-    /// The same after the request has passed the interceptors, which learn which attempt it is. Without a call there is no key of one.
+    /// The same after the request has passed the interceptors, which learn which attempt it is.
     #[cold]
     pub(super) fn attempt(
         &mut self,
@@ -118,11 +118,24 @@ impl Calling {
         (within, number): (Option<RequestKey>, u32),
         options: CallOptions,
         mut initial: Initial<'_>,
-    ) -> (CallKey, Result<(), Failure>) {
+    ) -> Result<CallKey, Unsent> {
         let mut outgoing = initial.outgoing(options, number);
         let passed = outgoing.pass(&self.interceptors);
-        let begun = begin(core, within, &outgoing.options);
-        let call = *begun.as_ref().unwrap_or(&CallKey::NONE);
+        let call = match begin(core, within, &outgoing.options) {
+            Ok(call) => call,
+            Err(failure) => {
+                let (initiator, sequence) = (core.node(), 0);
+                let id = CallId {
+                    initiator,
+                    sequence,
+                };
+                let failure = passed.err().unwrap_or(failure);
+                let end = CallEnd::new(id, &ReportedEnd::failed(&failure));
+                CallWatch::tell(&outgoing.watches, &end);
+                let call = None;
+                return Err(Unsent { call, failure });
+            }
+        };
         let initial = Initial {
             server: outgoing.server,
             method: &outgoing.method,
@@ -132,11 +145,13 @@ impl Calling {
         if let Err(failure) = &passed {
             core.fail_call(call, failure.clone()); // counted as failed, not as given up
         }
-        let sent = passed
-            .and(begun)
-            .and_then(|_| self.send_only(core, call, initial));
+        let sent = passed.and_then(|()| self.send_only(core, call, initial));
         self.watch(core, call, outgoing.watches, sent.as_ref().err());
-        (call, sent.inspect_err(|_| core.forget(call)))
+        sent.map(|()| call).map_err(|failure| {
+            core.forget(call);
+            let call = Some(call);
+            Unsent { call, failure }
+        })
     }
 
     fn send_only(
@@ -213,6 +228,14 @@ impl Calling {
             CallWatch::tell(&watches, &CallEnd::new(id, end));
         }
     }
+}
+
+/// Nothing of a call was sent.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    /// The call, if it could begin.
+    pub(super) call: Option<CallKey>,
+    pub(super) failure: Failure,
 }
 
 fn begin(

@@ -101,18 +101,18 @@ pub enum ConnectError {
         r#source: DialBackoff,
     },
     /// The handshake failed.
-    #[error("cannot connect to {server}: {source}")]
+    #[error("cannot connect to {}: {source}", other_end(server))]
     Handshake {
-        /// Where.
-        server: Address,
+        /// Where; `None` of a connection that came in from who states no address.
+        server: Option<Address>,
         /// Why.
         r#source: ConnectionError,
     },
     /// The server closed the connection during the handshake.
-    #[error("{server} closed the connection: {reason}")]
+    #[error("{} closed the connection: {reason}", other_end(server))]
     Closed {
-        /// Where.
-        server: Address,
+        /// Where; `None` of a connection that came in from who states no address.
+        server: Option<Address>,
         /// What it said, or what the system said.
         reason: String,
     },
@@ -643,6 +643,14 @@ impl From<MetadataError> for Failure {
     }
 }
 
+/// The other end of a connection, for messages.
+fn other_end(server: &Option<Address>) -> &dyn fmt::Display {
+    match server {
+        Some(server) => server,
+        None => &"a peer",
+    }
+}
+
 /// What had not come when a call was aborted.
 fn still(missing: &Missing) -> String {
     match missing.is_empty() {
@@ -672,7 +680,7 @@ impl Failure {
     /// The server that it is about, where it is known; see [`CallError::server`].
     pub fn server(&self) -> Option<&Address> {
         match self {
-            Self::NotSent { error, .. } => Some(error.server()),
+            Self::NotSent { error, .. } => error.server(),
             Self::TooLarge { server, .. }
             | Self::Refused { server, .. }
             | Self::NotUnderstood { server, .. }
@@ -720,8 +728,8 @@ impl ConnectError {
         }
     }
 
-    /// The server that there is no connection to.
-    pub fn server(&self) -> &Address {
+    /// The server that there is no connection to, where its address is known.
+    pub fn server(&self) -> Option<&Address> {
         match self {
             Self::Refused { server, .. }
             | Self::Unreachable { server, .. }
@@ -729,11 +737,10 @@ impl ConnectError {
             | Self::Rejected { server, .. }
             | Self::TimedOut { server, .. }
             | Self::Held { server, .. }
-            | Self::Handshake { server, .. }
-            | Self::Closed { server, .. }
             | Self::TooMany { server, .. }
             | Self::Forbidden { server }
-            | Self::NoTransport { server } => server,
+            | Self::NoTransport { server } => Some(server),
+            Self::Handshake { server, .. } | Self::Closed { server, .. } => server.as_ref(),
         }
     }
 }

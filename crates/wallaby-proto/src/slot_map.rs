@@ -10,8 +10,8 @@ pub(crate) struct SlotKey {
 }
 
 impl SlotKey {
-    /// No value's, and before all that are.
-    pub(crate) const NONE: Self = Self::from_number(0);
+    /// Before all others, and no value's.
+    pub(crate) const FIRST: Self = Self::from_number(0);
 
     /// Behind all others.
     pub(crate) const LAST: Self = Self::from_number(u64::MAX);
@@ -119,6 +119,6 @@ mod tests {
         assert!(map.get(first).is_none() && map.get_mut(first).is_none());
         assert_eq!(map.get(SlotKey::from_number(third.number())), Some(&"c"));
         assert!(map.iter().eq([(third, &"c"), (second, &"b")]));
-        assert!(map.get(SlotKey::NONE).is_none() && SlotKey::NONE < second);
+        assert!(map.get(SlotKey::FIRST).is_none() && SlotKey::FIRST < second);
     }
 }

@@ -200,7 +200,7 @@ mod tests {
         let cause = "the cause";
         let codec = || CodecError::new("postcard", cause);
         let malformed = ConnectionError::from(DecodeError::Truncated { what: cause });
-        let server = address.clone();
+        let server = Some(address.clone());
         let handshake = ConnectError::Handshake {
             server,
             source: malformed.clone(),

@@ -182,7 +182,7 @@ impl Bodies {
 
     /// Those that end with this one, at the latest.
     fn of(&self, owner: Owner) -> Vec<OutBody> {
-        let [first, last] = [SlotKey::NONE, SlotKey::LAST].map(OutBody);
+        let [first, last] = [SlotKey::FIRST, SlotKey::LAST].map(OutBody);
         let bodies = self.owners.range((owner, first)..=(owner, last));
         bodies.map(|(_, body)| *body).collect()
     }
@@ -675,7 +675,7 @@ mod tests {
 
     fn arriving() -> IncomingBody {
         IncomingBody {
-            conn: ConnId::NOBODY,
+            conn: ConnId::FIRST,
             number: 0,
             chunks: VecDeque::new(),
             pieces: BytesMut::new(),

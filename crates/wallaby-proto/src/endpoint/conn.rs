@@ -32,8 +32,8 @@ const WORTH_FORGETTING: u64 = 64;
 pub struct ConnId(SlotKey);
 
 impl ConnId {
-    /// No connection.
-    pub(super) const NOBODY: Self = Self(SlotKey::NONE);
+    /// Before all others.
+    pub(super) const FIRST: Self = Self(SlotKey::FIRST);
 
     /// A number that no other connection of the endpoint ever has.
     pub fn number(self) -> u64 {
@@ -130,11 +130,6 @@ impl Conns {
     pub(super) fn ids(&self) -> Vec<ConnId> {
         self.iter().map(|(id, _)| id).collect()
     }
-}
-
-/// In place of an address that nobody knows.
-pub(super) fn nobody() -> Address {
-    Address::Mem("nobody".into())
 }
 
 /// By what a connection's messages go.
@@ -296,8 +291,8 @@ pub(super) enum Towards {
     Initiator {
         /// Where it says that it is reached.
         address: Option<Address>,
-        /// The connection that the request came over, and whether that was the initiator's own.
-        came: ConnId,
+        /// The connection that the request came over, if that is known, and whether it was the initiator's own.
+        came: Option<ConnId>,
         own: bool,
         /// It is the one small answer of its branch.
         small: bool,
@@ -359,9 +354,9 @@ impl Conn {
     }
 
     /// Where it is, for messages.
-    pub(super) fn server(&self) -> Address {
-        let told = self.hello().and_then(|hello| hello.address.clone());
-        self.at.clone().or(told).unwrap_or_else(nobody)
+    pub(super) fn server(&self) -> Option<Address> {
+        let told = || self.hello()?.address.clone();
+        self.at.clone().or_else(told)
     }
 
     /// Whether a message that stands there has not left this endpoint yet.

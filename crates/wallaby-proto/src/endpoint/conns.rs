@@ -13,7 +13,7 @@ use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards, nobody};
+use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards};
 use super::event::Output;
 use super::probe::{Note, Probe};
 use super::sending::ended;
@@ -539,7 +539,7 @@ impl<P: Probe> Endpoint<P> {
             requests.into_iter().chain(followed)
         });
         let requests = self.take_back(id, requests.into_iter().flatten());
-        let server = (self.conns.get(id)).map_or_else(nobody, |peer| peer.server());
+        let server = self.server(id);
         let reason = "it takes no more requests".to_owned();
         self.post_again(requests, &ConnectError::Closed { server, reason });
     }
@@ -578,12 +578,15 @@ impl<P: Probe> Endpoint<P> {
         let reason = ended.to_string();
         let error = match &ended.cause {
             Cause::Handshake(source) => ConnectError::Handshake {
-                server,
+                server: Some(server),
                 source: source.clone(),
             },
             Cause::Unreachable => ConnectError::Refused { server, reason },
             Cause::NoAnswer(_) => ConnectError::Unreachable { server, reason },
-            _ => ConnectError::Closed { server, reason },
+            _ => ConnectError::Closed {
+                server: Some(server),
+                reason,
+            },
         };
         self.remove_conn(id, error);
     }
@@ -604,15 +607,14 @@ impl<P: Probe> Endpoint<P> {
             let Some(peer) = self.conns.get(id) else {
                 continue;
             };
-            let server = peer.server();
-            let error = match is_open {
-                true => ConnectError::Closed {
+            let error = match (peer.dialled, peer.server()) {
+                (Some(dialled), Some(server)) if !is_open => ConnectError::TimedOut {
+                    server,
+                    after: self.patience(dialled),
+                },
+                (_, server) => ConnectError::Closed {
                     server,
                     reason: reason.to_owned(),
-                },
-                false => ConnectError::TimedOut {
-                    server,
-                    after: self.patience(peer.dialled.unwrap_or(DialledFor::Anybody)),
                 },
             };
             self.remove_conn(id, error);

@@ -112,7 +112,7 @@ impl QueueRoom {
 
     /// For which connections answers of a call wait that are relayed.
     pub(super) fn relaying(&self, call: CallId, token: Token) -> Vec<ConnId> {
-        let waiting = self.relaying.range((call, token, ConnId::NOBODY)..);
+        let waiting = self.relaying.range((call, token, ConnId::FIRST)..);
         let waiting = waiting.take_while(|((of, shown, _), _)| (*of, *shown) == (call, token));
         waiting.map(|((.., id), _)| *id).collect()
     }

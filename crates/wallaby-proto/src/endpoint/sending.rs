@@ -57,11 +57,11 @@ impl Manner {
     /// How an answer to a request that came over `came`, from its initiator itself if `own`, is sent over `id`.
     pub(super) fn new(
         id: ConnId,
-        (came, own): (ConnId, bool),
+        (came, own): (Option<ConnId>, bool),
         (small, oldest): (bool, u64),
         ticket: Option<Ticket>,
     ) -> Self {
-        let back = id == came;
+        let back = Some(id) == came;
         Self {
             direct: own && back,
             counted: !(own && back && small),
@@ -236,15 +236,15 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn route_back(
         &mut self,
         initiator: NodeId,
-        came: ConnId,
+        came: Option<ConnId>,
         address: impl FnOnce(&Self) -> Option<Address>,
     ) -> Option<ConnId> {
-        let node = self.conns.get(came).and_then(Conn::node);
+        let node = came.and_then(|came| self.conns.get(came)?.node());
         if node == Some(initiator) {
-            return Some(came);
+            return came;
         }
         let known = address(self).and_then(|address| self.incarnation_at(&address, initiator));
-        known.or_else(|| self.direct_route(initiator, came))
+        known.or_else(|| self.direct_route(initiator, came?))
     }
 
     /// The connection that an initiator has proven to be its own, for what came over another one.
@@ -258,7 +258,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         message: &Message,
         address: Option<Address>,
-        came: ConnId,
+        came: Option<ConnId>,
     ) -> Route {
         let call = message.call();
         let initiator = call.initiator;
@@ -301,8 +301,8 @@ impl<P: Probe> Endpoint<P> {
             None => gone(),
         };
         // Back along the route that the request came; who is there passes it on.
-        let relays = self.conns.get(came).filter(|peer| peer.is_open());
-        if let Some(peer) = relays.and_then(Conn::node) {
+        let relays = came.and_then(|came| Some((came, self.conns.get(came)?.node()?)));
+        if let Some((came, peer)) = relays {
             let id = self.route_round(message, (came, peer)).unwrap_or(came);
             self.invite(message, id);
             return Route::Over(id);
@@ -997,7 +997,7 @@ fn understood(options: &Options, features: Features) -> Result<(), Refusal> {
 
 fn gone() -> ConnectError {
     ConnectError::Closed {
-        server: Address::Mem("initiator".into()),
+        server: None,
         reason: "its connection has ended, and it is not reached elsewhere".into(),
     }
 }

@@ -290,8 +290,12 @@ impl<P: Probe> Endpoint<P> {
             if let Some(progress) = left {
                 note_progress(&mut self.records, id, progress);
             }
-            let (server, reason) = (self.server(id), why.clone());
-            self.remove_conn(id, ConnectError::Local { server, reason });
+            let reason = why.clone();
+            let error = match self.server(id) {
+                Some(server) => ConnectError::Local { server, reason },
+                server @ None => ConnectError::Closed { server, reason },
+            };
+            self.remove_conn(id, error);
         }
         self.settle();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Link, nobody};
+use super::conn::{Conn, ConnId, Link};
 use super::draining::Lifecycle;
 use super::event::{Closed, Output};
 use super::probe::Probe;
@@ -280,9 +280,9 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.connections_broken += 1;
     }
 
-    /// Where the other end of a connection is, for messages.
-    pub fn server(&self, id: ConnId) -> Address {
-        self.conns.get(id).map_or_else(nobody, Conn::server)
+    /// Where the other end of a connection is, for messages; `None` if it came in and does not say.
+    pub fn server(&self, id: ConnId) -> Option<Address> {
+        self.conns.get(id)?.server()
     }
 
     /// Tells all peers that this endpoint is gone, and begins nothing any more: its requests [are ended](Self::stop_all), its calls

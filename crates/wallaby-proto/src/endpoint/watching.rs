@@ -794,9 +794,8 @@ impl<P: Probe> Endpoint<P> {
         }
         let came = Some(ConnId::from_number(session.0));
         let came = came.filter(|came| self.conns.contains(*came));
-        let came = came.unwrap_or(ConnId::NOBODY);
         let address = self.initiator_address(reply_to, came);
-        if came == ConnId::NOBODY
+        if came.is_none()
             && address.is_none()
             && let Some(token) = pong.token
         {

@@ -144,13 +144,15 @@ impl Streams {
                 }
             }
             Err(error) => {
-                tracing::debug!(server = %core.server(id), %error, "memory is not shared");
+                let server = core.server(id);
+                let at = server.as_ref().map(tracing::field::display);
+                tracing::debug!(server = at, %error, "memory is not shared");
                 if error.kind() == std::io::ErrorKind::InvalidData {
                     core.note_broken();
                 }
-                match was_open {
-                    true => core.handle_ended(id, &mut BytesMut::new(), error.to_string()),
-                    false => core.handle_dial_failed(id, dial_failed(&core.server(id), &error)),
+                match server.filter(|_| !was_open) {
+                    None => core.handle_ended(id, &mut BytesMut::new(), error.to_string()),
+                    Some(to) => core.handle_dial_failed(id, dial_failed(&to, &error)),
                 }
             }
         }

@@ -276,8 +276,8 @@ impl Streams {
         };
         let result = stream.writable();
         self.unwritten.push(id);
-        if let Err(error) = result {
-            core.handle_dial_failed(id, dial_failed(&core.server(id), &error));
+        if let (Err(error), Some(to)) = (result, core.server(id)) {
+            core.handle_dial_failed(id, dial_failed(&to, &error));
         }
     }
 

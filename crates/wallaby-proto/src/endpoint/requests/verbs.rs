@@ -473,14 +473,14 @@ impl<P: Probe> Endpoint<P> {
     /// The open connection by which answers of a request go straight to its initiator.
     fn route_of(&mut self, key: RequestKey) -> Option<ConnId> {
         let handler = self.handlers.get(key)?;
-        let (initiator, came) = (handler.call().initiator, handler.from);
+        let (initiator, came) = (handler.call().initiator, Some(handler.from));
         self.route_back(initiator, came, |endpoint| endpoint.address_for(key))
     }
 
     /// Where the initiator of a request says that it is reached.
     fn address_for(&self, key: RequestKey) -> Option<Address> {
         let handler = self.handlers.get(key)?;
-        self.initiator_address(&handler.reply_to, handler.from)
+        self.initiator_address(&handler.reply_to, Some(handler.from))
     }
 
     fn send_answer(&mut self, key: RequestKey, mut message: Message, small: bool) {
@@ -498,7 +498,7 @@ impl<P: Probe> Endpoint<P> {
             return self.local.push_back(message);
         }
         if let Some(id) = self.route_of(key) {
-            let manner = Manner::new(id, (came, own), (small, oldest), ticket);
+            let manner = Manner::new(id, (Some(came), own), (small, oldest), ticket);
             if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
                 return match ticket {
                     Some(_) => self.note_left_for(id, ticket, &message, mark),
@@ -511,7 +511,7 @@ impl<P: Probe> Endpoint<P> {
         let sent = sent(&message);
         let towards = Towards::Initiator {
             address: self.address_for(key),
-            came,
+            came: Some(came),
             own,
             small,
             oldest,
@@ -576,13 +576,13 @@ impl<P: Probe> Endpoint<P> {
                     self.body_over(body);
                 }
                 let to = (&to.method, &to.server);
-                return self.answer_over(&request, to, (None, came), why);
+                return self.answer_over(&request, to, (None, Some(came)), why);
             }
         };
         if let Some(refused) = to.own.and_then(|own| own.refused) {
             let why = (refused.code(), refused.message());
             let to = (&to.method, &to.server);
-            return self.answer_over(&request, to, (Some(ticket), came), why);
+            return self.answer_over(&request, to, (Some(ticket), Some(came)), why);
         }
         let times = Some(times);
         if let Some(id) = known
@@ -611,10 +611,10 @@ impl<P: Probe> Endpoint<P> {
     pub(in crate::endpoint) fn initiator_address(
         &self,
         reply_to: &ReplyTo,
-        from: ConnId,
+        from: Option<ConnId>,
     ) -> Option<Address> {
         match reply_to {
-            ReplyTo::Peer => self.conns.get(from)?.hello()?.address.clone(),
+            ReplyTo::Peer => self.conns.get(from?)?.hello()?.address.clone(),
             ReplyTo::At(address) => Some(address.clone()),
             ReplyTo::Relay => None,
         }
@@ -631,7 +631,7 @@ impl<P: Probe> Endpoint<P> {
     ) {
         let came = ticket.and_then(|ticket| self.records.came(ticket));
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
-        let came = came.map_or(ConnId::NOBODY, |session| ConnId::from_number(session.0));
+        let came = came.map(|session| ConnId::from_number(session.0));
         self.answer_over(request, to, (ticket, came), why);
     }
 
@@ -640,7 +640,7 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         request: &Request,
         (method, to): (&Arc<MethodDefinition>, &Address),
-        (ticket, came): (Option<Ticket>, ConnId),
+        (ticket, came): (Option<Ticket>, Option<ConnId>),
         (code, why): (Code, &str),
     ) {
         let status = match &self.address {

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::conn::{Parcel, Towards};
+use super::conn::{Cargo, Parcel};
 use crate::wire::MAX_FRAME;
 use crate::{CallId, Token};
 
@@ -39,12 +39,8 @@ struct CallQueue {
 
 impl Size {
     pub(super) fn of(parcel: &Parcel) -> Self {
-        match &parcel.towards {
-            Towards::Initiator {
-                own: true,
-                small: true,
-                ..
-            } => Self::Only,
+        match &parcel.cargo {
+            Cargo::Answer(out) if out.own && out.small => Self::Only,
             _ if parcel.payload() > MAX_FRAME => Self::Large,
             _ => Self::Small,
         }

@@ -14,7 +14,7 @@ use super::answers::cost_of;
 use super::bodies::OutBody;
 use super::client::{CallContext, ClientAction, ClientCall};
 use super::config::Config;
-use super::conn::{ConnId, Conns, Parcel, Towards};
+use super::conn::{Cargo, ConnId, Conns, OutRequest, Parcel};
 use super::directory::Directory;
 use super::event::{CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::probe::{Note, Probe};
@@ -380,10 +380,13 @@ impl<P: Probe> Endpoint<P> {
                 reason,
             });
         }
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(server.clone()));
-        parcel.method = Some(Arc::clone(method));
-        parcel.body = body;
-        self.post(parcel);
+        self.post(Parcel::new(Cargo::Request(OutRequest {
+            request,
+            server: server.clone(),
+            method: Arc::clone(method),
+            body,
+            delegated: None,
+        })));
         Ok(())
     }
 

@@ -10,16 +10,17 @@ use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
 use super::methods::{Meant, RefusedMethod};
 use super::relaying::Relayed;
-use crate::call::records::{SessionNumber, Ticket};
+use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
 use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use crate::datagram::{IdHasher, SessionId};
+use crate::detach::detach;
 use crate::numbers::MESSAGE_COST;
 use crate::slot_map::{SlotKey, SlotMap};
-use crate::wire::Message;
-use crate::{Address, CallId, NodeId, Token};
+use crate::wire::{Message, Ping, Request, Response};
+use crate::{Address, CallId, NodeId, RequestId, Token};
 
 use super::sockets::{SocketId, Sockets};
 use super::streams::{MarkOwner, Stream};
@@ -251,21 +252,49 @@ pub(super) struct Room {
 /// A message on its way out.
 #[derive(Debug)]
 pub(super) struct Parcel {
-    pub(super) message: Message,
-    pub(super) towards: Towards,
-    /// The method of a request.
-    pub(super) method: Option<Arc<MethodDefinition>>,
-    /// Who is told where it stands: records, of all but initial requests and of what is said again if it is lost.
-    pub(super) owner: Option<MarkOwner>,
-    /// Those of a delegated request.
-    pub(super) times: Option<Times>,
-    /// The request that sent it, and in which direction.
-    pub(super) of: Option<(RequestKey, Lane)>,
-    /// What is to follow a request.
-    pub(super) body: Option<OutBody>,
+    pub(super) cargo: Cargo,
+    /// How many ways it was sent in vain.
     pub(super) moves: u8,
     /// What it takes while it waits for a connection.
     pub(super) room: Room,
+}
+
+/// What a parcel brings, with what goes only with messages of its kind.
+#[derive(Debug)]
+pub(super) enum Cargo {
+    /// A request for a server.
+    Request(OutRequest),
+    /// A question about a request.
+    Ping(Ping, Asks),
+    /// What goes to an initiator from who handles its request, or stands in for that one.
+    Answer(OutAnswer),
+    /// An answer that is sent again, over this connection as long as that is open: what its record calls it.
+    Again(Response, ConnId, (Ticket, ReleasedMessage)),
+    /// The status of a request that has no record, over the connection that this came over. Its initiator is told of it.
+    Refusal(Response, ConnId, RelayId),
+    /// An answer of another server. Its initiator is told of it, if there was room to remember that.
+    Relay(Response, Box<Relayed>, Option<RelayId>),
+}
+
+/// A request on its way to its server.
+#[derive(Debug)]
+pub(super) struct OutRequest {
+    pub(super) request: Request,
+    pub(super) server: Address,
+    pub(super) method: Arc<MethodDefinition>,
+    /// What is to follow it.
+    pub(super) body: Option<OutBody>,
+    /// If a request here has delegated it; others are the application's.
+    pub(super) delegated: Option<Delegation>,
+}
+
+/// By whom a request was delegated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Delegation {
+    pub(super) by: RequestKey,
+    /// What the records call that one.
+    pub(super) ticket: Ticket,
+    pub(super) times: Times,
 }
 
 /// What a delegated request says of the time when it is sent, at last.
@@ -279,28 +308,32 @@ pub(super) struct Times {
     pub(super) own: bool,
 }
 
-/// Where a message goes.
+/// An answer, an end or an announcement on its way to the initiator.
 #[derive(Debug)]
-pub(super) enum Towards {
-    Server(Address),
-    /// An incarnation by an open connection, or whoever is at the address.
-    Asked(Asked),
+pub(super) struct OutAnswer {
+    pub(super) message: Message,
+    /// Where the initiator says that it is reached.
+    pub(super) address: Option<Address>,
+    /// The connection that the request came over, if that is known, and whether it was the initiator's own.
+    pub(super) came: Option<ConnId>,
+    pub(super) own: bool,
+    /// It is the one small answer of its branch.
+    pub(super) small: bool,
+    /// The initiator's oldest live call.
+    pub(super) oldest: u64,
+    /// Who is told where it stands.
+    pub(super) owner: Option<MarkOwner>,
+    /// The request whose handler has sent it.
+    pub(super) by: Option<RequestKey>,
+}
+
+/// Who is asked a question.
+#[derive(Debug)]
+pub(super) enum Asks {
     /// The other end of a connection, as long as that is open.
     Over(ConnId),
-    /// The call's initiator.
-    Initiator {
-        /// Where it says that it is reached.
-        address: Option<Address>,
-        /// The connection that the request came over, if that is known, and whether it was the initiator's own.
-        came: Option<ConnId>,
-        own: bool,
-        /// It is the one small answer of its branch.
-        small: bool,
-        /// The initiator's oldest live call.
-        oldest: u64,
-    },
-    /// Towards the call's initiator, for another server.
-    Relay(Box<Relayed>),
+    /// An incarnation by an open connection, or whoever is at the address.
+    At(Asked),
 }
 
 /// Who is asked about a request.
@@ -426,19 +459,14 @@ impl Queues {
     }
 
     pub(super) fn push(&mut self, mut parcel: Parcel) {
-        // Initial requests are the application's: nothing that arrived is kept for them.
-        let is_initial = parcel.owner.is_none() && parcel.method.is_some();
-        if !is_initial {
-            parcel.message.detach();
-        }
-        match &parcel.message {
-            Message::Request(_) if parcel.body.is_some() => self.followed.push_back(parcel),
-            Message::Request(_) => self.requests.push_back(parcel),
-            Message::Response(response) => {
-                let of = (response.call, response.token);
-                self.answers.push(of, parcel);
-            }
-            _ => self.controls.push_back(parcel),
+        parcel.detach();
+        match &parcel.cargo {
+            Cargo::Request(out) if out.body.is_some() => self.followed.push_back(parcel),
+            Cargo::Request(_) => self.requests.push_back(parcel),
+            cargo => match cargo.response() {
+                Some(response) => self.answers.push((response.call, response.token), parcel),
+                None => self.controls.push_back(parcel),
+            },
         }
     }
 
@@ -449,39 +477,133 @@ impl Queues {
 }
 
 impl Parcel {
-    pub(super) fn new(message: Message, towards: Towards) -> Self {
+    pub(super) fn new(cargo: Cargo) -> Self {
         Self {
-            message,
-            towards,
-            method: None,
-            owner: None,
-            times: None,
-            of: None,
-            body: None,
+            cargo,
             moves: 0,
             room: Room::default(),
         }
     }
 
-    /// What the records call the request that has released it.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
-        match self.owner? {
-            MarkOwner::Released(ticket, _) => Some(ticket),
-            MarkOwner::Relay(_) | MarkOwner::Root(..) | MarkOwner::Announced(_) => None,
+    pub(super) fn call(&self) -> CallId {
+        match &self.cargo {
+            Cargo::Request(out) => out.request.call,
+            Cargo::Ping(ping, _) => ping.call,
+            Cargo::Answer(out) => out.message.call(),
+            Cargo::Again(response, ..)
+            | Cargo::Refusal(response, ..)
+            | Cargo::Relay(response, ..) => response.call,
+        }
+    }
+
+    /// The token of the call, if the message shows it.
+    pub(super) fn token(&self) -> Option<Token> {
+        match &self.cargo {
+            Cargo::Request(out) => Some(out.request.token),
+            Cargo::Ping(ping, _) => Some(ping.token),
+            Cargo::Answer(out) => out.message.token(),
+            Cargo::Again(response, ..)
+            | Cargo::Refusal(response, ..)
+            | Cargo::Relay(response, ..) => response.token,
+        }
+    }
+
+    /// The request that sent it, and in which direction.
+    pub(super) fn of(&self) -> Option<(RequestKey, Lane)> {
+        match &self.cargo {
+            Cargo::Request(out) => Some((out.delegated?.by, Lane::Requests)),
+            Cargo::Answer(out) => Some((out.by?, Lane::Answers)),
+            _ => None,
+        }
+    }
+
+    /// Who is told where it stands: of initial requests, and of what is said again if it is lost, nobody.
+    pub(super) fn owner(&self) -> Option<MarkOwner> {
+        match &self.cargo {
+            Cargo::Request(out) => {
+                let ticket = out.delegated?.ticket;
+                Some(MarkOwner::Released(ticket, ReleasedMessage::Delegation))
+            }
+            Cargo::Ping(..) => None,
+            Cargo::Answer(out) => out.owner,
+            Cargo::Again(_, _, (ticket, sent)) => Some(MarkOwner::Released(*ticket, *sent)),
+            Cargo::Refusal(_, _, told) => Some(MarkOwner::Relay(*told)),
+            Cargo::Relay(_, _, told) => told.map(MarkOwner::Relay),
+        }
+    }
+
+    /// What is to follow it.
+    pub(super) fn body(&self) -> Option<OutBody> {
+        match &self.cargo {
+            Cargo::Request(out) => out.body,
+            _ => None,
+        }
+    }
+
+    /// It may be kept for long: it holds on to nothing that it arrived with. Initial requests are the application's, and did not
+    /// arrive.
+    pub(super) fn detach(&mut self) {
+        match &mut self.cargo {
+            Cargo::Request(out) if out.delegated.is_some() => detach(&mut out.request.payload),
+            Cargo::Request(_) | Cargo::Ping(..) => {}
+            Cargo::Answer(out) => out.message.detach(),
+            Cargo::Again(response, ..)
+            | Cargo::Refusal(response, ..)
+            | Cargo::Relay(response, ..) => detach(&mut response.payload),
         }
     }
 
     /// How long its payload is, in bytes.
     pub(super) fn payload(&self) -> usize {
-        match &self.message {
-            Message::Request(request) => request.payload.len(),
-            Message::Response(response) => response.payload.len(),
-            _ => 0,
+        match &self.cargo {
+            Cargo::Request(out) => out.request.payload.len(),
+            cargo => cargo
+                .response()
+                .map_or(0, |response| response.payload.len()),
         }
     }
 
     /// What it costs while it waits, in bytes.
     pub(super) fn cost(&self) -> usize {
         self.payload() + MESSAGE_COST as usize
+    }
+
+    /// The message, for who looks on.
+    pub(super) fn message(&self) -> Message {
+        match &self.cargo {
+            Cargo::Request(out) => Message::Request(out.request.clone()),
+            Cargo::Ping(ping, _) => Message::Ping(ping.clone()),
+            Cargo::Answer(out) => out.message.clone(),
+            Cargo::Again(response, ..)
+            | Cargo::Refusal(response, ..)
+            | Cargo::Relay(response, ..) => Message::Response(response.clone()),
+        }
+    }
+}
+
+impl Cargo {
+    /// The request that it answers, if it is a response or an end.
+    pub(super) fn answered(&self) -> Option<RequestId> {
+        match self {
+            Self::Answer(OutAnswer {
+                message: Message::End(end),
+                ..
+            }) => Some(end.request),
+            cargo => cargo.response().map(|response| response.request),
+        }
+    }
+
+    /// The answer that it is, if it is one.
+    pub(super) fn response(&self) -> Option<&Response> {
+        match self {
+            Self::Answer(out) => match &out.message {
+                Message::Response(response) => Some(response),
+                _ => None,
+            },
+            Self::Again(response, ..) | Self::Refusal(response, ..) | Self::Relay(response, ..) => {
+                Some(response)
+            }
+            Self::Request(_) | Self::Ping(..) => None,
+        }
     }
 }

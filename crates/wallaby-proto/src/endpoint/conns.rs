@@ -13,7 +13,7 @@ use crate::wire::Message;
 use crate::{Address, Code, NodeId, Status};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, DialledFor, Link, Parcel, Peer, Towards};
+use super::conn::{Asks, Cargo, Conn, ConnId, DialledFor, Link, Parcel, Peer};
 use super::event::Output;
 use super::probe::{Note, Probe};
 use super::sending::ended;
@@ -681,8 +681,10 @@ impl<P: Probe> Endpoint<P> {
             error.note_in_vain(&mut self.dialling.dials, self.now, at);
         }
         for parcel in queued {
-            match (&parcel.towards, &parcel.message) {
-                (Towards::Server(_) | Towards::Asked(..), _) => self.undeliverable(parcel, &error),
+            match &parcel.cargo {
+                Cargo::Request(_) | Cargo::Ping(_, Asks::At(_)) => {
+                    self.undeliverable(parcel, &error)
+                }
                 _ => self.post(parcel),
             }
         }

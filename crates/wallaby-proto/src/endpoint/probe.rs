@@ -50,10 +50,10 @@ pub trait Probe {
     fn placed(&mut self, _over: ConnId, _parts: u64, _mark: u64) {}
 
     /// A message waits for credit or for room.
-    fn waits(&mut self, _message: &Message) {}
+    fn waits(&mut self, _message: Message) {}
 
     /// No route leads to where a message is to go.
-    fn stranded(&mut self, _message: &Message) {}
+    fn stranded(&mut self, _message: Message) {}
 
     /// The records tell of a request that is remembered here, or say that it is not.
     fn tells(&mut self, _pong: &mut Pong) {}

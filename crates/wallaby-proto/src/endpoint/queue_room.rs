@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use super::conn::{ConnId, Parcel, Room, Towards};
+use super::conn::{Cargo, ConnId, Parcel, Room};
 use crate::call::shares::Shares;
 use crate::numbers::MESSAGE_COST;
-use crate::wire::Message;
 use crate::{CallId, NodeId, Token};
 
 /// When more messages than the first were refused for want of room since [`Output::Space`](super::Output::Space), it is not told
@@ -71,16 +70,16 @@ impl QueueRoom {
 
     /// A message begins to wait; what it takes, or `None` if it is an answer for which there is no room.
     pub(super) fn take(&mut self, id: ConnId, parcel: &Parcel) -> Option<Room> {
-        let (call, cost) = (parcel.message.call(), parcel.cost());
+        let (call, cost) = (parcel.call(), parcel.cost());
         let mut room = Room::default();
-        match (&parcel.towards, &parcel.message) {
-            (Towards::Relay(_), message) => {
-                if let Some(token) = message.token() {
+        match &parcel.cargo {
+            Cargo::Relay(response, ..) => {
+                if let Some(token) = response.token {
                     *self.relaying.entry((call, token, id)).or_default() += 1;
                     room.relayed = Some((call, token));
                 }
             }
-            (_, Message::Response(_) | Message::End(_)) => {
+            cargo if cargo.answered().is_some() => {
                 let taken = self
                     .answers
                     .try_take_all(id.session(), call.initiator, cost);

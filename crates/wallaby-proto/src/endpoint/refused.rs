@@ -4,10 +4,10 @@ use crate::Status;
 use crate::call::records::{RefusedRequest, RelayId};
 use crate::call::server::{Outbound, Server};
 use crate::connection::{Mark, Refusal};
-use crate::wire::{Message, Request, Response};
+use crate::wire::{Request, Response};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Parcel, Towards};
+use super::conn::{Cargo, Conn, ConnId, Parcel};
 use super::event::RequestKey;
 use super::probe::Probe;
 use super::streams::MarkOwner;
@@ -15,7 +15,7 @@ use super::streams::MarkOwner;
 impl<P: Probe> Endpoint<P> {
     /// The status of a request that has no record waits: its initiator is told, if there is room to remember it.
     #[cold]
-    pub(super) fn tell_of_refusal(&mut self, key: RequestKey) -> Option<MarkOwner> {
+    pub(super) fn tell_of_refusal(&mut self, key: RequestKey) -> Option<RelayId> {
         let handler = self.handlers.get(key)?;
         let refused = RefusedRequest {
             call: handler.server.call(),
@@ -28,16 +28,15 @@ impl<P: Probe> Endpoint<P> {
         self.tell_of_refused(&refused)
     }
 
-    fn tell_of_refused(&mut self, refused: &RefusedRequest) -> Option<MarkOwner> {
-        let refused = self.records.refused(refused, self.now);
-        refused.map(MarkOwner::Relay)
+    fn tell_of_refused(&mut self, refused: &RefusedRequest) -> Option<RelayId> {
+        self.records.refused(refused, self.now)
     }
 
     /// It was taken by a connection: it may be a while until that is written.
     #[cold]
     pub(super) fn note_refusal_taken(&mut self, key: RequestKey, by: ConnId, mark: Mark) {
         if self.is_blocked(by) {
-            let owner = self.tell_of_refusal(key);
+            let owner = self.tell_of_refusal(key).map(MarkOwner::Relay);
             self.note_placed(by, owner, mark);
         }
     }
@@ -66,7 +65,7 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.statuses_sent += 1;
         match self.hand_response(from, &mut response, false) {
             Ok(mark) if self.is_blocked(from) => {
-                let owner = self.tell_of_refused(&refused);
+                let owner = self.tell_of_refused(&refused).map(MarkOwner::Relay);
                 self.note_placed(from, owner, mark);
             }
             Ok(_) => {}
@@ -92,13 +91,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// As many wait as are told of.
     fn answer_later(&mut self, from: ConnId, status: Response, refused: &RefusedRequest) {
-        let owner = self.tell_of_refused(refused);
-        if owner.is_none() {
-            self.metrics.undeliverable += 1;
-            return;
+        match self.tell_of_refused(refused) {
+            Some(told) => self.post(Parcel::new(Cargo::Refusal(status, from, told))),
+            None => self.metrics.undeliverable += 1,
         }
-        let mut parcel = Parcel::new(Message::Response(status), Towards::Over(from));
-        parcel.owner = owner;
-        self.post(parcel);
     }
 }

@@ -4,10 +4,10 @@
 //! call's window, and a slow initiator holds up its own calls alone.
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Parcel, Towards};
+use super::conn::{Cargo, Conn, ConnId, Parcel};
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
-use crate::call::records::{SessionNumber, invitation};
+use crate::call::records::{RelayId, SessionNumber, invitation};
 use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
@@ -51,7 +51,12 @@ impl<P: Probe> Endpoint<P> {
         let Some(from) = from else {
             return; // what runs here sends by itself
         };
-        let next = self.relay_route(message, distance(message), from);
+        let response = match &*message {
+            Message::Response(response) => Some(response),
+            _ => None,
+        };
+        let named = (message.call(), message.token());
+        let next = self.relay_route(named, response, (distance(message), from));
         match (message, next) {
             (Message::Response(response), next) => self.relay_response(from, response, next),
             (other, Some((next, nearer))) => {
@@ -69,7 +74,9 @@ impl<P: Probe> Endpoint<P> {
             }
             // Whatever it says, the initiator will ask.
             (other, None) => {
-                self.probe.stranded(other);
+                if P::LOOKS {
+                    self.probe.stranded(other.clone());
+                }
                 self.metrics.undeliverable += 1;
             }
         }
@@ -90,32 +97,31 @@ impl<P: Probe> Endpoint<P> {
         // Anybody can make up answers of calls that never came by here.
         if next.is_none() && self.may_wait(response, relayed.distance).is_none() {
             if P::LOOKS {
-                self.probe.stranded(&Message::Response(response.clone()));
+                self.probe.stranded(Message::Response(response.clone()));
             }
             self.metrics.undeliverable += 1;
             self.credit_relayed(response.call, &relayed);
             return;
         }
-        let mut owner = None;
+        let mut told = None;
         if let Some((id, nearer)) = next {
             response.distance = nearer;
             let large = response.payload.len() > MAX_FRAME;
             if large || self.is_blocked(id) {
-                owner = self.begin_relay(response, id.session());
+                told = self.begin_relay(response, id.session());
             }
             let conn = self.conns.get(id);
             let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
             if !waits && let RelayOutcome::At(mark) = self.attempt_relayed(id, response, &relayed) {
-                return self.note_placed(id, owner, mark);
+                return self.note_placed(id, told.map(MarkOwner::Relay), mark);
             }
         }
-        self.keep_relayed(response, relayed, (next, owner));
+        self.keep_relayed(response, relayed, (next, told));
     }
 
     /// The initiator is told of a relayed answer until it has been written, if there is room to remember it.
-    fn begin_relay(&mut self, response: &Response, session: SessionNumber) -> Option<MarkOwner> {
-        let relay_id = self.records.begin_relay(response, session, self.now);
-        relay_id.map(MarkOwner::Relay)
+    fn begin_relay(&mut self, response: &Response, session: SessionNumber) -> Option<RelayId> {
+        self.records.begin_relay(response, session, self.now)
     }
 
     /// A relayed answer has to wait, if there is room for that.
@@ -123,13 +129,13 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         response: &Response,
         mut relayed: Box<Relayed>,
-        (next, owner): (Option<(ConnId, u32)>, Option<MarkOwner>),
+        (next, told): (Option<(ConnId, u32)>, Option<RelayId>),
     ) {
         let session = next.map(|(id, _)| id.session());
         let session = session
             .or_else(|| self.may_wait(response, relayed.distance))
             .unwrap_or(relayed.from.session());
-        let owner = owner.or_else(|| self.begin_relay(response, session));
+        let told = told.or_else(|| self.begin_relay(response, session));
         let fields = response
             .options
             .as_ref()
@@ -139,11 +145,11 @@ impl<P: Probe> Endpoint<P> {
             .relayed
             .try_take_all(session, response.call.initiator, cost);
         relayed.room = share.ok().map(|share| (share, cost));
-        let mut parcel = Parcel::new(Message::Response(response.clone()), Towards::Relay(relayed));
-        parcel.owner = owner;
-        match &parcel.towards {
-            Towards::Relay(relayed) if relayed.room.is_some() => self.post(parcel),
-            _ => self.drop_answer(parcel),
+        let has_room = relayed.room.is_some();
+        let parcel = Parcel::new(Cargo::Relay(response.clone(), relayed, told));
+        match has_room {
+            true => self.post(parcel),
+            false => self.drop_answer(parcel),
         }
     }
 
@@ -177,16 +183,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// Hands one that has waited to a connection; gives it back if it has to wait on.
     pub(super) fn attempt_relay(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
-        let (Message::Response(response), Towards::Relay(relayed)) =
-            (&mut parcel.message, &parcel.towards)
-        else {
+        let Cargo::Relay(response, relayed, told) = &mut parcel.cargo else {
             return None;
         };
         match self.attempt_relayed(id, response, relayed) {
             RelayOutcome::Blocked => return Some(parcel),
             RelayOutcome::Refused => self.drop_answer(parcel),
             RelayOutcome::At(mark) => {
-                self.note_placed(id, parcel.owner, mark);
+                self.note_placed(id, told.map(MarkOwner::Relay), mark);
                 self.leave_relayed(&mut parcel);
             }
         }
@@ -195,7 +199,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// It waits no longer.
     fn leave_relayed(&mut self, parcel: &mut Parcel) {
-        if let Towards::Relay(relayed) = &mut parcel.towards
+        if let Cargo::Relay(_, relayed, _) = &mut parcel.cargo
             && let Some((share, cost)) = relayed.room.take()
         {
             self.relayed.give_back_all(share, cost);
@@ -214,21 +218,23 @@ impl<P: Probe> Endpoint<P> {
     /// The connection that leads on to the initiator of a call, for what came from `from` and is so far from there; and how far it
     /// is then. What the initiator says as a server of its own call goes back to it: it may know of that server only by this
     /// endpoint.
-    fn relay_route(&self, message: &Message, distance: u32, from: ConnId) -> Option<(ConnId, u32)> {
-        let call = message.call();
+    fn relay_route(
+        &self,
+        (call, token): (CallId, Option<Token>),
+        response: Option<&Response>,
+        (distance, from): (u32, ConnId),
+    ) -> Option<(ConnId, u32)> {
         let node = self.conns.get(from).and_then(Conn::node);
         if node == Some(call.initiator) {
             return Some((from, distance));
         }
-        let named = (call, message.token()?);
+        let from_session = Some(from.session());
         let route = self
             .records
-            .relay_route(named, distance, Some(from.session()));
+            .relay_route((call, token?), distance, from_session);
         let Some(route) = route else {
-            let Message::Response(response) = message else {
-                return None; // who asks is told of all else
-            };
-            let (came, distance) = self.came_back(response)?;
+            // Who asks is told of all else.
+            let (came, distance) = self.came_back(response?)?;
             let direct = self.direct_route(call.initiator, came)?;
             return (direct != from).then_some((direct, distance));
         };
@@ -245,10 +251,11 @@ impl<P: Probe> Endpoint<P> {
     /// Where a relayed answer goes now.
     pub(super) fn route_of_relayed(
         &self,
-        message: &Message,
+        response: &Response,
         relayed: &Relayed,
     ) -> Option<(ConnId, u32)> {
-        self.relay_route(message, relayed.distance, relayed.from)
+        let named = (response.call, response.token);
+        self.relay_route(named, Some(response), (relayed.distance, relayed.from))
     }
 
     /// An answer of this endpoint has come back: no server on the way to its initiator knew a way but by here. The connection that
@@ -272,21 +279,20 @@ impl<P: Probe> Endpoint<P> {
 
     /// No route leads to the initiator of an answer now: it waits for one. Whatever else is said again, or asked for.
     pub(super) fn wait_for_route(&mut self, mut parcel: Parcel) {
-        self.probe.stranded(&parcel.message);
-        let call = parcel.message.call();
-        let (request, payload) = match &parcel.message {
-            Message::Response(response) => (response.request, response.payload.len()),
-            Message::End(end) => (end.request, 0),
-            _ => return self.drop_answer(parcel),
+        if P::LOOKS {
+            self.probe.stranded(parcel.message());
+        }
+        let (call, payload) = (parcel.call(), parcel.payload());
+        let Some(request) = parcel.cargo.answered() else {
+            return self.drop_answer(parcel);
         };
         parcel.moves += 1;
         // Who shows no token is not told apart from others.
-        let token = parcel.message.token();
+        let token = parcel.token();
         let Some(token) = token.filter(|_| parcel.moves <= MOST_MOVES) else {
             return self.drop_answer(parcel);
         };
-        if let (Towards::Relay(relayed), Message::Response(response)) =
-            (&parcel.towards, &parcel.message)
+        if let Cargo::Relay(response, relayed, _) = &parcel.cargo
             && self.may_wait(response, relayed.distance).is_none()
         {
             return self.drop_answer(parcel);
@@ -301,11 +307,11 @@ impl<P: Probe> Endpoint<P> {
                 self.invite_to(claiming, awaited);
             }
         }
-        parcel.message.detach();
+        parcel.detach();
         let came = self.records.route_back(call, token);
         let came = came.unwrap_or(SessionNumber(0)); // it was forgotten
         // A request waits for a route once, so that its handler is not held up for each of its answers.
-        parcel.room.of = parcel.of.filter(|of| self.handlers.waits_for_route(of.0));
+        parcel.room.of = parcel.of().filter(|of| self.handlers.waits_for_route(of.0));
         if let Some(of) = parcel.room.of {
             self.handlers.begin_wait(of);
         }
@@ -346,7 +352,7 @@ impl<P: Probe> Endpoint<P> {
             let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
             let answers = queues.and_then(|queues| queues.answers.remove(&(call, Some(token))));
             let (mut relayed, own): (Vec<_>, Vec<_>) = (answers.into_iter().flatten())
-                .partition(|parcel| matches!(parcel.towards, Towards::Relay(_)));
+                .partition(|parcel| matches!(parcel.cargo, Cargo::Relay(..)));
             for parcel in &mut relayed {
                 self.leave_queue(id, std::mem::take(&mut parcel.room));
             }
@@ -365,7 +371,7 @@ impl<P: Probe> Endpoint<P> {
     /// Answers that have waited for too long.
     pub(super) fn give_up_unrouted(&mut self) {
         while let Some(parcel) = self.unrouted.expired(self.now) {
-            if let Some((request, _)) = parcel.of {
+            if let Some((request, _)) = parcel.of() {
                 self.handlers.note_unrouted(request);
             }
             self.drop_answer(parcel);
@@ -387,17 +393,16 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message goes nowhere.
     pub(super) fn drop_answer(&mut self, mut parcel: Parcel) {
-        let is_answer = matches!(parcel.message, Message::Response(_) | Message::End(_));
-        if is_answer {
+        if parcel.cargo.answered().is_some() {
             self.probe.notes(Note::Dropped);
             self.metrics.undeliverable += 1;
         }
         self.end_wait(parcel.room.of.take());
         self.leave_relayed(&mut parcel);
-        if let Towards::Relay(relayed) = &parcel.towards {
-            self.credit_relayed(parcel.message.call(), relayed);
+        if let Cargo::Relay(response, relayed, _) = &parcel.cargo {
+            self.credit_relayed(response.call, relayed);
         }
-        if let Some(owner) = parcel.owner {
+        if let Some(owner) = parcel.owner() {
             self.note_dropped(owner);
         }
     }

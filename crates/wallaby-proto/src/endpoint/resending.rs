@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::Endpoint;
 use super::client::{CallContext, ClientAction, ClientCall};
-use super::conn::{ConnId, Parcel, Towards};
+use super::conn::{Cargo, ConnId, OutRequest, Parcel};
 use super::probe::Probe;
 use crate::call::watch::{FailureKind, Location, Loss};
 use crate::connection::MethodDefinition;
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
-use crate::wire::{Message, PingSettings, Request};
+use crate::wire::{PingSettings, Request};
 use crate::{Address, RequestId};
 
 /// What a kept request takes besides its payload, in bytes.
@@ -297,9 +297,13 @@ impl<P: Probe> Endpoint<P> {
             server,
         } = again;
         request.oldest = self.calls.oldest();
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(server));
-        parcel.method = Some(method);
-        self.post(parcel);
+        self.post(Parcel::new(Cargo::Request(OutRequest {
+            request,
+            server,
+            method,
+            body: None,
+            delegated: None,
+        })));
     }
 }
 

@@ -1,7 +1,6 @@
 //! How messages leave: which route they take, and what becomes of those that have to wait or cannot be sent.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::records::{OutputMark as Standing, ReleasedMessage, SessionNumber, Ticket};
@@ -13,8 +12,9 @@ use crate::wire::{Message, Options, Ping, Request, Response};
 use crate::{Address, CallId, Code, NodeId, RequestId};
 
 use super::answer_queues::{AnswerQueues, Of, Size};
-use super::bodies::OutBody;
-use super::conn::{Conn, ConnId, DialledFor, Parcel, Room, Times, Towards};
+use super::conn::{
+    Asks, Cargo, Conn, ConnId, Delegation, DialledFor, OutAnswer, OutRequest, Parcel, Room, Times,
+};
 use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
 use super::streams::MarkOwner;
@@ -119,14 +119,14 @@ impl<P: Probe> Endpoint<P> {
         let Some(peer) = self.conns.get(id) else {
             return;
         };
-        let waits = match (&parcel.message, &peer.queues) {
+        let waits = match (&parcel.cargo, &peer.queues) {
             _ if !peer.is_open() => true,
             (_, None) => false,
-            (Message::Request(_), Some(_)) => peer.holds_requests(parcel.body.is_some()),
-            (Message::Response(response), Some(_)) => {
-                peer.holds_answers((response.call, response.token))
-            }
-            (_, Some(queues)) => !queues.controls.is_empty(),
+            (Cargo::Request(out), Some(_)) => peer.holds_requests(out.body.is_some()),
+            (cargo, Some(queues)) => match cargo.response() {
+                Some(response) => peer.holds_answers((response.call, response.token)),
+                None => !queues.controls.is_empty(),
+            },
         };
         let waiting = if waits {
             Some(parcel)
@@ -135,9 +135,9 @@ impl<P: Probe> Endpoint<P> {
         };
         if let (Some(parcel), Some(peer)) = (waiting, self.conns.get_mut(id)) {
             // Who does not read what it asked for asks again, and so does who asks others through this endpoint.
-            let is_repeated = match &parcel.message {
-                Message::Pong(_) | Message::Trace(_) => true,
-                Message::Ping(ping) => ping.call.initiator != self.node,
+            let is_repeated = match &parcel.cargo {
+                Cargo::Answer(out) => matches!(out.message, Message::Pong(_)),
+                Cargo::Ping(ping, _) => ping.call.initiator != self.node,
                 _ => false,
             };
             let controls = peer
@@ -153,12 +153,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message waits for a connection. An answer for which there is no room is dropped: it is asked for again.
     fn queue(&mut self, id: ConnId, mut parcel: Parcel) {
-        self.probe.waits(&parcel.message);
+        if P::LOOKS {
+            self.probe.waits(parcel.message());
+        }
         let Some(room) = self.queue_room.take(id, &parcel) else {
             return self.drop_answer(parcel);
         };
         parcel.room = room;
-        if let Some(of) = parcel.of {
+        if let Some(of) = parcel.of() {
             self.handlers.begin_wait(of);
             parcel.room.of = Some(of);
         }
@@ -193,28 +195,31 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn route(&mut self, parcel: &mut Parcel) -> Route {
-        match &parcel.towards {
-            Towards::Relay(relayed) => match self.route_of_relayed(&parcel.message, relayed) {
+        match &mut parcel.cargo {
+            Cargo::Relay(response, relayed, _) => match self.route_of_relayed(response, relayed) {
                 None => Route::Nowhere(gone()),
                 Some((id, nearer)) => {
-                    if let Some(distance) = parcel.message.distance() {
-                        *distance = nearer;
-                    }
+                    response.distance = nearer;
                     Route::Over(id)
                 }
             },
-            Towards::Server(to) if self.is_ending() => Route::Nowhere(ended(to)),
-            Towards::Server(to) => self.route_to(to, NamedBy::Application),
-            Towards::Over(id) if self.conns.contains(*id) => Route::Over(*id),
-            Towards::Over(_) => Route::Nowhere(gone()),
-            Towards::Asked(asked) => match asked.to.address.as_ref().map(|at| self.reachable(at)) {
-                Some(Ok(to)) => self.route_to(to, self.named_by(parcel.message.call(), to)),
-                Some(Err(error)) => Route::Nowhere(error),
-                None => Route::Nowhere(gone()),
-            },
-            Towards::Initiator { address, came, .. } => {
-                let (address, came) = (address.clone(), *came);
-                self.route_to_initiator(&parcel.message, address, came)
+            Cargo::Request(out) if self.is_ending() => Route::Nowhere(ended(&out.server)),
+            Cargo::Request(out) => self.route_to(&out.server, NamedBy::Application),
+            Cargo::Ping(_, Asks::Over(id)) | Cargo::Again(_, id, _) | Cargo::Refusal(_, id, _) => {
+                match self.conns.contains(*id) {
+                    true => Route::Over(*id),
+                    false => Route::Nowhere(gone()),
+                }
+            }
+            Cargo::Ping(ping, Asks::At(asked)) => {
+                match asked.to.address.as_ref().map(|at| self.reachable(at)) {
+                    Some(Ok(to)) => self.route_to(to, self.named_by(ping.call, to)),
+                    Some(Err(error)) => Route::Nowhere(error),
+                    None => Route::Nowhere(gone()),
+                }
+            }
+            Cargo::Answer(out) => {
+                self.route_to_initiator(&out.message, out.address.clone(), out.came)
             }
         }
     }
@@ -495,13 +500,13 @@ impl<P: Probe> Endpoint<P> {
             self.may_rest(id);
         }
         for parcel in ended {
-            if let Some(body) = parcel.body {
+            if let Some(body) = parcel.body() {
                 self.body_over(body);
             }
-            if let (Some(ticket), Some(method), Message::Request(request)) =
-                (parcel.ticket(), &parcel.method, &parcel.message)
+            if let Cargo::Request(out) = &parcel.cargo
+                && let Some(Delegation { ticket, .. }) = out.delegated
             {
-                self.withdraw(request, (method, &parcel.towards), ticket, Some(ABORTED));
+                self.withdraw(out, ticket, Some(ABORTED));
             }
         }
         true
@@ -522,13 +527,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a request that waits is not sent any more, whatever its connection takes.
     fn is_in_vain(&self, parcel: &Parcel) -> bool {
-        let call = parcel.message.call();
-        match parcel.ticket() {
-            Some(ticket) => self.records.is_aborted(ticket),
-            None => {
-                let initial = parcel.owner.is_none() && call.initiator == self.node;
-                initial && self.is_over(call.sequence)
-            }
+        let Cargo::Request(out) = &parcel.cargo else {
+            return false;
+        };
+        match out.delegated {
+            Some(Delegation { ticket, .. }) => self.records.is_aborted(ticket),
+            None => self.is_over(out.request.call.sequence),
         }
     }
 
@@ -557,64 +561,56 @@ impl<P: Probe> Endpoint<P> {
 
     /// Hands a message to a session; gives it back if it has to wait.
     fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
-        if matches!(parcel.towards, Towards::Relay(_)) {
-            return self.attempt_relay(id, parcel);
-        }
-        let has_gone = self.attempt_own(id, &mut parcel);
+        let has_gone = match &mut parcel.cargo {
+            Cargo::Relay(..) => return self.attempt_relay(id, parcel),
+            Cargo::Request(out) => self.attempt_waiting(id, out),
+            Cargo::Ping(ping, asks) => self.attempt_ping(id, ping, asks),
+            Cargo::Answer(out) => self.attempt_own(id, out),
+            Cargo::Refusal(response, _, refused) => self.attempt_refusal(id, response, *refused),
+            Cargo::Again(response, _, sent) => {
+                self.attempt_again(id, response, *sent);
+                true
+            }
+        };
         (!has_gone).then_some(parcel)
     }
 
-    /// Whether a message of this endpoint need not wait any more: a session has taken it, or it is not sent.
-    fn attempt_own(&mut self, id: ConnId, parcel: &mut Parcel) -> bool {
-        let (ticket, owner) = (parcel.ticket(), parcel.owner);
-        match (&mut parcel.message, &parcel.towards, &parcel.method) {
-            (Message::Request(request), towards, Some(method)) => {
-                let (to, of) = ((method, towards), (ticket, parcel.times));
-                let outcome = self.attempt_request(id, request, to, of, parcel.body);
-                if outcome == SendOutcome::Sent {
-                    self.note_taken(id, ticket, request.id);
-                }
-                outcome != SendOutcome::Waits
+    /// Whether a request that may have waited need not wait any more: a session has taken it, or it is not sent.
+    fn attempt_waiting(&mut self, id: ConnId, out: &mut OutRequest) -> bool {
+        let outcome = self.attempt_request(id, out);
+        if outcome == SendOutcome::Sent {
+            self.note_taken(id, out);
+        }
+        outcome != SendOutcome::Waits
+    }
+
+    /// Whether a session has taken an answer.
+    fn attempt_own(&mut self, id: ConnId, out: &mut OutAnswer) -> bool {
+        let ticket = match out.owner {
+            Some(MarkOwner::Released(ticket, _)) => Some(ticket),
+            _ => None,
+        };
+        let manner = Manner::new(id, (out.came, out.own), (out.small, out.oldest), ticket);
+        let mark = self.attempt_answer(id, &mut out.message, manner);
+        if let Some(mark) = mark {
+            self.note_placed(id, out.owner, mark);
+        }
+        mark.is_some()
+    }
+
+    /// Whether a session has taken a question, or somebody else is there.
+    fn attempt_ping(&mut self, id: ConnId, ping: &Ping, asks: &Asks) -> bool {
+        if let Asks::At(asked) = asks {
+            if !self.is_meant(id, &asked.to) {
+                self.ping_elsewhere(ping, asked, None);
+                return true;
             }
-            (
-                message,
-                Towards::Initiator {
-                    own,
-                    came,
-                    small,
-                    oldest,
-                    ..
-                },
-                _,
-            ) => {
-                let manner = Manner::new(id, (*came, *own), (*small, *oldest), ticket);
-                let mark = self.attempt_answer(id, message, manner);
-                if let Some(mark) = mark {
-                    self.note_placed(id, owner, mark);
-                }
-                mark.is_some()
-            }
-            (Message::Response(response), ..) => match owner {
-                Some(MarkOwner::Relay(refused)) => self.attempt_refusal(id, response, refused),
-                Some(MarkOwner::Released(ticket, sent)) => {
-                    self.attempt_again(id, response, (ticket, sent));
-                    true
-                }
-                Some(MarkOwner::Root(..) | MarkOwner::Announced(_)) | None => true,
-            },
-            (message, towards, _) => {
-                if let (Message::Ping(ping), Towards::Asked(asked)) = (&*message, towards) {
-                    if !self.is_meant(id, &asked.to) {
-                        self.ping_elsewhere(ping, asked, None);
-                        return true;
-                    }
-                    if ping.call.initiator == self.node {
-                        self.note_asked(ping.call.sequence, id);
-                    }
-                }
-                self.attempt_control(id, message.clone()).is_some()
+            if ping.call.initiator == self.node {
+                self.note_asked(ping.call.sequence, id);
             }
         }
+        self.attempt_control(id, Message::Ping(ping.clone()))
+            .is_some()
     }
 
     /// Whether who is behind a session is who was meant.
@@ -624,76 +620,70 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A delegation that has waited was taken by a session whose incarnation may not have been known when it was released.
-    fn note_taken(&mut self, id: ConnId, ticket: Option<Ticket>, request: RequestId) {
+    fn note_taken(&mut self, id: ConnId, out: &OutRequest) {
         let node = self.conns.get(id).and_then(|peer| peer.node());
-        if let (Some(ticket), Some(node)) = (ticket, node) {
-            self.records.delegation_taken(ticket, request, node);
+        if let (Some(delegated), Some(node)) = (out.delegated, node) {
+            self.records
+                .delegation_taken(delegated.ticket, out.request.id, node);
         }
     }
 
     /// Hands a request to a session; its body follows it, or is over with it.
-    pub(super) fn attempt_request(
-        &mut self,
-        id: ConnId,
-        request: &mut Request,
-        to: (&Arc<MethodDefinition>, &Towards),
-        of: (Option<Ticket>, Option<Times>),
-        body: Option<OutBody>,
-    ) -> SendOutcome {
-        let attempt = self.attempt_first(id, request, to, of);
-        match (attempt, body) {
+    pub(super) fn attempt_request(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
+        let attempt = self.attempt_first(id, out);
+        match (attempt, out.body) {
             (_, None) | (SendOutcome::Waits, _) => {}
-            (SendOutcome::Sent, body) => self.body_sent(body, id, request),
+            (SendOutcome::Sent, body) => self.body_sent(body, id, &out.request),
             (SendOutcome::Settled, Some(body)) => self.body_over(body),
         }
         attempt
     }
 
-    fn attempt_first(
-        &mut self,
-        id: ConnId,
-        request: &mut Request,
-        (method, towards): (&Arc<MethodDefinition>, &Towards),
-        (ticket, times): (Option<Ticket>, Option<Times>),
-    ) -> SendOutcome {
-        let initial = ticket.is_none() && request.call.initiator == self.node && request.depth == 0;
-        if initial && self.is_over(request.call.sequence) {
-            return SendOutcome::Settled;
-        }
-        if let Some(ticket) = ticket {
-            let may = self.records.time_left(ticket, self.now).is_some();
-            let left = times.map_or(Duration::ZERO, |times| times.until.saturating_sub(self.raw));
-            if !may || left.is_zero() {
-                let own = may && times.is_some_and(|times| times.own);
-                let why = match self.records.is_aborted(ticket) {
-                    true => Some(ABORTED),
-                    false => own.then_some(LATE),
-                };
-                self.withdraw(request, (method, towards), ticket, why);
-                return SendOutcome::Settled;
+    fn attempt_first(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
+        match out.delegated {
+            Some(Delegation { ticket, times, .. }) => {
+                let may = self.records.time_left(ticket, self.now).is_some();
+                let left = times.until.saturating_sub(self.raw);
+                if !may || left.is_zero() {
+                    let why = match self.records.is_aborted(ticket) {
+                        true => Some(ABORTED),
+                        false => (may && times.own).then_some(LATE),
+                    };
+                    self.withdraw(out, ticket, why);
+                    return SendOutcome::Settled;
+                }
+                out.request.deadline = Some(left);
             }
-            request.deadline = Some(left);
-        } else if request.deadline.is_some()
-            && let Some(call) = self.calls.get(request.call.sequence)
-        {
-            request.deadline = Some(call.client.deadline.saturating_sub(self.raw));
+            None => {
+                let sequence = out.request.call.sequence;
+                if self.is_over(sequence) {
+                    return SendOutcome::Settled;
+                }
+                if out.request.deadline.is_some()
+                    && let Some(call) = self.calls.get(sequence)
+                {
+                    out.request.deadline = Some(call.client.deadline.saturating_sub(self.raw));
+                }
+            }
         }
-        match self.send_request(id, request, method, times) {
+        let times = out.delegated.map(|delegated| delegated.times);
+        match self.send_request(id, &mut out.request, &out.method, times) {
             Ok(mark) => {
-                match ticket {
-                    Some(ticket) => {
+                match out.delegated {
+                    Some(Delegation { ticket, .. }) => {
                         let owner = MarkOwner::Released(ticket, ReleasedMessage::Delegation);
                         self.note_placed(id, Some(owner), mark);
                     }
-                    None => self.root_sent(request.call.sequence, request.id, id, mark),
+                    None => {
+                        let request = &out.request;
+                        self.root_sent(request.call.sequence, request.id, id, mark);
+                    }
                 }
                 SendOutcome::Sent
             }
             Err(Refusal::Blocked | Refusal::NotOpen) => SendOutcome::Waits,
             Err(refusal) => {
-                if let Towards::Server(to) = towards {
-                    self.request_refused(request, (method, to), ticket, refusal);
-                }
+                self.request_refused(out, refusal);
                 SendOutcome::Settled
             }
         }
@@ -701,18 +691,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// A delegation is not sent any more. Its initiator is told `why`, unless its call is over.
     #[cold]
-    fn withdraw(
-        &mut self,
-        request: &Request,
-        (method, towards): (&Arc<MethodDefinition>, &Towards),
-        ticket: Ticket,
-        why: Option<(Code, &str)>,
-    ) {
-        match (towards, why) {
-            (Towards::Server(to), Some(why)) => {
-                self.answer_for(request, (method, to), Some(ticket), why);
-            }
-            _ => self.records.dropped(ticket, ReleasedMessage::Delegation),
+    fn withdraw(&mut self, out: &OutRequest, ticket: Ticket, why: Option<(Code, &str)>) {
+        match why {
+            Some(why) => self.answer_for(out, ticket, why),
+            None => self.records.dropped(ticket, ReleasedMessage::Delegation),
         }
     }
 
@@ -933,41 +915,32 @@ impl<P: Probe> Endpoint<P> {
 
     /// A message reaches nobody.
     pub(super) fn undeliverable(&mut self, parcel: Parcel, error: &ConnectError) {
-        if let Some(body) = parcel.body {
-            self.body_over(body);
-        }
-        match (&parcel.message, &parcel.towards) {
-            (Message::Request(request), Towards::Server(to)) => {
-                match (parcel.ticket(), &parcel.method) {
-                    (Some(ticket), Some(method)) => {
+        match &parcel.cargo {
+            Cargo::Request(out) => {
+                if let Some(body) = out.body {
+                    self.body_over(body);
+                }
+                let (call, id) = (out.request.call, out.request.id);
+                match out.delegated {
+                    Some(Delegation { ticket, .. }) => {
                         let why = (Code::Unavailable, &*error.to_string());
-                        self.answer_for(request, (method, to), Some(ticket), why);
+                        self.answer_for(out, ticket, why);
                     }
-                    (Some(ticket), None) => {
-                        self.records.dropped(ticket, ReleasedMessage::Delegation)
-                    }
-                    (None, _) => self.not_sent(request.call.sequence, request.id, error.clone()),
+                    None => self.not_sent(call.sequence, id, error.clone()),
                 }
             }
-            (Message::Ping(ping), Towards::Asked(asked)) => {
-                self.ping_elsewhere(ping, asked, Some(error));
-            }
-            (_, Towards::Initiator { .. } | Towards::Relay(_)) => self.wait_for_route(parcel),
-            _ => self.drop_answer(parcel),
+            Cargo::Ping(ping, Asks::At(asked)) => self.ping_elsewhere(ping, asked, Some(error)),
+            Cargo::Answer(_) | Cargo::Relay(..) => self.wait_for_route(parcel),
+            Cargo::Ping(..) | Cargo::Again(..) | Cargo::Refusal(..) => self.drop_answer(parcel),
         }
     }
 
     /// A request is not taken by its server's session at all.
-    fn request_refused(
-        &mut self,
-        request: &Request,
-        (method, to): (&Arc<MethodDefinition>, &Address),
-        ticket: Option<Ticket>,
-        refusal: Refusal,
-    ) {
-        if ticket.is_none() {
+    fn request_refused(&mut self, out: &OutRequest, refusal: Refusal) {
+        let (request, to) = (&out.request, &out.server);
+        let Some(Delegation { ticket, .. }) = out.delegated else {
             return self.root_refused(request.call.sequence, request.id, to, refusal);
-        }
+        };
         let (code, hint) = match refusal {
             Refusal::TooLarge { limit, .. } => {
                 let hint = hint(limit, to.is_udp());
@@ -976,8 +949,7 @@ impl<P: Probe> Endpoint<P> {
             Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
             _ => (Code::ResourceExhausted, ""),
         };
-        let why = (code, &*format!("{refusal}{hint}"));
-        self.answer_for(request, (method, to), ticket, why);
+        self.answer_for(out, ticket, (code, &format!("{refusal}{hint}")));
     }
 }
 

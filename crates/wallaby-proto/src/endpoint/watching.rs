@@ -14,7 +14,7 @@ use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
 use super::Endpoint;
 use super::answers::source;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest, Tree};
-use super::conn::{Asked, ConnId, Parcel, Towards};
+use super::conn::{Asked, Asks, Cargo, ConnId, OutAnswer, Parcel};
 use super::draining::shutting_down;
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
@@ -398,7 +398,7 @@ impl<P: Probe> Endpoint<P> {
     fn ask(&mut self, sequence: u64, over: ConnId, ping: Ping) {
         let request = ping.request;
         self.note_asked(sequence, over);
-        self.post(Parcel::new(Message::Ping(ping), Towards::Over(over)));
+        self.post(Parcel::new(Cargo::Ping(ping, Asks::Over(over))));
         self.note_ping_behind(sequence, request, over);
     }
 
@@ -447,7 +447,7 @@ impl<P: Probe> Endpoint<P> {
             met,
             relayed_from,
         };
-        self.post(Parcel::new(Message::Ping(ping), Towards::Asked(asked)));
+        self.post(Parcel::new(Cargo::Ping(ping, Asks::At(asked))));
     }
 
     /// The connection with this node that one of the initial requests went out on.
@@ -690,8 +690,7 @@ impl<P: Probe> Endpoint<P> {
                 Some(held) => self.tell_gone(ping, &asked, Some(&held)),
                 None => {
                     self.metrics.pings_relayed += 1;
-                    let towards = Towards::Asked(asked);
-                    self.post(Parcel::new(Message::Ping(ping.clone()), towards));
+                    self.post(Parcel::new(Cargo::Ping(ping.clone(), Asks::At(asked))));
                 }
             }
             if !ping.abort {
@@ -746,9 +745,7 @@ impl<P: Probe> Endpoint<P> {
                 if !self.conns.contains(id) {
                     return self.records.dropped(ticket, sent);
                 }
-                let mut parcel = Parcel::new(Message::Response(response), Towards::Over(id));
-                parcel.owner = Some(MarkOwner::Released(ticket, sent));
-                self.post(parcel);
+                self.post(Parcel::new(Cargo::Again(response, id, (ticket, sent))));
             }
             RecordAction::Stop {
                 ticket,
@@ -807,15 +804,15 @@ impl<P: Probe> Endpoint<P> {
             }
             return;
         }
-        let towards = Towards::Initiator {
+        self.post(Parcel::new(Cargo::Answer(OutAnswer {
+            message: Message::Pong(pong),
             address,
             came,
             own: *reply_to == ReplyTo::Peer,
             small: true,
             oldest: 0,
-        };
-        let mut parcel = Parcel::new(Message::Pong(pong), towards);
-        parcel.owner = ticket.map(MarkOwner::Announced);
-        self.post(parcel);
+            owner: ticket.map(MarkOwner::Announced),
+            by: None,
+        })));
     }
 }

@@ -319,12 +319,12 @@ impl Probe for Eyes {
         self.facts.push(Fact::Placed(over, parts, mark));
     }
 
-    fn waits(&mut self, message: &Message) {
-        self.facts.push(Fact::Waits(message.clone()));
+    fn waits(&mut self, message: Message) {
+        self.facts.push(Fact::Waits(message));
     }
 
-    fn stranded(&mut self, message: &Message) {
-        self.facts.push(Fact::Stranded(message.clone()));
+    fn stranded(&mut self, message: Message) {
+        self.facts.push(Fact::Stranded(message));
     }
 
     fn tells(&mut self, pong: &mut Pong) {

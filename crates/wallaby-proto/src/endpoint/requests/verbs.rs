@@ -10,7 +10,7 @@ use crate::call::server::{Delegated, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::conn::{Conn, ConnId, Parcel, Towards};
+use crate::endpoint::conn::{Cargo, Conn, ConnId, Delegation, OutAnswer, OutRequest, Parcel};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
@@ -508,21 +508,20 @@ impl<P: Probe> Endpoint<P> {
         }
         self.records
             .answer_released(ticket, &message, None, self.now);
-        let sent = sent(&message);
-        let towards = Towards::Initiator {
+        let owner = match ticket {
+            Some(ticket) => Some(MarkOwner::Released(ticket, sent(&message))),
+            None => self.tell_of_refusal(key).map(MarkOwner::Relay),
+        };
+        self.post(Parcel::new(Cargo::Answer(OutAnswer {
+            message,
             address: self.address_for(key),
             came: Some(came),
             own,
             small,
             oldest,
-        };
-        let mut parcel = Parcel::new(message, towards);
-        parcel.of = Some((key, Lane::Answers));
-        parcel.owner = match ticket {
-            Some(ticket) => Some(MarkOwner::Released(ticket, sent)),
-            None => self.tell_of_refusal(key),
-        };
-        self.post(parcel);
+            owner,
+            by: Some(key),
+        })));
     }
 
     /// An answer was taken by a connection.
@@ -584,27 +583,26 @@ impl<P: Probe> Endpoint<P> {
             let to = (&to.method, &to.server);
             return self.answer_over(&request, to, (Some(ticket), Some(came)), why);
         }
-        let times = Some(times);
+        let by = key;
+        let mut out = OutRequest {
+            request,
+            server: to.server,
+            method: to.method,
+            body: to.body,
+            delegated: Some(Delegation { by, ticket, times }),
+        };
         if let Some(id) = known
             && self
                 .conns
                 .get(id)
-                .is_some_and(|peer| !peer.holds_requests(to.body.is_some()))
+                .is_some_and(|peer| !peer.holds_requests(out.body.is_some()))
         {
-            let towards = Towards::Server(to.server.clone());
-            let (method, body) = ((&to.method, &towards), to.body);
-            match self.attempt_request(id, &mut request, method, (Some(ticket), times), body) {
+            match self.attempt_request(id, &mut out) {
                 SendOutcome::Waits => {}
                 SendOutcome::Sent | SendOutcome::Settled => return,
             }
         }
-        let mut parcel = Parcel::new(Message::Request(request), Towards::Server(to.server));
-        parcel.method = Some(to.method);
-        parcel.of = Some((key, Lane::Requests));
-        parcel.body = to.body;
-        parcel.owner = Some(MarkOwner::Released(ticket, ReleasedMessage::Delegation));
-        parcel.times = times;
-        self.post(parcel);
+        self.post(Parcel::new(Cargo::Request(out)));
     }
 
     /// Where the initiator of a request that came over this session says that it is reached.
@@ -624,15 +622,15 @@ impl<P: Probe> Endpoint<P> {
     #[cold]
     pub(in crate::endpoint) fn answer_for(
         &mut self,
-        request: &Request,
-        to: (&Arc<MethodDefinition>, &Address),
-        ticket: Option<Ticket>,
+        out: &OutRequest,
+        ticket: Ticket,
         why: (Code, &str),
     ) {
-        let came = ticket.and_then(|ticket| self.records.came(ticket));
+        let (request, to) = (&out.request, (&out.method, &out.server));
+        let came = self.records.came(ticket);
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
         let came = came.map(|session| ConnId::from_number(session.0));
-        self.answer_over(request, to, (ticket, came), why);
+        self.answer_over(request, to, (Some(ticket), came), why);
     }
 
     /// The same of a request that came of one over this connection: along which its status goes back, if it must.
@@ -678,16 +676,16 @@ impl<P: Probe> Endpoint<P> {
             ReplyTo::At(address) => Some(address.clone()),
             ReplyTo::Peer | ReplyTo::Relay => None,
         };
-        let towards = Towards::Initiator {
+        self.post(Parcel::new(Cargo::Answer(OutAnswer {
+            message: Message::Response(response),
             address,
             came,
             own: false,
             small: false,
             oldest: request.oldest,
-        };
-        let mut parcel = Parcel::new(Message::Response(response), towards);
-        parcel.owner = owner;
-        self.post(parcel);
+            owner,
+            by: None,
+        })));
     }
 }
 

@@ -452,20 +452,20 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request was handed to a connection: its body follows it there.
-    pub(super) fn body_sent(&mut self, body: Option<OutBody>, conn: ConnId, request: &Request) {
+    pub(super) fn body_sent(&mut self, body: Option<OutBody>, id: ConnId, request: &Request) {
         let (Some(body), Some(number)) = (body, request.body()) else {
             return;
         };
         let leaving = self.bodies.written.get_mut(body.0);
-        match (leaving, self.conns.get_mut(conn)) {
-            (Some(leaving), Some(peer)) => {
-                leaving.place = OutgoingState::At(conn, number);
-                let followed = peer.followed.get_or_insert_default();
+        match (leaving, self.conns.get_mut(id)) {
+            (Some(leaving), Some(conn)) => {
+                leaving.place = OutgoingState::At(id, number);
+                let followed = conn.followed.get_or_insert_default();
                 followed.leaving.push(body);
             }
             _ => return,
         }
-        self.needs_more(conn);
+        self.needs_more(id);
         self.look_at_body(body);
     }
 
@@ -530,15 +530,15 @@ impl<P: Probe> Endpoint<P> {
         if let Some(until) = leaving.until {
             self.alarms.remove(&(until, Alarm::Body(body)));
         }
-        let OutgoingState::At(conn, _) = leaving.place else {
+        let OutgoingState::At(id, _) = leaving.place else {
             return;
         };
-        let peer = self.conns.get_mut(conn);
-        if let Some(followed) = peer.and_then(|peer| peer.followed.as_mut()) {
+        let conn = self.conns.get_mut(id);
+        if let Some(followed) = conn.and_then(|conn| conn.followed.as_mut()) {
             followed.leaving.retain(|other| *other != body);
-            self.bodies.freed.push(conn);
+            self.bodies.freed.push(id);
         }
-        self.needs_less(conn);
+        self.needs_less(id);
     }
 
     /// A body must not go on: its receiver is told why, as soon as that may be.

@@ -133,14 +133,14 @@ impl CallContext for Surroundings<'_> {
                 alone: false,
             };
         };
-        let Some(peer) = self.conns.get(from) else {
+        let Some(conn) = self.conns.get(from) else {
             return Source::default();
         };
-        let node = peer.node();
+        let node = conn.node();
         let connections = node.map_or(0, |node| self.directory.with(node).len());
         Source {
             location: Location {
-                address: peer.hello().and_then(|hello| hello.address.clone()),
+                address: conn.hello().and_then(|hello| hello.address.clone()),
                 node,
             },
             alone: node.is_some() && connections <= 1,
@@ -152,14 +152,14 @@ impl CallContext for Surroundings<'_> {
     }
 
     fn messages_received(&self, conn: ConnId) -> u64 {
-        let peer = self.conns.get(conn);
-        let carrier = peer.and_then(|peer| peer.link.peek(self.sockets));
+        let conn = self.conns.get(conn);
+        let carrier = conn.and_then(|conn| conn.link.peek(self.sockets));
         carrier.map_or(0, |carrier| carrier.counters().messages_received)
     }
 
     fn is_writing(&self, conn: ConnId, mark: Mark) -> bool {
-        let peer = self.conns.get(conn);
-        peer.is_some_and(|peer| peer.is_writing(self.sockets, mark))
+        let conn = self.conns.get(conn);
+        conn.is_some_and(|conn| conn.is_writing(self.sockets, mark))
     }
 }
 
@@ -356,7 +356,7 @@ impl<P: Probe> Endpoint<P> {
             && self
                 .conns
                 .get(id)
-                .is_some_and(|peer| !peer.holds_requests(body.is_some()))
+                .is_some_and(|conn| !conn.holds_requests(body.is_some()))
         {
             match self.send_request(id, &mut request, method, None) {
                 Ok(mark) => {
@@ -757,9 +757,9 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut rested = Vec::new();
         for root in call.client.roots.iter() {
-            if let Some(peer) = root.session.and_then(|id| self.conns.get_mut(id)) {
-                peer.busy = peer.busy.saturating_sub(1);
-                let rests = peer.busy == 0 && self.places.has_needed();
+            if let Some(conn) = root.session.and_then(|id| self.conns.get_mut(id)) {
+                conn.busy = conn.busy.saturating_sub(1);
+                let rests = conn.busy == 0 && self.places.has_needed();
                 rested.extend(root.session.filter(|_| rests));
             }
         }
@@ -826,18 +826,18 @@ impl<P: Probe> Endpoint<P> {
         session: ConnId,
         mark: Mark,
     ) {
-        let Some(peer) = self.conns.get_mut(session) else {
+        let Some(conn) = self.conns.get_mut(session) else {
             return;
         };
-        let node = peer.node();
+        let node = conn.node();
         let Some((call, context)) = self.call(sequence) else {
             return;
         };
         let sent = (session, node);
         let has_news = call.root_sent(request, sent, mark, &context);
-        if let Some(peer) = self.conns.get_mut(session) {
-            peer.carried_calls = true;
-            peer.busy += 1;
+        if let Some(conn) = self.conns.get_mut(session) {
+            conn.carried_calls = true;
+            conn.busy += 1;
         }
         if has_news {
             self.follow(sequence);

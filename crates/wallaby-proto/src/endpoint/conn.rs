@@ -66,9 +66,9 @@ pub(super) struct Conns {
 }
 
 impl Conns {
-    pub(super) fn insert(&mut self, peer: Conn) -> ConnId {
-        let session = peer.link.session();
-        let id = ConnId(self.conns.insert(Box::new(peer)));
+    pub(super) fn insert(&mut self, conn: Conn) -> ConnId {
+        let session = conn.link.session();
+        let id = ConnId(self.conns.insert(Box::new(conn)));
         match session {
             Some(session) => drop(self.sessions.insert(session, id)),
             None => self.streams += 1,
@@ -88,12 +88,12 @@ impl Conns {
     }
 
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
-        let peer = self.conns.remove(id.0)?;
-        match peer.link.session() {
+        let conn = self.conns.remove(id.0)?;
+        match conn.link.session() {
             Some(session) => drop(self.sessions.remove(&session)),
             None => self.streams -= 1,
         }
-        Some(peer)
+        Some(conn)
     }
 
     #[inline]
@@ -157,7 +157,7 @@ impl Link {
     }
 }
 
-/// The other end of a connection.
+/// A connection, and what is known of its other end.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) link: Link,

@@ -59,15 +59,15 @@ impl<P: Probe> Endpoint<P> {
     /// A connection carries something of a call of this endpoint: a request, a question about one, or what has shown that it may
     /// answer.
     pub(super) fn note_call(&mut self, id: Option<ConnId>) {
-        if let Some(peer) = id.and_then(|id| self.conns.get_mut(id)) {
-            peer.carried_calls = true;
+        if let Some(conn) = id.and_then(|id| self.conns.get_mut(id)) {
+            conn.carried_calls = true;
         }
     }
 
     /// Whether no connection with an incarnation is left by which calls of this endpoint may hear of it.
     pub(super) fn was_last(&self, node: NodeId) -> bool {
         let mut peers = self.directory.with(node).iter();
-        !peers.any(|id| self.conns.get(*id).is_some_and(|peer| peer.carried_calls))
+        !peers.any(|id| self.conns.get(*id).is_some_and(|conn| conn.carried_calls))
     }
 
     /// The incarnation at the other end of a connection, once the handshake is done.
@@ -161,8 +161,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// How far a peer's output has left, and how far the peer has confirmed it if it does.
-    pub(super) fn has_left(&self, peer: &Conn) -> Option<(u64, Option<u64>)> {
-        Some(peer.link.peek(&self.sockets)?.progress())
+    pub(super) fn has_left(&self, conn: &Conn) -> Option<(u64, Option<u64>)> {
+        Some(conn.link.peek(&self.sockets)?.progress())
     }
 
     /// Opens a connection, if there is room for it.
@@ -191,10 +191,10 @@ impl<P: Probe> Endpoint<P> {
         };
         let dialled = DialledFor::new(expected);
         let patience = self.patience(dialled);
-        let mut peer = Conn::new(link, Some(to.clone()), Some(dialled));
-        (peer.used, peer.useful) = (self.used, true);
-        let usefulness = peer.usefulness();
-        let id = self.conns.insert(peer);
+        let mut conn = Conn::new(link, Some(to.clone()), Some(dialled));
+        (conn.used, conn.useful) = (self.used, true);
+        let usefulness = conn.usefulness();
+        let id = self.conns.insert(conn);
         self.places.settle(id, usefulness);
         self.open_until(id, patience);
         let conn = self.conns.get_mut(id).and_then(Conn::stream_mut);
@@ -210,8 +210,8 @@ impl<P: Probe> Endpoint<P> {
 
     /// The application, too, wants a connection that may be being opened.
     pub(super) fn name_by_application(&mut self, id: ConnId) {
-        let opening = self.conns.get_mut(id).filter(|peer| !peer.is_open());
-        match opening.map(|peer| &mut peer.link) {
+        let opening = self.conns.get_mut(id).filter(|conn| !conn.is_open());
+        match opening.map(|conn| &mut conn.link) {
             Some(Link::Stream(stream)) => stream.named_by = NamedBy::Application,
             Some(Link::Session(socket, session)) => {
                 if let Some(session) = self.sockets.session(*socket, *session) {
@@ -273,8 +273,8 @@ impl<P: Probe> Endpoint<P> {
     /// A connection is given up if it is not open after so long.
     pub(super) fn open_until(&mut self, id: ConnId, patience: Duration) {
         let until = self.now.saturating_add(patience);
-        if let Some(peer) = self.conns.get_mut(id) {
-            let before = peer.until.replace(until);
+        if let Some(conn) = self.conns.get_mut(id) {
+            let before = conn.until.replace(until);
             self.dialling.open_until(id, before, until);
             self.note_due(until);
         }
@@ -334,31 +334,31 @@ impl<P: Probe> Endpoint<P> {
     fn rest(&mut self, id: ConnId) {
         if self.places.is_needed(id)
             && self.is_idle(id)
-            && let Some(peer) = self.conns.get(id)
+            && let Some(conn) = self.conns.get(id)
         {
-            self.places.free(id, peer.usefulness());
+            self.places.free(id, conn.usefulness());
         }
     }
 
     /// Whether nobody needs a connection.
     pub(super) fn is_idle(&self, id: ConnId) -> bool {
-        let Some(peer) = self.conns.get(id) else {
+        let Some(conn) = self.conns.get(id) else {
             return true;
         };
-        let carrier = peer.link.peek(&self.sockets);
+        let carrier = conn.link.peek(&self.sockets);
         let rests = carrier.is_none_or(|carrier| carrier.is_idle());
-        peer.busy == 0
+        conn.busy == 0
             && !self.dialling.is_awaited(id)
-            && (peer.until.is_none() || peer.is_late())
-            && peer.queues.is_none()
+            && (conn.until.is_none() || conn.is_late())
+            && conn.queues.is_none()
             && rests
     }
 
     /// Somebody has connected, and must show soon that it wants something. If there are too many of these, the oldest goes.
     pub(super) fn welcome(&mut self, link: Link, at: Option<Address>) -> ConnId {
-        let mut peer = Conn::new(link, at, None);
-        peer.used = self.used;
-        let id = self.conns.insert(peer);
+        let mut conn = Conn::new(link, at, None);
+        conn.used = self.used;
+        let id = self.conns.insert(conn);
         if let Some(oldest) = self.places.welcome(self.now, id) {
             self.dismiss_conn(
                 oldest,
@@ -373,7 +373,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A stranger has to go; if this side has taken its connection to send something, it is none.
     fn dismiss_conn(&mut self, id: ConnId, reason: &str) {
-        if self.conns.get(id).is_some_and(|peer| peer.useful) && self.settle_stranger(id).is_ok() {
+        if self.conns.get(id).is_some_and(|conn| conn.useful) && self.settle_stranger(id).is_ok() {
             return;
         }
         self.metrics.strangers_dismissed += 1;
@@ -393,8 +393,8 @@ impl<P: Probe> Endpoint<P> {
             self.metrics.connections_refused += 1;
             return Err(format!("all {limit} connections are in use"));
         }
-        if let Some(peer) = self.conns.get(id) {
-            self.places.settle(id, peer.usefulness());
+        if let Some(conn) = self.conns.get(id) {
+            self.places.settle(id, conn.usefulness());
         }
         Ok(())
     }
@@ -411,7 +411,7 @@ impl<P: Probe> Endpoint<P> {
     /// A message has come; whether it is handled. Over datagrams the first one makes a stranger a connection; if there is no
     /// room for that, a request gets a status, since the message counts as received.
     pub(super) fn heard(&mut self, id: ConnId, message: &mut Message) -> bool {
-        let is_useful = self.conns.get(id).is_some_and(|peer| peer.useful);
+        let is_useful = self.conns.get(id).is_some_and(|conn| conn.useful);
         if !is_useful
             && self.places.is_stranger(id)
             && let Err(full) = self.settle_stranger(id)
@@ -471,21 +471,21 @@ impl<P: Probe> Endpoint<P> {
         let is_stream = self
             .conns
             .get(id)
-            .is_some_and(|peer| peer.stream().is_some());
+            .is_some_and(|conn| conn.stream().is_some());
         if is_stream
             && self.places.is_stranger(id)
             && let Err(full) = self.settle_stranger(id)
         {
             return self.refuse(id, full);
         }
-        let Some(peer) = self.conns.get_mut(id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         self.probe.opened(id, hello);
         self.metrics.connections_opened += 1;
-        peer.peer = Some(Peer::new(hello));
-        let until = peer.until.take();
-        let (at, dialled) = (peer.at.clone(), peer.dialled);
+        conn.peer = Some(Peer::new(hello));
+        let until = conn.until.take();
+        let (at, dialled) = (conn.at.clone(), conn.dialled);
         let is_dialled = dialled.is_some();
         self.note_trip(dialled, until);
         self.dialling.end(id, until);
@@ -525,14 +525,14 @@ impl<P: Probe> Endpoint<P> {
 
     /// The peer is going away: what was sent is still answered, and new requests go elsewhere.
     pub(super) fn going_away(&mut self, id: ConnId) {
-        let at = self.conns.get(id).and_then(|peer| peer.at.as_ref());
+        let at = self.conns.get(id).and_then(|conn| conn.at.as_ref());
         self.directory.leave_address(at, id);
         self.take_requests_back(id);
     }
 
     /// Requests that wait for a connection go another way.
     pub(super) fn take_requests_back(&mut self, id: ConnId) {
-        let requests = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
+        let requests = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
         let requests = requests.map(|queues| {
             let followed = std::mem::take(&mut queues.followed);
             let requests = std::mem::take(&mut queues.requests);
@@ -568,7 +568,7 @@ impl<P: Probe> Endpoint<P> {
         self.probe.session_ended(id, &ended.cause);
         let progress = (ended.acknowledged, Some(ended.acknowledged));
         note_progress(&mut self.records, id, progress);
-        let at = self.conns.get(id).and_then(|peer| peer.at.clone());
+        let at = self.conns.get(id).and_then(|conn| conn.at.clone());
         let Some(server) = at else {
             return;
         };
@@ -604,10 +604,10 @@ impl<P: Probe> Endpoint<P> {
                 false => "the handshake took too long",
             };
             self.say_goodbye(id, reason);
-            let Some(peer) = self.conns.get(id) else {
+            let Some(conn) = self.conns.get(id) else {
                 continue;
             };
-            let error = match (peer.dialled, peer.server()) {
+            let error = match (conn.dialled, conn.server()) {
                 (Some(dialled), Some(server)) if !is_open => ConnectError::TimedOut {
                     server,
                     after: self.patience(dialled),
@@ -625,17 +625,17 @@ impl<P: Probe> Endpoint<P> {
     /// over datagrams: who is reached there takes this side for a stranger if nothing is sent.
     fn dial_on(&mut self, id: ConnId) -> bool {
         let more = (self.config.dial_timeout).saturating_sub(self.config.dial_back_timeout);
-        let Some(peer) = self.conns.get_mut(id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return false;
         };
-        let Some(DialledFor::Incarnation(node)) = peer.dialled else {
+        let Some(DialledFor::Incarnation(node)) = conn.dialled else {
             return false;
         };
-        if peer.is_open() || peer.stream().is_none() || more.is_zero() {
+        if conn.is_open() || conn.stream().is_none() || more.is_zero() {
             return false;
         }
-        peer.dialled = Some(DialledFor::Late(node));
-        let queues = peer.queues.take().into_iter();
+        conn.dialled = Some(DialledFor::Late(node));
+        let queues = conn.queues.take().into_iter();
         self.open_until(id, more);
         for parcel in self.take_back(id, queues.flat_map(|queues| queues.all())) {
             self.post(parcel);
@@ -646,38 +646,38 @@ impl<P: Probe> Endpoint<P> {
 
     /// A connection is gone: what was not sent may go another way.
     pub(super) fn remove_conn(&mut self, id: ConnId, error: ConnectError) {
-        let Some(mut peer) = self.conns.remove(id) else {
+        let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
         if let ConnectError::Refused { .. } = &error {
-            self.note_trip(peer.dialled, peer.until);
+            self.note_trip(conn.dialled, conn.until);
         }
-        self.dialling.end(id, peer.until);
-        self.directory.remove(peer.at.as_ref(), peer.node(), id);
+        self.dialling.end(id, conn.until);
+        self.directory.remove(conn.at.as_ref(), conn.node(), id);
         self.places.leave(id);
-        if let Some(carrier) = peer.link.peek(&self.sockets) {
+        if let Some(carrier) = conn.link.peek(&self.sockets) {
             self.metrics.add_carried(carrier.counters());
         }
-        self.metrics.connections_ended += u64::from(peer.is_open());
+        self.metrics.connections_ended += u64::from(conn.is_open());
         self.tell_connected(id, Err(&error));
-        let queues = peer.queues.take().into_iter();
+        let queues = conn.queues.take().into_iter();
         let queued = self.take_back(id, queues.flat_map(|queues| queues.all()));
-        if let Some(followed) = peer.followed.take() {
+        if let Some(followed) = conn.followed.take() {
             self.lose_bodies(*followed, &error);
         }
-        let read = peer.stream().and_then(|stream| stream.read);
-        if let Some(stream) = peer.stream_mut() {
+        let read = conn.stream().and_then(|stream| stream.read);
+        if let Some(stream) = conn.stream_mut() {
             self.stream_removed(id, stream, &error);
         }
-        if let Some(node) = peer.node() {
+        if let Some(node) = conn.node() {
             self.note_written(); // what is announced says whether its output has left
             self.records.session_ended(id.session(), self.now);
-            if peer.carried_calls {
+            if conn.carried_calls {
                 self.disconnected((id, node), read);
             }
             return self.post_again(queued, &error);
         }
-        if let (Some(_), Some(at)) = (peer.dialled.and_then(DialledFor::expected), &peer.at) {
+        if let (Some(_), Some(at)) = (conn.dialled.and_then(DialledFor::expected), &conn.at) {
             error.note_in_vain(&mut self.dialling.dials, self.now, at);
         }
         for parcel in queued {

@@ -181,18 +181,18 @@ impl<P: Probe> Endpoint<P> {
     /// The peer names a method.
     pub(super) fn learn_method(&mut self, id: ConnId, definition: &MethodDefinition) {
         let meant = self.methods.find(definition);
-        if let Some(peer) = self.conns.get_mut(id) {
-            peer.methods.push(meant);
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.methods.push(meant);
         }
     }
 
     /// Methods that are registered later may be meant by names that peers have told before.
     fn look_up_again(&mut self) {
         for id in self.conns.ids() {
-            let Some(peer) = self.conns.get_mut(id) else {
+            let Some(conn) = self.conns.get_mut(id) else {
                 continue;
             };
-            for known in &mut peer.methods {
+            for known in &mut conn.methods {
                 let found = match known {
                     Ok(Meant { named: None, .. }) => continue,
                     Ok(Meant {
@@ -210,8 +210,8 @@ impl<P: Probe> Endpoint<P> {
         let MethodRef::Number(number) = method else {
             return "";
         };
-        let peer = self.conns.get(from);
-        match peer.and_then(|peer| peer.methods.get(number as usize)) {
+        let conn = self.conns.get(from);
+        match conn.and_then(|conn| conn.methods.get(number as usize)) {
             Some(Ok(Meant {
                 named: Some(named), ..
             })) => named.name(),

@@ -684,8 +684,8 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.written_next = written_next(self.now, self.conns.len());
-        for (id, peer) in self.conns.iter() {
-            if let Some(progress) = self.has_left(peer) {
+        for (id, conn) in self.conns.iter() {
+            if let Some(progress) = self.has_left(conn) {
                 note_progress(&mut self.records, id, progress);
             }
         }

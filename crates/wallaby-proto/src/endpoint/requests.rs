@@ -153,8 +153,8 @@ impl<P: Probe> Endpoint<P> {
 
     #[cold]
     fn verify_seal(&self, from: ConnId, request: &mut Request) -> Result<(), SealError> {
-        let peer = self.conns.get(from);
-        let address = peer.and_then(|peer| peer.hello()?.address.as_ref());
+        let conn = self.conns.get(from);
+        let address = conn.and_then(|conn| conn.hello()?.address.as_ref());
         let method = self.name_of(from, request.method);
         let verified = verify(
             &self.config.cluster_keys,

@@ -116,15 +116,15 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn enqueue(&mut self, id: ConnId, parcel: Parcel) {
-        let Some(peer) = self.conns.get(id) else {
+        let Some(conn) = self.conns.get(id) else {
             return;
         };
-        let waits = match (&parcel.cargo, &peer.queues) {
-            _ if !peer.is_open() => true,
+        let waits = match (&parcel.cargo, &conn.queues) {
+            _ if !conn.is_open() => true,
             (_, None) => false,
-            (Cargo::Request(out), Some(_)) => peer.holds_requests(out.body.is_some()),
+            (Cargo::Request(out), Some(_)) => conn.holds_requests(out.body.is_some()),
             (cargo, Some(queues)) => match cargo.response() {
-                Some(response) => peer.holds_answers((response.call, response.token)),
+                Some(response) => conn.holds_answers((response.call, response.token)),
                 None => !queues.controls.is_empty(),
             },
         };
@@ -133,18 +133,18 @@ impl<P: Probe> Endpoint<P> {
         } else {
             self.attempt(id, parcel)
         };
-        if let (Some(parcel), Some(peer)) = (waiting, self.conns.get_mut(id)) {
+        if let (Some(parcel), Some(conn)) = (waiting, self.conns.get_mut(id)) {
             // Who does not read what it asked for asks again, and so does who asks others through this endpoint.
             let is_repeated = match &parcel.cargo {
                 Cargo::Answer(out) => matches!(out.message, Message::Pong(_)),
                 Cargo::Ping(ping, _) => ping.call.initiator != self.node,
                 _ => false,
             };
-            let controls = peer
+            let controls = conn
                 .queues
                 .as_ref()
                 .map_or(0, |queues| queues.controls.len());
-            if is_repeated && (peer.is_open() || controls >= MOST_CONTROLS) {
+            if is_repeated && (conn.is_open() || controls >= MOST_CONTROLS) {
                 return;
             }
             self.queue(id, parcel);
@@ -367,9 +367,9 @@ impl<P: Probe> Endpoint<P> {
             self.note_space();
         }
         // Who is there is not known before the handshake is done.
-        let open = self.conns.get_mut(id).filter(|peer| peer.is_open());
+        let open = self.conns.get_mut(id).filter(|conn| conn.is_open());
         let open = open.filter(|_| !matches!(granted, Granted::Parts | Granted::Body));
-        let Some((mut queues, over)) = open.and_then(|peer| Some((peer.queues.take()?, peer.over)))
+        let Some((mut queues, over)) = open.and_then(|conn| Some((conn.queues.take()?, conn.over)))
         else {
             return;
         };
@@ -393,14 +393,14 @@ impl<P: Probe> Endpoint<P> {
         }
         match self.conns.get_mut(id) {
             // What was sent may have set off more, which now waits here, too.
-            Some(peer) => {
-                let newer = peer.queues.take();
+            Some(conn) => {
+                let newer = conn.queues.take();
                 newer
                     .into_iter()
                     .flat_map(|newer| newer.all())
                     .for_each(|parcel| queues.push(parcel));
-                peer.queues = Some(queues).filter(|queues| !queues.is_empty());
-                if let Some(oldest) = peer.over.filter(|_| peer.over != over) {
+                conn.queues = Some(queues).filter(|queues| !queues.is_empty());
+                if let Some(oldest) = conn.over.filter(|_| conn.over != over) {
                     self.pump_over(id, oldest);
                 }
             }
@@ -413,7 +413,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Calls are over: their answers need no credit any more.
     fn pump_over(&mut self, id: ConnId, oldest: CallId) {
-        let queues = self.conns.get_mut(id).and_then(|peer| peer.queues.as_mut());
+        let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
         if queues.is_some_and(|queues| queues.answers.note_over(oldest)) {
             self.pump(id);
         }
@@ -621,7 +621,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A delegation that has waited was taken by a session whose incarnation may not have been known when it was released.
     fn note_taken(&mut self, id: ConnId, out: &OutRequest) {
-        let node = self.conns.get(id).and_then(|peer| peer.node());
+        let node = self.conns.get(id).and_then(|conn| conn.node());
         if let (Some(delegated), Some(node)) = (out.delegated, node) {
             self.records
                 .delegation_taken(delegated.ticket, out.request.id, node);
@@ -706,7 +706,7 @@ impl<P: Probe> Endpoint<P> {
         method: &MethodDefinition,
         times: Option<Times>,
     ) -> Result<Mark, Refusal> {
-        let Some(hello) = self.conns.get(id).and_then(|peer| peer.hello()) else {
+        let Some(hello) = self.conns.get(id).and_then(|conn| conn.hello()) else {
             return Err(Refusal::NotOpen);
         };
         if let Some(options) = &request.options {
@@ -735,8 +735,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     pub(super) fn use_conn(&mut self, id: ConnId) {
-        if let Some(peer) = self.conns.get_mut(id) {
-            (peer.used, peer.useful) = (self.used, true);
+        if let Some(conn) = self.conns.get_mut(id) {
+            (conn.used, conn.useful) = (self.used, true);
             self.metrics.connections_used += 1;
         }
     }
@@ -833,13 +833,13 @@ impl<P: Probe> Endpoint<P> {
         response: &mut Response,
         manner: Manner,
     ) -> Option<Mark> {
-        let peer = self.conns.get_mut(id)?;
+        let conn = self.conns.get_mut(id)?;
         let over = manner.oldest.map(|sequence| CallId {
             sequence,
             ..response.call
         });
-        if let Some(over) = over.filter(|over| manner.counted && peer.is_news(*over)) {
-            peer.over = Some(over);
+        if let Some(over) = over.filter(|over| manner.counted && conn.is_news(*over)) {
+            conn.over = Some(over);
             self.carrier(id)?.forget_calls(over);
             self.pump_over(id, over);
         }

@@ -341,7 +341,7 @@ impl<P: Probe> Endpoint<P> {
     fn dismiss(&mut self, from: ConnId, pong: &Pong) {
         let token = Token::derive(self.secret, pong.call.sequence);
         let to_come = pong.call.sequence > self.calls.last();
-        let node = self.conns.get(from).and_then(|peer| peer.node());
+        let node = self.conns.get(from).and_then(|conn| conn.node());
         let is_shown = pong.token == Some(token) || watch::is_vouched(pong, token, node);
         if to_come || !is_shown {
             self.metrics.forged_dropped += 1;
@@ -457,13 +457,13 @@ impl<P: Probe> Endpoint<P> {
         routes.find(|route| {
             self.conns
                 .get(*route)
-                .is_some_and(|peer| peer.node() == Some(node))
+                .is_some_and(|conn| conn.node() == Some(node))
         })
     }
 
     /// A ping about an initial request goes out behind what its server's stream has not taken yet: until then no answer can come.
     fn note_ping_behind(&mut self, sequence: u64, request: RequestId, id: ConnId) {
-        let stream = self.conns.get(id).and_then(|peer| peer.stream());
+        let stream = self.conns.get(id).and_then(|conn| conn.stream());
         let end = stream.map(|stream| stream.connection.end());
         let call = self.calls.get_mut(sequence);
         let root = call.and_then(|call| call.client.root(request));
@@ -555,7 +555,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(from) = told.filter(|_| self.is_gone_for_certain(&asked.to, why)) else {
             return;
         };
-        let node = self.conns.get(from).and_then(|peer| peer.node());
+        let node = self.conns.get(from).and_then(|conn| conn.node());
         let pong = Pong {
             call: ping.call,
             distance: 0,
@@ -575,7 +575,7 @@ impl<P: Probe> Endpoint<P> {
     /// Whether who is there may be told that heartbeats come of a request: if it is its initiator. Nobody knows whether those arrive
     /// that others pass on.
     pub(super) fn hears_heartbeats(&self, id: ConnId, initiator: NodeId) -> bool {
-        let hello = self.conns.get(id).and_then(|peer| peer.hello());
+        let hello = self.conns.get(id).and_then(|conn| conn.hello());
         hello.is_some_and(|hello| {
             hello.node == initiator && hello.features.contains(Features::HEARTBEATS)
         })
@@ -583,7 +583,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Says so to who understands it.
     pub(super) fn send_gone(&mut self, to: ConnId, pong: Message) {
-        let hello = self.conns.get(to).and_then(|peer| peer.hello());
+        let hello = self.conns.get(to).and_then(|conn| conn.hello());
         if hello.is_some_and(|hello| hello.features.contains(Features::GONE)) {
             self.probe.notes(Note::ToldGone);
             self.attempt_control(to, pong);
@@ -609,8 +609,8 @@ impl<P: Probe> Endpoint<P> {
     /// Calls may still hear of an incarnation that is gone: the end of the last connection that is left makes it certain.
     fn note_met(&mut self, node: NodeId) {
         for id in self.directory.with(node) {
-            if let Some(peer) = self.conns.get_mut(*id) {
-                peer.carried_calls = true;
+            if let Some(conn) = self.conns.get_mut(*id) {
+                conn.carried_calls = true;
             }
         }
     }
@@ -656,7 +656,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The initiator asks about a request, or aborts its call.
     pub(super) fn handle_ping(&mut self, from: ConnId, ping: &Ping) {
-        let Some(node) = self.conns.get(from).and_then(|peer| peer.node()) else {
+        let Some(node) = self.conns.get(from).and_then(|conn| conn.node()) else {
             return;
         };
         let now = self.now;

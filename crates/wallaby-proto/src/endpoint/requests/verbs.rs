@@ -201,8 +201,8 @@ impl<P: Probe> Endpoint<P> {
             return true;
         };
         let (call, shown) = (handler.call(), Some(handler.server.token()));
-        let peer = route.and_then(|id| self.conns.get(id));
-        let waits = peer.is_none_or(|peer| peer.holds_answers((call, shown)));
+        let conn = route.and_then(|id| self.conns.get(id));
+        let waits = conn.is_none_or(|conn| conn.holds_answers((call, shown)));
         let carrier = route.and_then(|id| self.carrier(id));
         !waits && carrier.is_some_and(|carrier| carrier.takes_responses(call))
     }
@@ -210,8 +210,8 @@ impl<P: Probe> Endpoint<P> {
     /// Whether a request to this server would leave at once.
     pub(super) fn takes_request(&mut self, server: &Address, followed: bool) -> bool {
         let route = self.conn_at(server);
-        let peer = route.and_then(|id| self.conns.get(id));
-        let waits = peer.is_none_or(|peer| peer.holds_requests(followed));
+        let conn = route.and_then(|id| self.conns.get(id));
+        let waits = conn.is_none_or(|conn| conn.holds_requests(followed));
         let carrier = route.and_then(|id| self.carrier(id));
         !waits && carrier.is_some_and(|carrier| carrier.takes_requests())
     }
@@ -595,7 +595,7 @@ impl<P: Probe> Endpoint<P> {
             && self
                 .conns
                 .get(id)
-                .is_some_and(|peer| !peer.holds_requests(out.body.is_some()))
+                .is_some_and(|conn| !conn.holds_requests(out.body.is_some()))
         {
             match self.attempt_request(id, &mut out) {
                 SendOutcome::Waits => {}

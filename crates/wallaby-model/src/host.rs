@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, OutputMark, RecordLimits, Records, ReleasedMessage, Remembered,
-    SessionNumber,
+    Action, Admission, ConnId, Origin, OutputMark, RecordLimits, Records, ReleasedMessage,
+    Remembered,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, undelivered};
+use wallaby_proto::endpoint::How;
 use wallaby_proto::endpoint::server::{
     Destination, HandedOn, HandledRequest, RequestContext, Sending,
 };
-use wallaby_proto::endpoint::{ConnId, How};
 use wallaby_proto::wire::{Message, PingSettings, ReplyTo, Request};
 use wallaby_proto::{Code, Facts, Status};
 
@@ -193,8 +193,8 @@ impl Machine for Host {
     }
 }
 
-fn session(peer: u8, connection: u64) -> SessionNumber {
-    SessionNumber(u64::from(peer) + 100 * connection)
+fn session(peer: u8, connection: u64) -> ConnId {
+    ConnId::from_number(u64::from(peer) + 100 * connection)
 }
 
 fn cancelled(text: impl ToString) -> Status {
@@ -202,7 +202,7 @@ fn cancelled(text: impl ToString) -> Status {
 }
 
 impl Host {
-    fn to_client(&self) -> SessionNumber {
+    fn to_client(&self) -> ConnId {
         session(CLIENT, self.connections)
     }
 
@@ -268,7 +268,7 @@ impl Host {
             Admission::Duplicate => return,
         };
         let number = number(&request.payload);
-        let came = (ConnId::from_number(origin.session.0), Some(ticket));
+        let came = (origin.session, Some(ticket));
         let handler = Handler {
             handled: HandledRequest::new(&mut request, came, None, now),
             request: number,

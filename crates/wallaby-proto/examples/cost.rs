@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::records::{
-    Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber, Ticket,
+    Admission, ConnId, Origin, OutputMark, RecordLimits, Records, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
 use wallaby_proto::carrier::Carrier;
@@ -424,7 +424,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
     request.oldest = sequence;
     response.call = request.call;
     let now = Duration::from_micros(sequence);
-    let session = SessionNumber(1);
+    let session = ConnId::from_number(1);
     let origin = Origin {
         session,
         peer: cluster.initiator,

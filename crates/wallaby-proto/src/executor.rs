@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::call::shares::Shares;
-use crate::id::{NodeId, SessionNumber};
+use crate::id::{ConnId, NodeId};
 
 /// How many handlers run at a time, how many requests wait, and in which order. There may be more fields in any later version: end a
 /// literal with `..Default::default()`.
@@ -61,7 +61,7 @@ impl Load {
 }
 
 /// The connection that a request came over, and its initiator.
-pub type Owner = (SessionNumber, NodeId);
+pub type Owner = (ConnId, NodeId);
 
 /// Admits jobs of type `J`. All times are since its shell's clock began.
 ///
@@ -74,10 +74,10 @@ pub struct Executor<J> {
     running: Shares,
     waiting: Shares,
     /// What waits, by connection, and these by whose turn it is. Whoever is first here has its share, or nothing would wait.
-    connections: BTreeMap<SessionNumber, ConnectionQueue<J>>,
-    order: BTreeSet<(Rank, SessionNumber)>,
+    connections: BTreeMap<ConnId, ConnectionQueue<J>>,
+    order: BTreeSet<(Rank, ConnId)>,
     /// The same connections by how many of their jobs wait: who has most makes room for who has less.
-    by_waiting: BTreeSet<(usize, SessionNumber)>,
+    by_waiting: BTreeSet<(usize, ConnId)>,
     arrivals: u64,
 }
 
@@ -317,7 +317,7 @@ mod tests {
 
     fn behind(session: u64, initiator: u64) -> Owner {
         let node = NodeId::new(initiator).expect("not zero");
-        (SessionNumber(session), node)
+        (ConnId::from_number(session), node)
     }
 
     fn load(running: usize, waiting: usize) -> Load {
@@ -490,8 +490,8 @@ mod tests {
         for tick in 0..500 {
             for owner in std::mem::take(&mut running) {
                 running.extend(executor.release(owner));
-                match owner.0 {
-                    SessionNumber(1) => of_greedy += 1,
+                match owner.0.number() {
+                    1 => of_greedy += 1,
                     _ => good += 1,
                 }
             }

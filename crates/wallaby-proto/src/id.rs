@@ -11,11 +11,40 @@ use bytes::BufMut;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::slot_map::SlotKey;
 use crate::varint::{self, DecodeError, Reader};
 
-/// One connection of this incarnation to another, by a number that the driver never uses again.
+/// A connection of this incarnation with another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionNumber(pub u64);
+pub struct ConnId(SlotKey);
+
+impl ConnId {
+    /// Before all others, and no connection's.
+    pub(crate) const FIRST: Self = Self(SlotKey::FIRST);
+
+    pub(crate) fn new(key: SlotKey) -> Self {
+        Self(key)
+    }
+
+    pub(crate) fn key(self) -> SlotKey {
+        self.0
+    }
+
+    /// A number that no other connection of the endpoint ever has.
+    pub const fn number(self) -> u64 {
+        self.0.number()
+    }
+
+    /// The connection with this number.
+    pub const fn from_number(number: u64) -> Self {
+        Self(SlotKey::from_number(number))
+    }
+
+    /// Its place among the open ones: less than the number of connections that were ever open at once, and of no other open one.
+    pub fn slot(self) -> usize {
+        self.0.slot()
+    }
+}
 
 /// One incarnation of one endpoint: 64 random bits, new at every start, never zero.
 ///

@@ -126,6 +126,6 @@ mod varint;
 
 pub use address::{Address, AddressError, IntoAddress, MAX_NAME, MAX_SCHEME, OtherAddress};
 pub use durable::DurableId;
-pub use id::{CallId, NodeId, Path, RequestId, Token};
+pub use id::{CallId, ConnId, NodeId, Path, RequestId, Token};
 pub use manifest::{Facts, Manifest};
 pub use status::{Code, MAX_STATUS_MESSAGE, Status};

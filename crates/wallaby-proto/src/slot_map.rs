@@ -4,9 +4,9 @@
 /// Names a value of a [`SlotMap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotKey {
-    slot: u32,
     /// Never 0 of a key that a table has given.
     generation: u32,
+    slot: u32,
 }
 
 impl SlotKey {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::id::{NodeId, SessionNumber};
+use crate::id::{ConnId, NodeId};
 
 /// How many times what is free one holder may have.
 const TIMES: usize = 8;
@@ -41,12 +41,12 @@ pub(crate) struct Shares {
     free_holders: Vec<u32>,
     connections: Vec<SessionShares>,
     free_connections: Vec<u32>,
-    by_name: BTreeMap<(SessionNumber, NodeId), u32>,
-    by_session: BTreeMap<SessionNumber, u32>,
+    by_name: BTreeMap<(ConnId, NodeId), u32>,
+    by_session: BTreeMap<ConnId, u32>,
     /// The one that was named last, and how many places were taken when it was: requests come in rows, and it alone changes
     /// that number meanwhile.
     last: u32,
-    last_name: Option<(SessionNumber, NodeId)>,
+    last_name: Option<(ConnId, NodeId)>,
     settled: usize,
     /// Those that had no place when they were put here, longest ago first; some may have one by now.
     idle: VecDeque<u32>,
@@ -55,7 +55,7 @@ pub(crate) struct Shares {
 /// An initiator on a connection.
 #[derive(Debug)]
 struct Holder {
-    name: (SessionNumber, NodeId),
+    name: (ConnId, NodeId),
     connection: u32,
     taken: usize,
     is_idle: bool,
@@ -63,7 +63,7 @@ struct Holder {
 
 #[derive(Debug)]
 struct SessionShares {
-    session: SessionNumber,
+    session: ConnId,
     taken: usize,
     /// Its initiators that are known.
     holders: u32,
@@ -96,7 +96,7 @@ impl Shares {
 
     /// The share of an initiator on a connection.
     #[inline]
-    pub(crate) fn name(&mut self, session: SessionNumber, initiator: NodeId) -> Share {
+    pub(crate) fn name(&mut self, session: ConnId, initiator: NodeId) -> Share {
         if self.last_name != Some((session, initiator)) {
             self.look_up((session, initiator));
         }
@@ -104,7 +104,7 @@ impl Shares {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, name: (SessionNumber, NodeId)) {
+    fn look_up(&mut self, name: (ConnId, NodeId)) {
         self.settle();
         self.last = match self.by_name.get(&name) {
             Some(holder) => *holder,
@@ -128,7 +128,7 @@ impl Shares {
         }
     }
 
-    fn add(&mut self, name: (SessionNumber, NodeId)) -> u32 {
+    fn add(&mut self, name: (ConnId, NodeId)) -> u32 {
         let connection = self.connection(name.0);
         self.connections[connection as usize].holders += 1;
         let new = Holder {
@@ -142,7 +142,7 @@ impl Shares {
         holder
     }
 
-    fn connection(&mut self, session: SessionNumber) -> u32 {
+    fn connection(&mut self, session: ConnId) -> u32 {
         if let Some(known) = self.by_session.get(&session) {
             return *known;
         }
@@ -252,11 +252,7 @@ impl Shares {
     ///
     /// Its share if it may not.
     #[inline]
-    pub(crate) fn try_take(
-        &mut self,
-        session: SessionNumber,
-        initiator: NodeId,
-    ) -> Result<Share, Share> {
+    pub(crate) fn try_take(&mut self, session: ConnId, initiator: NodeId) -> Result<Share, Share> {
         self.try_take_all(session, initiator, 1)
     }
 
@@ -268,7 +264,7 @@ impl Shares {
     #[inline]
     pub(crate) fn try_take_all(
         &mut self,
-        session: SessionNumber,
+        session: ConnId,
         initiator: NodeId,
         places: usize,
     ) -> Result<Share, Share> {
@@ -282,7 +278,7 @@ impl Shares {
     }
 
     /// An initiator on a connection takes a place, as it may.
-    pub(crate) fn take(&mut self, session: SessionNumber, initiator: NodeId) {
+    pub(crate) fn take(&mut self, session: ConnId, initiator: NodeId) {
         self.name(session, initiator);
         self.taken += 1;
     }
@@ -337,10 +333,10 @@ mod tests {
     fn nobody_has_too_much_while_there_is_plenty() {
         for limit in 0..100 {
             let mut shares = Shares::new(limit);
-            let share = shares.name(SessionNumber(1), node(1));
+            let share = shares.name(ConnId::from_number(1), node(1));
             while shares.taken < shares.plenty {
                 assert!(shares.has_room(share), "{} of {limit}", shares.taken);
-                shares.take(SessionNumber(1), node(1));
+                shares.take(ConnId::from_number(1), node(1));
             }
         }
     }
@@ -352,11 +348,11 @@ mod tests {
     /// Takes as many places as there are for it, up to so many.
     fn take(shares: &mut Shares, session: u64, initiator: u64, most: usize) -> usize {
         for taken in 0..most {
-            let share = shares.name(SessionNumber(session), node(initiator));
+            let share = shares.name(ConnId::from_number(session), node(initiator));
             if !shares.has_room(share) {
                 return taken;
             }
-            shares.take(SessionNumber(session), node(initiator));
+            shares.take(ConnId::from_number(session), node(initiator));
         }
         most
     }
@@ -386,20 +382,20 @@ mod tests {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
                 let (session, places) = (state >> 62, (state >> 40) as usize % 300 + 1);
-                let taken = together.try_take_all(SessionNumber(session), node(1), places);
+                let taken = together.try_take_all(ConnId::from_number(session), node(1), places);
                 let before = single.taken();
                 let one_by_one = take(&mut single, session, 1, places);
                 assert_eq!(taken.is_ok(), one_by_one == places);
                 for _ in 0..one_by_one % places {
-                    let share = single.name(SessionNumber(session), node(1));
+                    let share = single.name(ConnId::from_number(session), node(1));
                     single.give_back(share);
                 }
                 if state & 1 << 30 != 0 && taken.is_ok() {
-                    let share = together.name(SessionNumber(session), node(1));
-                    together.name(SessionNumber(9), node(9));
+                    let share = together.name(ConnId::from_number(session), node(1));
+                    together.name(ConnId::from_number(9), node(9));
                     together.give_back_all(share, places);
                     (0..places).for_each(|_| {
-                        let share = single.name(SessionNumber(session), node(1));
+                        let share = single.name(ConnId::from_number(session), node(1));
                         single.give_back(share);
                     });
                     assert_eq!(single.taken(), before);
@@ -443,10 +439,10 @@ mod tests {
     fn holders_that_come_and_go_leave_nothing_behind() {
         let mut shares = Shares::new(100);
         let kept = shares
-            .try_take(SessionNumber(7), node(7))
+            .try_take(ConnId::from_number(7), node(7))
             .expect("it is empty");
         for number in 1..20_000 {
-            let share = shares.try_take(SessionNumber(number / 3 + 8), node(number));
+            let share = shares.try_take(ConnId::from_number(number / 3 + 8), node(number));
             shares.give_back(share.expect("there is room"));
         }
         assert_eq!(shares.taken(), 1);
@@ -457,7 +453,7 @@ mod tests {
             shares.connections.len()
         );
         assert_eq!(
-            shares.name(SessionNumber(7), node(7)),
+            shares.name(ConnId::from_number(7), node(7)),
             kept,
             "it holds a place"
         );

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::call::shares::{Share, Shares};
-use crate::id::{CallId, NodeId, RequestId, SessionNumber, Token};
+use crate::id::{CallId, ConnId, NodeId, RequestId, Token};
 use crate::numbers::MESSAGE_COST;
 
 /// How much may wait for routes that are gone.
@@ -85,7 +85,7 @@ const LAST: WaitingId = WaitingId {
 #[derive(Debug)]
 struct WaitingAnswer<T> {
     wanted: Awaited,
-    session: SessionNumber,
+    session: ConnId,
     cost: usize,
     shares: (Share, Share),
     what: T,
@@ -117,7 +117,7 @@ impl<T> WaitingAnswers<T> {
     }
 
     /// The session that answers of this call were put here for, if any wait.
-    pub fn session(&self, call: CallId, token: Token) -> Option<SessionNumber> {
+    pub fn session(&self, call: CallId, token: Token) -> Option<ConnId> {
         let (of, by, id) = self.by_call.range((call, token, FIRST)..).next()?;
         let answer = self.answers.get(id)?;
         ((*of, *by) == (call, token)).then_some(answer.session)
@@ -131,7 +131,7 @@ impl<T> WaitingAnswers<T> {
     /// If too many wait already, or its session has its share: `what` comes back.
     pub fn put(
         &mut self,
-        (awaited, session): (Awaited, SessionNumber),
+        (awaited, session): (Awaited, ConnId),
         payload: usize,
         what: T,
         now: Duration,
@@ -156,11 +156,7 @@ impl<T> WaitingAnswers<T> {
         Ok(())
     }
 
-    fn share(
-        &mut self,
-        (session, of): (SessionNumber, NodeId),
-        cost: usize,
-    ) -> Option<(Share, Share)> {
+    fn share(&mut self, (session, of): (ConnId, NodeId), cost: usize) -> Option<(Share, Share)> {
         let (answers, bytes) = &mut self.shares;
         let answer = answers.try_take(session, of).ok()?;
         match bytes.try_take_all(session, of, cost) {
@@ -195,7 +191,7 @@ impl<T> WaitingAnswers<T> {
     /// session fewer still: anybody can make up calls of others.
     pub fn of(&self, initiator: NodeId) -> Vec<Awaited> {
         let mut found: Vec<Awaited> = Vec::new();
-        let mut sessions: BTreeMap<SessionNumber, usize> = BTreeMap::new();
+        let mut sessions: BTreeMap<ConnId, usize> = BTreeMap::new();
         let mut searched = 0;
         let sequence = 0;
         let mut from = (

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Endpoint;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
-use super::conn::ConnId;
 use super::event::{Answer, ReportedEnd};
 use super::probe::Probe;
 use crate::call::initiator::{Arrival, Violation};
@@ -15,7 +14,7 @@ use crate::detach::{FEW, detach};
 use crate::error::Failure;
 use crate::numbers::MESSAGE_COST;
 use crate::wire::{Message, Response};
-use crate::{Code, Path, RequestId, Token};
+use crate::{Code, ConnId, Path, RequestId, Token};
 
 /// What an answer was for its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,13 +8,14 @@
 //! the connection has taken, at most 64 KiB of each; [`MAX_BODIES`](crate::connection::MAX_BODIES) are on a connection, and the
 //! others belong to requests that wait.
 
+use crate::ConnId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
-use super::conn::{Conn, ConnId};
+use super::conn::Conn;
 use super::event::{Output, RequestKey};
 use super::probe::Probe;
 use super::{Alarm, Endpoint};

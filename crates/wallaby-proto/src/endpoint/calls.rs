@@ -7,14 +7,14 @@ use crate::call::initiator::Initiator;
 use crate::call::watch::{Location, Loss, Source};
 use crate::connection::{Mark, MethodDefinition, Refusal};
 use crate::wire::{Budgets, Continuation, Heartbeats, Message, Metadata, PingSettings};
-use crate::{Address, CallId, DurableId, NodeId, Path, RequestId, Token};
+use crate::{Address, CallId, ConnId, DurableId, NodeId, Path, RequestId, Token};
 use bytes::Bytes;
 
 use super::answers::cost_of;
 use super::bodies::OutBody;
 use super::client::{CallContext, ClientAction, ClientCall};
 use super::config::Config;
-use super::conn::{Cargo, ConnId, Conns, OutRequest, Parcel};
+use super::conn::{Cargo, Conns, OutRequest, Parcel};
 use super::directory::Directory;
 use super::event::{CallKey, Next, Outcome, Output, ReportedEnd, RequestKey};
 use super::probe::{Note, Probe};

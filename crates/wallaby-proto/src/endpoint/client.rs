@@ -25,7 +25,6 @@ use super::LONGEST;
 pub use super::answers::Received;
 use super::calls::CallOptions;
 use super::config::Config;
-use super::conn::ConnId;
 use super::event::{Answer, CallKey, Outcome};
 use super::order::Order;
 use super::probe::Note;
@@ -44,7 +43,7 @@ use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::{
     Budgets, Heartbeats, MethodRef, Options, Ping, PingSettings, ReplyTo, Request, Response,
 };
-use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
+use crate::{Address, CallId, Code, ConnId, NodeId, Path, RequestId, Status, Token};
 
 /// What a call asks about its endpoint.
 pub trait CallContext {

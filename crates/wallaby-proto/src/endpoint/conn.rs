@@ -10,7 +10,7 @@ use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
 use super::methods::{Meant, RefusedMethod};
 use super::relaying::Relayed;
-use crate::call::records::{RelayId, ReleasedMessage, SessionNumber, Ticket};
+use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::call::shares::Share;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
@@ -18,44 +18,15 @@ use crate::connection::{Hello, Mark, MethodDefinition, Usefulness};
 use crate::datagram::{IdHasher, SessionId};
 use crate::detach::detach;
 use crate::numbers::MESSAGE_COST;
-use crate::slot_map::{SlotKey, SlotMap};
+use crate::slot_map::SlotMap;
 use crate::wire::{Message, Ping, Request, Response};
-use crate::{Address, CallId, NodeId, RequestId, Token};
+use crate::{Address, CallId, ConnId, NodeId, RequestId, Token};
 
 use super::sockets::{SocketId, Sockets};
 use super::streams::{MarkOwner, Stream};
 
 /// The credit of calls that are over is forgotten for so many at a time.
 const WORTH_FORGETTING: u64 = 64;
-
-/// A connection of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(SlotKey);
-
-impl ConnId {
-    /// Before all others.
-    pub(super) const FIRST: Self = Self(SlotKey::FIRST);
-
-    /// A number that no other connection of the endpoint ever has.
-    pub fn number(self) -> u64 {
-        self.0.number()
-    }
-
-    /// The connection with this number.
-    pub fn from_number(number: u64) -> Self {
-        Self(SlotKey::from_number(number))
-    }
-
-    /// Its place among the open ones: less than the number of connections that were ever open at once, and of no other open one.
-    pub fn slot(self) -> usize {
-        self.0.slot()
-    }
-
-    /// What records call it.
-    pub(super) fn session(self) -> SessionNumber {
-        SessionNumber(self.number())
-    }
-}
 
 /// Connections.
 #[derive(Debug, Default)]
@@ -68,7 +39,7 @@ pub(super) struct Conns {
 impl Conns {
     pub(super) fn insert(&mut self, conn: Conn) -> ConnId {
         let session = conn.link.session();
-        let id = ConnId(self.conns.insert(Box::new(conn)));
+        let id = ConnId::new(self.conns.insert(Box::new(conn)));
         match session {
             Some(session) => drop(self.sessions.insert(session, id)),
             None => self.streams += 1,
@@ -88,7 +59,7 @@ impl Conns {
     }
 
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Box<Conn>> {
-        let conn = self.conns.remove(id.0)?;
+        let conn = self.conns.remove(id.key())?;
         match conn.link.session() {
             Some(session) => drop(self.sessions.remove(&session)),
             None => self.streams -= 1,
@@ -98,12 +69,12 @@ impl Conns {
 
     #[inline]
     pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
-        self.conns.get(id.0).map(|conn| &**conn)
+        self.conns.get(id.key()).map(|conn| &**conn)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        self.conns.get_mut(id.0).map(|conn| &mut **conn)
+        self.conns.get_mut(id.key()).map(|conn| &mut **conn)
     }
 
     pub(super) fn contains(&self, id: ConnId) -> bool {
@@ -125,7 +96,9 @@ impl Conns {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
-        self.conns.iter().map(|(key, conn)| (ConnId(key), &**conn))
+        self.conns
+            .iter()
+            .map(|(key, conn)| (ConnId::new(key), &**conn))
     }
 
     pub(super) fn ids(&self) -> Vec<ConnId> {

@@ -10,10 +10,10 @@ use crate::connection::{Connection, Hello, NamedBy, Search};
 use crate::datagram::{Cause, SessionEnd, SessionId, TooManySessions};
 use crate::dial::DialPolicy;
 use crate::wire::Message;
-use crate::{Address, Code, NodeId, Status};
+use crate::{Address, Code, ConnId, NodeId, Status};
 
 use super::Endpoint;
-use super::conn::{Asks, Cargo, Conn, ConnId, DialledFor, Link, Parcel, Peer};
+use super::conn::{Asks, Cargo, Conn, DialledFor, Link, Parcel, Peer};
 use super::event::Output;
 use super::probe::{Note, Probe};
 use super::sending::ended;
@@ -490,7 +490,7 @@ impl<P: Probe> Endpoint<P> {
         self.note_trip(dialled, until);
         self.dialling.end(id, until);
         self.directory.opened(at.as_ref(), hello.node, id);
-        self.records.session_opened(id.session(), hello.node);
+        self.records.session_opened(id, hello.node);
         if let Some(claimed) = hello.address.as_ref().filter(|_| !is_dialled) {
             self.dialling.dials.claimed(claimed);
         }
@@ -671,7 +671,7 @@ impl<P: Probe> Endpoint<P> {
         }
         if let Some(node) = conn.node() {
             self.note_written(); // what is announced says whether its output has left
-            self.records.session_ended(id.session(), self.now);
+            self.records.session_ended(id, self.now);
             if conn.carried_calls {
                 self.disconnected((id, node), read);
             }
@@ -712,8 +712,8 @@ pub(super) fn note_progress(
     id: ConnId,
     (left, confirmed): (u64, Option<u64>),
 ) {
-    records.written(id.session(), left);
+    records.written(id, left);
     if let Some(confirmed) = confirmed {
-        records.confirmed(id.session(), confirmed);
+        records.confirmed(id, confirmed);
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::conn::ConnId;
 use crate::connection::{DialLimits, Dials};
-use crate::{Address, NodeId};
+use crate::{Address, ConnId, NodeId};
 
 /// Round trips within which others are heard of whom a server that is gone has asked something: they learn of its end, perhaps
 /// dial the initiator, and tell it.

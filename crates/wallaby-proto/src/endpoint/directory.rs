@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::conn::ConnId;
-use crate::{Address, NodeId};
+use crate::{Address, ConnId, NodeId};
 
 /// The ways to find a connection.
 #[derive(Debug, Default)]

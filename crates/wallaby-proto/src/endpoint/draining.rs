@@ -1,11 +1,10 @@
 //! How an endpoint comes to rest without loss.
 
 use super::Endpoint;
-use super::conn::ConnId;
 use super::event::{Output, RequestKey};
 use super::probe::Probe;
 use super::server::HandlerState;
-use crate::{Code, Status};
+use crate::{Code, ConnId, Status};
 
 /// How an endpoint ends, step by step, though it may leave some out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::bodies::{InBody, OutBody};
-use super::conn::ConnId;
 use super::sockets::SocketId;
 use crate::call::watch::Loss;
 use crate::connection::MethodDefinition;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::slot_map::SlotKey;
 use crate::trace::Trace;
-use crate::{Address, Code, RequestId, Status};
+use crate::{Address, Code, ConnId, RequestId, Status};
 
 /// A call of this endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Endpoint;
-use super::conn::ConnId;
 use super::event::RequestKey;
 use super::probe::Probe;
 use crate::connection::{MethodDefinition, is_reserved};
 use crate::error::ServeError;
 use crate::wire::MethodRef;
-use crate::{Code, Status};
+use crate::{Code, ConnId, Status};
 
 /// How the requests of a method are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -169,7 +169,6 @@ use std::time::Duration;
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds};
-pub use self::conn::ConnId;
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey,
@@ -184,6 +183,7 @@ pub use self::server::{Author, Destination, HandledRequest, Outline, Returned, S
 pub use self::sockets::{SocketId, reaches};
 pub use self::streams::InputOutcome;
 pub use crate::executor::Load;
+pub use crate::id::ConnId;
 
 use self::bodies::Bodies;
 use self::call_table::CallTable;

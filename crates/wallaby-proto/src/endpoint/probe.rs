@@ -1,11 +1,10 @@
 //! What a simulator or a test sees of an endpoint from inside, and may spoil.
 
-use super::conn::ConnId;
 use crate::call::records::{Admission, StopReason};
 use crate::connection::{Hello, Mark};
 use crate::datagram::Cause;
 use crate::wire::{End, Message, Pong, Request, Response};
-use crate::{Address, CallId, RequestId};
+use crate::{Address, CallId, ConnId, RequestId};
 
 /// Sees what an endpoint does with messages, where that shows neither in what it says nor in the bytes that it sends; and may
 /// change messages on their way in and out, to see whether a fault is noticed.

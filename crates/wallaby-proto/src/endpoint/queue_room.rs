@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use super::conn::{Cargo, ConnId, Parcel, Room};
+use super::conn::{Cargo, Parcel, Room};
 use crate::call::shares::Shares;
 use crate::numbers::MESSAGE_COST;
-use crate::{CallId, NodeId, Token};
+use crate::{CallId, ConnId, NodeId, Token};
 
 /// When more messages than the first were refused for want of room since [`Output::Space`](super::Output::Space), it is not told
 /// again before the others for each, but the last at most.
@@ -64,7 +64,7 @@ impl QueueRoom {
 
     /// Whether an answer to this initiator, for which it waits over this connection, may.
     pub(super) fn has_room_for(&mut self, id: ConnId, initiator: NodeId, cost: usize) -> bool {
-        let share = self.answers.name(id.session(), initiator);
+        let share = self.answers.name(id, initiator);
         self.answers.has_room_for(share, cost)
     }
 
@@ -80,9 +80,7 @@ impl QueueRoom {
                 }
             }
             cargo if cargo.answered().is_some() => {
-                let taken = self
-                    .answers
-                    .try_take_all(id.session(), call.initiator, cost);
+                let taken = self.answers.try_take_all(id, call.initiator, cost);
                 room.answers = Some((taken.ok()?, cost));
             }
             _ => {

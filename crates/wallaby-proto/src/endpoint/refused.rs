@@ -1,5 +1,6 @@
 //! Statuses of requests of which nothing is remembered here: no record tells that one waits, so it is registered apart.
 
+use crate::ConnId;
 use crate::Status;
 use crate::call::records::{RefusedRequest, RelayId};
 use crate::call::server::{Outbound, Server};
@@ -7,7 +8,7 @@ use crate::connection::{Mark, Refusal};
 use crate::wire::{Request, Response};
 
 use super::Endpoint;
-use super::conn::{Cargo, Conn, ConnId, Parcel};
+use super::conn::{Cargo, Conn, Parcel};
 use super::event::RequestKey;
 use super::probe::Probe;
 use super::streams::MarkOwner;
@@ -23,7 +24,7 @@ impl<P: Probe> Endpoint<P> {
             request: handler.server.id(),
             ping: handler.options.as_ref().and_then(|options| options.ping),
             reply_to: Some(handler.reply_to.clone()),
-            session: handler.from.session(),
+            session: handler.from,
         };
         self.tell_of_refused(&refused)
     }
@@ -57,7 +58,7 @@ impl<P: Probe> Endpoint<P> {
             request: request.id,
             ping: request.options.as_ref().and_then(|options| options.ping),
             reply_to: None,
-            session: from.session(),
+            session: from,
         };
         let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
             return;

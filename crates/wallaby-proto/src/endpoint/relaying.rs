@@ -4,10 +4,10 @@
 //! call's window, and a slow initiator holds up its own calls alone.
 
 use super::Endpoint;
-use super::conn::{Cargo, Conn, ConnId, Parcel};
+use super::conn::{Cargo, Conn, Parcel};
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
-use crate::call::records::{RelayId, SessionNumber, invitation};
+use crate::call::records::{RelayId, invitation};
 use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
@@ -15,7 +15,7 @@ use crate::connection::{Mark, Refusal};
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
 use crate::wire::{MAX_FRAME, Message, Response};
-use crate::{CallId, NodeId, Token};
+use crate::{CallId, ConnId, NodeId, Token};
 
 /// What a relayed answer that waits costs besides its payload and its optional fields, in bytes: it may have a queue of its own.
 const ANSWER_COST: usize = 2048;
@@ -108,7 +108,7 @@ impl<P: Probe> Endpoint<P> {
             response.distance = nearer;
             let large = response.payload.len() > MAX_FRAME;
             if large || self.is_blocked(id) {
-                told = self.begin_relay(response, id.session());
+                told = self.begin_relay(response, id);
             }
             let conn = self.conns.get(id);
             let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
@@ -120,8 +120,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// The initiator is told of a relayed answer until it has been written, if there is room to remember it.
-    fn begin_relay(&mut self, response: &Response, session: SessionNumber) -> Option<RelayId> {
-        self.records.begin_relay(response, session, self.now)
+    fn begin_relay(&mut self, response: &Response, conn: ConnId) -> Option<RelayId> {
+        self.records.begin_relay(response, conn, self.now)
     }
 
     /// A relayed answer has to wait, if there is room for that.
@@ -131,11 +131,11 @@ impl<P: Probe> Endpoint<P> {
         mut relayed: Box<Relayed>,
         (next, told): (Option<(ConnId, u32)>, Option<RelayId>),
     ) {
-        let session = next.map(|(id, _)| id.session());
-        let session = session
+        let conn = next.map(|(id, _)| id);
+        let conn = conn
             .or_else(|| self.may_wait(response, relayed.distance))
-            .unwrap_or(relayed.from.session());
-        let told = told.or_else(|| self.begin_relay(response, session));
+            .unwrap_or(relayed.from);
+        let told = told.or_else(|| self.begin_relay(response, conn));
         let fields = response
             .options
             .as_ref()
@@ -143,7 +143,7 @@ impl<P: Probe> Endpoint<P> {
         let cost = relayed.size.saturating_add(fields + ANSWER_COST);
         let share = self
             .relayed
-            .try_take_all(session, response.call.initiator, cost);
+            .try_take_all(conn, response.call.initiator, cost);
         relayed.room = share.ok().map(|share| (share, cost));
         let has_room = relayed.room.is_some();
         let parcel = Parcel::new(Cargo::Relay(response.clone(), relayed, told));
@@ -228,17 +228,14 @@ impl<P: Probe> Endpoint<P> {
         if node == Some(call.initiator) {
             return Some((from, distance));
         }
-        let from_session = Some(from.session());
-        let route = self
-            .records
-            .relay_route((call, token?), distance, from_session);
+        let route = (self.records).relay_route((call, token?), distance, Some(from));
         let Some(route) = route else {
             // Who asks is told of all else.
             let (came, distance) = self.came_back(response?)?;
             let direct = self.direct_route(call.initiator, came)?;
             return (direct != from).then_some((direct, distance));
         };
-        let id = ConnId::from_number(route.session.0);
+        let id = route.session;
         let next = match self.direct_route(call.initiator, id) {
             Some(direct) => direct,
             // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
@@ -263,16 +260,16 @@ impl<P: Probe> Endpoint<P> {
     fn came_back(&self, response: &Response) -> Option<(ConnId, u32)> {
         let named = (response.call, response.token?);
         let own = self.records.route_of(named, response.request)?;
-        Some((ConnId::from_number(own.session.0), own.distance))
+        Some((own.session, own.distance))
     }
 
     /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
-    /// from, or it is of this endpoint. By which session that request came.
-    fn may_wait(&self, response: &Response, distance: u32) -> Option<SessionNumber> {
+    /// from, or it is of this endpoint. By which connection that request came.
+    fn may_wait(&self, response: &Response, distance: u32) -> Option<ConnId> {
         let named = (response.call, response.token?);
         let nearer = self.records.relay_route(named, distance, None);
         let nearer = nearer.map(|route| route.session);
-        nearer.or_else(|| Some(self.came_back(response)?.0.session()))
+        nearer.or_else(|| Some(self.came_back(response)?.0))
     }
 
     // Without a route.
@@ -309,7 +306,7 @@ impl<P: Probe> Endpoint<P> {
         }
         parcel.detach();
         let came = self.records.route_back(call, token);
-        let came = came.unwrap_or(SessionNumber(0)); // it was forgotten
+        let came = came.unwrap_or(ConnId::from_number(0)); // it was forgotten
         // A request waits for a route once, so that its handler is not held up for each of its answers.
         parcel.room.of = parcel.of().filter(|of| self.handlers.waits_for_route(of.0));
         if let Some(of) = parcel.room.of {

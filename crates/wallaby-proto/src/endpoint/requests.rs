@@ -10,7 +10,6 @@ pub use self::delegation::{DelegateOptions, How, NewDelegation};
 pub use self::verbs::{Offer, Offered};
 
 use super::bodies::InBody;
-use super::conn::ConnId;
 use super::draining::shutting_down;
 use super::event::{IncomingRequest, Lane, Output, RequestKey};
 use super::methods::{Meant, RefusedMethod, Serving};
@@ -20,7 +19,7 @@ use super::{Alarm, Endpoint};
 use crate::call::records::{Admission, Origin, StopReason, Ticket};
 use crate::seal::{SealError, verify};
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
-use crate::{Code, DurableId, NodeId, Status};
+use crate::{Code, ConnId, DurableId, NodeId, Status};
 
 impl<P: Probe> Endpoint<P> {
     // What arrives.
@@ -99,7 +98,7 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         let origin = Origin {
-            session: from.session(),
+            session: from,
             peer: node,
             transit: Duration::ZERO,
         };

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use super::Endpoint;
 use super::client::{CallContext, ClientAction, ClientCall};
-use super::conn::{Cargo, ConnId, OutRequest, Parcel};
+use super::conn::{Cargo, OutRequest, Parcel};
 use super::probe::Probe;
 use crate::call::watch::{FailureKind, Location, Loss};
 use crate::connection::MethodDefinition;
 use crate::error::{AttemptsFailed, FailedAttempt, Failure, NoMore};
 use crate::wire::{PingSettings, Request};
-use crate::{Address, RequestId};
+use crate::{Address, ConnId, RequestId};
 
 /// What a kept request takes besides its payload, in bytes.
 const KEPT_COST: u64 = 512;

@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::call::records::{OutputMark as Standing, ReleasedMessage, SessionNumber, Ticket};
+use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
 use crate::connection::{Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
 use crate::wire::{Message, Options, Ping, Request, Response};
-use crate::{Address, CallId, Code, NodeId, RequestId};
+use crate::{Address, CallId, Code, ConnId, NodeId, RequestId};
 
 use super::answer_queues::{AnswerQueues, Of, Size};
 use super::conn::{
-    Asks, Cargo, Conn, ConnId, Delegation, DialledFor, OutAnswer, OutRequest, Parcel, Room, Times,
+    Asks, Cargo, Conn, Delegation, DialledFor, OutAnswer, OutRequest, Parcel, Room, Times,
 };
 use super::event::{Lane, Output, RequestKey};
 use super::probe::{Leaving, Note, Probe};
@@ -254,8 +254,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The connection that an initiator has proven to be its own, for what came over another one.
     pub(super) fn direct_route(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
-        let session = self.records.direct_route(initiator, came.session())?;
-        let id = ConnId::from_number(session.0);
+        let id = self.records.direct_route(initiator, came)?;
         self.conns.contains(id).then_some(id)
     }
 
@@ -272,7 +271,6 @@ impl<P: Probe> Endpoint<P> {
         }
         let brought = message.token();
         let brought = brought.and_then(|token| self.records.brought_by_initiator(call, token));
-        let brought = brought.map(|session| ConnId::from_number(session.0));
         if let Some(id) = brought.filter(|id| self.conns.contains(*id)) {
             return Route::Over(id);
         }
@@ -316,7 +314,6 @@ impl<P: Probe> Endpoint<P> {
         let now = message
             .token()
             .and_then(|token| self.records.route_back(call, token));
-        let now = now.map(|session| ConnId::from_number(session.0));
         let now = now.map(|id| self.direct_route(initiator, id).unwrap_or(id));
         match now.filter(|id| self.conns.contains(*id)) {
             Some(id) => Route::Over(id),
@@ -329,11 +326,9 @@ impl<P: Probe> Endpoint<P> {
     /// [`Records::route_before`]: crate::call::records::Records::route_before
     fn route_round(&self, message: &Message, (came, peer): (ConnId, NodeId)) -> Option<ConnId> {
         let (request, call) = (from(message)?, message.call());
-        let came = (came.session(), peer);
-        let before = self
+        let id = self
             .records
-            .route_before((call, message.token()?), request, came)?;
-        let id = ConnId::from_number(before.0);
+            .route_before((call, message.token()?), request, (came, peer))?;
         let id = self.direct_route(call.initiator, id).unwrap_or(id);
         self.conns.contains(id).then_some(id)
     }
@@ -346,9 +341,9 @@ impl<P: Probe> Endpoint<P> {
         };
         let call = message.call();
         for claiming in self.claiming(call.initiator) {
-            let claims = (claiming.session(), self.node);
+            let claims = (claiming, self.node);
             let named = (call, token, request);
-            if let Some(pong) = self.records.invite(named, came.session(), claims) {
+            if let Some(pong) = self.records.invite(named, came, claims) {
                 self.probe.notes(Note::Invited);
                 self.attempt_control(claiming, Message::Pong(pong));
             }
@@ -781,8 +776,8 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request was handed on. Who has it by datagrams is not told of this endpoint's end.
     fn note_handed_on(&mut self, id: ConnId, ticket: Ticket) {
-        let is_by_stream = |came: SessionNumber| !self.is_session(ConnId::from_number(came.0));
-        if self.is_session(id) && self.records.came(ticket).is_some_and(is_by_stream) {
+        let came = self.records.came(ticket);
+        if self.is_session(id) && came.is_some_and(|came| !self.is_session(came)) {
             self.records.announce_after_delegation(ticket, self.now);
         }
     }
@@ -995,8 +990,5 @@ pub(super) fn ended(server: &Address) -> ConnectError {
 
 /// Where a message stands.
 pub(super) fn output(id: ConnId, mark: u64) -> Standing {
-    Standing {
-        session: id.session(),
-        mark,
-    }
+    Standing { session: id, mark }
 }

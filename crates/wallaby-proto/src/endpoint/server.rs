@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::LONGEST;
 use super::bodies::{InBody, OutBody};
-use super::conn::{ConnId, Times};
+use super::conn::Times;
 use super::event::Lane;
 use super::requests::{How, TimedOptions};
 use crate::call::allowance::Exhausted;
@@ -34,7 +34,7 @@ use crate::wire::{
     Budgets, Child, HandledBy, MAX_TRACE_PARTS, Metadata, MethodRef, Options, ReplyTo, Request,
     TracePart, TraceRecord,
 };
-use crate::{Address, CallId, Code, DurableId, NodeId, RequestId, Status};
+use crate::{Address, CallId, Code, ConnId, DurableId, NodeId, RequestId, Status};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
@@ -370,7 +370,7 @@ impl HandledRequest {
 
     /// Whose place it takes.
     pub(super) fn owner(&self) -> Owner {
-        (self.from.session(), self.server.call().initiator)
+        (self.from, self.server.call().initiator)
     }
 
     /// How old the call was when the request came, as far as hosts know.

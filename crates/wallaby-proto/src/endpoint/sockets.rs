@@ -1,5 +1,6 @@
 //! UDP sockets: each with a gate of its own, which one an address is dialled from, and what shells tell of them.
 
+use crate::ConnId;
 use std::fmt;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Link};
+use super::conn::{Conn, Link};
 use super::conns::note_progress;
 use super::event::Output;
 use super::probe::Probe;

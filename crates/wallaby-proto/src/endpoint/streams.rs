@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::Endpoint;
-use super::conn::{Conn, ConnId, Link};
+use super::conn::{Conn, Link};
 use super::draining::Lifecycle;
 use super::event::{Closed, Output};
 use super::probe::Probe;
@@ -15,7 +15,7 @@ use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
 use crate::error::{CLOSED, ConnectError, Failure};
-use crate::{Address, RequestId};
+use crate::{Address, ConnId, RequestId};
 
 /// Most messages that are handled of one stream's input at a time.
 const MESSAGES: usize = 32;
@@ -378,7 +378,7 @@ impl<P: Probe> Endpoint<P> {
     /// A stream is not among the connections any more. What was not written is lost.
     pub(super) fn stream_removed(&mut self, id: ConnId, stream: &mut Stream, why: &ConnectError) {
         let written = stream.connection.counters().bytes_sent;
-        self.records.written(id.session(), written);
+        self.records.written(id, written);
         // The shell may have written what it did not say any more.
         while let Some(left) = stream.next_left() {
             self.note_place(id, left);

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use crate::call::initiator::Initiator;
 use crate::call::records::{
-    Action as RecordAction, Origin, ReleasedMessage, SessionNumber, StopReason, Ticket, invitation,
+    Action as RecordAction, Origin, ReleasedMessage, StopReason, Ticket, invitation,
 };
 use crate::call::watch::{self, Found, Location, Watch, WatchSettings};
 use crate::connection::{Features, Mark, NamedBy};
 use crate::wire::{Budgets, Message, Ping, Pong, ReplyTo};
-use crate::{Address, CallId, Code, NodeId, Path, RequestId, Status, Token};
+use crate::{Address, CallId, Code, ConnId, NodeId, Path, RequestId, Status, Token};
 
 use super::Endpoint;
 use super::answers::source;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest, Tree};
-use super::conn::{Asked, Asks, Cargo, ConnId, OutAnswer, Parcel};
+use super::conn::{Asked, Asks, Cargo, OutAnswer, Parcel};
 use super::draining::shutting_down;
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
@@ -661,7 +661,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let now = self.now;
         let origin = Origin {
-            session: from.session(),
+            session: from,
             peer: node,
             transit: Duration::ZERO,
         };
@@ -721,7 +721,7 @@ impl<P: Probe> Endpoint<P> {
                 let is_known = pong.progress.is_some() || pong.writing;
                 self.metrics.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
-                self.attempt_control(ConnId::from_number(session.0), Message::Pong(pong));
+                self.attempt_control(session, Message::Pong(pong));
             }
             RecordAction::Announce {
                 mut pong,
@@ -735,13 +735,12 @@ impl<P: Probe> Endpoint<P> {
             }
             RecordAction::Resend {
                 ticket,
-                session,
+                session: id,
                 response,
             } => {
                 let (call, request, index) = (response.call, response.request, response.index);
                 self.probe.notes(Note::Resent(call, request, index));
                 let sent = ReleasedMessage::Response(index);
-                let id = ConnId::from_number(session.0);
                 if !self.conns.contains(id) {
                     return self.records.dropped(ticket, sent);
                 }
@@ -779,7 +778,7 @@ impl<P: Probe> Endpoint<P> {
     fn announce(
         &mut self,
         pong: Pong,
-        (reply_to, session): (&ReplyTo, SessionNumber),
+        (reply_to, session): (&ReplyTo, ConnId),
         ticket: Option<Ticket>,
     ) {
         if pong.call.initiator == self.node {
@@ -789,7 +788,7 @@ impl<P: Probe> Endpoint<P> {
             }
             return self.local.push_back(Message::Pong(pong));
         }
-        let came = Some(ConnId::from_number(session.0));
+        let came = Some(session);
         let came = came.filter(|came| self.conns.contains(*came));
         let address = self.initiator_address(reply_to, came);
         if came.is_none()

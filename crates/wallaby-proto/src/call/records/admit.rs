@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::records::collect::class;
 use crate::call::records::table::{NewRecord, RecordedCallKey};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Admission, MAX_ATTEMPT, Origin, Records, SessionNumber, StopReason};
+use crate::call::records::{Admission, ConnId, MAX_ATTEMPT, Origin, Records, StopReason};
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -131,7 +131,7 @@ impl Records {
         &mut self,
         call: u32,
         id: RequestId,
-        (attempt, session): (u32, SessionNumber),
+        (attempt, session): (u32, ConnId),
     ) -> Option<Admission> {
         if self.table.request(call, id, attempt).is_some() {
             return Some(Admission::Duplicate);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn one_request_forgets_few_of_very_many_calls() {
         let mut records = Records::new(RecordLimits::default());
-        records.session_opened(SessionNumber(1), node(1));
+        records.session_opened(ConnId::from_number(1), node(1));
         let calls = 3 * MOST_FORGOTTEN as u64;
         for sequence in 1..=calls {
             answer(&mut records, 1, request(1, sequence), 9);

@@ -210,9 +210,7 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use crate::call::records::table::looks;
-    use crate::call::records::{
-        Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber,
-    };
+    use crate::call::records::{Admission, ConnId, Origin, OutputMark, RecordLimits, Records};
     use crate::call::server::{Outbound, Server};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::{MethodRef, ReplyTo, Request};
@@ -257,7 +255,7 @@ pub(super) mod tests {
         mark: u64,
     ) {
         let origin = Origin {
-            session: SessionNumber(session),
+            session: ConnId::from_number(session),
             peer: node(session),
             transit: Duration::ZERO,
         };
@@ -267,7 +265,7 @@ pub(super) mod tests {
                 for sent in server.respond(Bytes::new(), None) {
                     if let Outbound::Response(response) = sent {
                         let output = OutputMark {
-                            session: SessionNumber(session),
+                            session: ConnId::from_number(session),
                             mark,
                         };
                         records.response_released(ticket, &response, Some(output), Duration::ZERO);
@@ -292,7 +290,7 @@ pub(super) mod tests {
         };
         let mut records = Records::new(limits);
         for session in 1..5 {
-            records.session_opened(SessionNumber(session), node(session));
+            records.session_opened(ConnId::from_number(session), node(session));
         }
         spoil(&mut records, size);
         let mut most = 0;
@@ -309,9 +307,9 @@ pub(super) mod tests {
     #[test]
     fn calls_that_are_over_and_still_run_are_looked_at_once() {
         let mut records = Records::new(RecordLimits::default());
-        records.session_opened(SessionNumber(1), node(1));
+        records.session_opened(ConnId::from_number(1), node(1));
         let origin = Origin {
-            session: SessionNumber(1),
+            session: ConnId::from_number(1),
             peer: node(1),
             transit: Duration::ZERO,
         };
@@ -343,12 +341,12 @@ pub(super) mod tests {
         };
         let mut records = Records::new(limits);
         for session in 1..3 {
-            records.session_opened(SessionNumber(session), node(session));
+            records.session_opened(ConnId::from_number(session), node(session));
         }
         let mut now = Duration::ZERO;
         let mut admit = |initiator, sequence, session| {
             let origin = Origin {
-                session: SessionNumber(session),
+                session: ConnId::from_number(session),
                 peer: node(session),
                 transit: Duration::ZERO,
             };
@@ -360,7 +358,7 @@ pub(super) mod tests {
             let mut server = Server::<()>::new(&mut request);
             for sent in server.respond(Bytes::new(), None) {
                 if let Outbound::Response(response) = sent {
-                    let (session, mark) = (SessionNumber(session), 0);
+                    let (session, mark) = (ConnId::from_number(session), 0);
                     let output = Some(OutputMark { session, mark });
                     records.response_released(ticket, &response, output, now);
                 }
@@ -377,7 +375,7 @@ pub(super) mod tests {
         for sequence in 1..=250 {
             let again = request(1, sequence);
             let origin = Origin {
-                session: SessionNumber(1),
+                session: ConnId::from_number(1),
                 peer: node(1),
                 transit: Duration::ZERO,
             };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::call::records::table::RecordedCallKey;
-use crate::call::records::{RelayRoute, SessionNumber};
+use crate::call::records::{ConnId, RelayRoute};
 
 /// Calls of which one is remembered; the oldest makes room.
 const MOST: usize = 16_384;
@@ -22,7 +22,7 @@ impl ForgottenRoutes {
         &mut self,
         call: RecordedCallKey,
         route: RelayRoute,
-        is_closed: impl Fn(SessionNumber) -> bool,
+        is_closed: impl Fn(ConnId) -> bool,
     ) {
         if let Some(known) = self.routes.get_mut(&call) {
             if route.distance < known.distance || is_closed(known.session) {

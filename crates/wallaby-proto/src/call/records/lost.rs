@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::call::records::outputs::OutputMark;
 use crate::call::records::table::Record;
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Records, SessionNumber, Ticket};
+use crate::call::records::{ConnId, Records, Ticket};
 
 /// Records that a step looks at: a small fraction of a millisecond.
 const STEP: u32 = 4096;
@@ -26,9 +26,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(super) struct LostSessions {
     /// For which sessions the pass under way is, and what each other end has confirmed.
-    sought: BTreeMap<SessionNumber, Option<u64>>,
+    sought: BTreeMap<ConnId, Option<u64>>,
     /// The same of those that ended since it began.
-    later: BTreeMap<SessionNumber, Option<u64>>,
+    later: BTreeMap<ConnId, Option<u64>>,
     /// Where it goes on.
     next: u32,
     /// Not before that.
@@ -36,7 +36,7 @@ pub(super) struct LostSessions {
 }
 
 impl LostSessions {
-    pub(super) fn note(&mut self, session: SessionNumber, confirmed: Option<u64>) {
+    pub(super) fn note(&mut self, session: ConnId, confirmed: Option<u64>) {
         match self.next {
             0 => self.sought.insert(session, confirmed),
             _ => self.later.insert(session, confirmed),
@@ -49,7 +49,7 @@ impl LostSessions {
 
     /// Whether a request came over one of them, or was handed on.
     fn has_handed(&self, record: &Record) -> bool {
-        let ended = |session: &SessionNumber| self.sought.contains_key(session);
+        let ended = |session: &ConnId| self.sought.contains_key(session);
         !record.direct && ended(&record.session)
             || record
                 .outputs
@@ -103,12 +103,7 @@ impl Records {
     }
 
     /// A session has ended that may concern any record: a pass is to be made, or goes on.
-    pub(super) fn note_lost(
-        &mut self,
-        session: SessionNumber,
-        confirmed: Option<u64>,
-        now: Nanoseconds,
-    ) {
+    pub(super) fn note_lost(&mut self, session: ConnId, confirmed: Option<u64>, now: Nanoseconds) {
         self.lost.note(session, confirmed);
         self.note_due(self.lost.due);
         self.look_for_lost(now);
@@ -150,7 +145,7 @@ mod tests {
     use crate::call::records::{Action, RecordLimits};
     use crate::wire::ReplyTo;
 
-    const FRONT: SessionNumber = SessionNumber(1);
+    const FRONT: ConnId = ConnId::from_number(1);
 
     /// So many requests whose initiator cannot be dialled have come over a session and were answered, which nobody confirms.
     fn answered(requests: u64) -> Records {
@@ -194,19 +189,19 @@ mod tests {
     fn who_leaves_right_after_a_pass_is_looked_for_soon() {
         let mut records = Records::new(RecordLimits::default());
         for client in [1, 2] {
-            records.session_opened(SessionNumber(client), node(client));
+            records.session_opened(ConnId::from_number(client), node(client));
             for sequence in 1..=u64::from(STEP) + 1 {
                 answer(&mut records, client, request(client, sequence), 9);
             }
         }
         let mut now = Duration::ZERO;
-        records.session_ended(SessionNumber(1), now);
+        records.session_ended(ConnId::from_number(1), now);
         while records.lost.next_due().is_some() {
             now += PAUSE;
             records.handle_timeout(now);
         }
         records.take_sooner();
-        records.session_ended(SessionNumber(2), now);
+        records.session_ended(ConnId::from_number(2), now);
         assert_eq!(records.take_sooner(), Some(now + PAUSE));
     }
 
@@ -231,12 +226,12 @@ mod tests {
         let now = Duration::ZERO;
         let mut most = 0;
         for session in 2..200 {
-            records.session_opened(SessionNumber(session), node(session));
+            records.session_opened(ConnId::from_number(session), node(session));
             let mut request = request(1001, session);
             (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
             answer(&mut records, session, request, 9);
             looks::take();
-            records.session_ended(SessionNumber(session), now);
+            records.session_ended(ConnId::from_number(session), now);
             if session > 2 {
                 most = most.max(looks::take());
             }
@@ -255,16 +250,16 @@ mod tests {
         let mut records = Records::new(RecordLimits::default());
         let victim = node(1000);
         for session in 1..=17 {
-            records.session_opened(SessionNumber(session), victim);
+            records.session_opened(ConnId::from_number(session), victim);
             let origin = Origin {
-                session: SessionNumber(session),
+                session: ConnId::from_number(session),
                 peer: victim,
                 transit: Duration::ZERO,
             };
             records.admit(&request(1000, session), origin, Duration::ZERO);
         }
         let origin = Origin {
-            session: SessionNumber(1),
+            session: ConnId::from_number(1),
             peer: victim,
             transit: Duration::ZERO,
         };
@@ -274,8 +269,8 @@ mod tests {
         looks::take();
         let mut most = 0;
         for session in 100..110 {
-            records.session_opened(SessionNumber(session), victim);
-            records.session_ended(SessionNumber(session), Duration::ZERO);
+            records.session_opened(ConnId::from_number(session), victim);
+            records.session_ended(ConnId::from_number(session), Duration::ZERO);
             most = most.max(looks::take());
         }
         assert!(most <= 3 * STEP as usize, "{most} records for one hello");

@@ -86,7 +86,7 @@ pub use self::routes::invitation;
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
 use crate::call::shares::Shares;
-pub use crate::id::SessionNumber;
+pub use crate::id::ConnId;
 use crate::id::{CallId, NodeId, RequestId};
 use crate::status::{Code, Status};
 use crate::wire::{PingSettings, Pong, ReplyTo, Response};
@@ -152,7 +152,7 @@ pub const MAX_ATTEMPT: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The session.
-    pub session: SessionNumber,
+    pub session: ConnId,
     /// Its other end.
     pub peer: NodeId,
     /// How long a message takes over it, as far as the driver can tell: half a round trip, better too long than too
@@ -233,7 +233,7 @@ pub enum Action {
     /// Answer a ping, over the session that it came on; or tell unasked what may only be told there.
     Pong {
         /// The session.
-        session: SessionNumber,
+        session: ConnId,
         /// The answer.
         pong: Pong,
         /// The ticket of the request, if it is handled here.
@@ -247,7 +247,7 @@ pub enum Action {
         /// Where the request said that answers go.
         reply_to: ReplyTo,
         /// The session that the request, or the response, came on.
-        session: SessionNumber,
+        session: ConnId,
         /// As in [`Self::Pong`].
         ticket: Option<Ticket>,
     },
@@ -257,7 +257,7 @@ pub enum Action {
         /// [`Records::too_large`]: until then the response counts as being written.
         ticket: Ticket,
         /// The session.
-        session: SessionNumber,
+        session: ConnId,
         /// The response, with the call's token.
         response: Response,
     },
@@ -402,7 +402,7 @@ impl Records {
     }
 
     /// A connection to this node opened.
-    pub fn session_opened(&mut self, session: SessionNumber, peer: NodeId) {
+    pub fn session_opened(&mut self, session: ConnId, peer: NodeId) {
         let state = SessionState {
             peer,
             written: 0,
@@ -418,7 +418,7 @@ impl Records {
 
     /// Output up to this mark has been handed to the operating system; where the transport sends it again if it is lost, for
     /// the first time. From then on a delegation does not excuse its server's silence any more.
-    pub fn written(&mut self, session: SessionNumber, mark: u64) {
+    pub fn written(&mut self, session: ConnId, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.written = state.written.max(mark);
         }
@@ -426,7 +426,7 @@ impl Records {
 
     /// The other end has confirmed that it has read what was sent up to this mark. Where a transport tells, answers count as
     /// being written until then.
-    pub fn confirmed(&mut self, session: SessionNumber, mark: u64) {
+    pub fn confirmed(&mut self, session: ConnId, mark: u64) {
         if let Some(state) = self.sessions.get_mut(&session) {
             state.confirmed = state.confirmed.max(Some(mark));
         }
@@ -435,7 +435,7 @@ impl Records {
     /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
     /// may know where they are (rule 17). So are those that came over it for others, and those that were handed on
     /// over it: its other end may be gone, and nobody else may know who has them, or that they are lost.
-    pub fn session_ended(&mut self, session: SessionNumber, now: Duration) {
+    pub fn session_ended(&mut self, session: ConnId, now: Duration) {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };

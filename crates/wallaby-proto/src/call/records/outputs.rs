@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use std::collections::BTreeMap;
 
-use crate::id::{NodeId, SessionNumber};
+use crate::id::{ConnId, NodeId};
 
 /// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.
@@ -13,7 +13,7 @@ use crate::id::{NodeId, SessionNumber};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputMark {
     /// The session.
-    pub session: SessionNumber,
+    pub session: ConnId,
     /// How far its output must be written.
     pub mark: u64,
 }
@@ -41,12 +41,12 @@ pub(super) struct SessionState {
 #[derive(Debug, Default)]
 pub(super) struct Connected {
     /// By which it has shown the token of such a request last.
-    pub(super) shown: Option<SessionNumber>,
+    pub(super) shown: Option<ConnId>,
     /// Those that claim to be its own, and were asked to show one.
-    pub(super) invited: Vec<SessionNumber>,
+    pub(super) invited: Vec<ConnId>,
 }
 
-pub(super) type Sessions = BTreeMap<SessionNumber, SessionState>;
+pub(super) type Sessions = BTreeMap<ConnId, SessionState>;
 
 /// Where a request's responses and delegations went.
 #[derive(Debug, Default)]
@@ -85,9 +85,9 @@ struct Apart {
     /// Where it went last; `None` if it was given up before it went out.
     output: Option<OutputMark>,
     /// It waits for its place in this session's output.
-    waiting: Option<SessionNumber>,
+    waiting: Option<ConnId>,
     /// It is larger than this session takes.
-    refused: Option<SessionNumber>,
+    refused: Option<ConnId>,
 }
 
 /// Most responses of one request that are remembered to have gone another way than their neighbours.
@@ -215,12 +215,7 @@ impl Outputs {
     }
 
     /// A response is sent again, over this session; so far it went there.
-    pub(super) fn resend(
-        &mut self,
-        index: u32,
-        session: SessionNumber,
-        output: Option<OutputMark>,
-    ) {
+    pub(super) fn resend(&mut self, index: u32, session: ConnId, output: Option<OutputMark>) {
         match self.find_apart_mut(index) {
             Some(apart) => apart.waiting = Some(session),
             None => self.add_apart(Apart {
@@ -242,7 +237,7 @@ impl Outputs {
     }
 
     /// Whether a response may be sent again over this session, as far as is known of what that takes.
-    pub(super) fn fits(&self, index: u32, session: SessionNumber) -> bool {
+    pub(super) fn fits(&self, index: u32, session: ConnId) -> bool {
         let apart = self.find_apart(index);
         apart.is_none_or(|apart| apart.refused != Some(session))
     }
@@ -302,7 +297,7 @@ impl Outputs {
     }
 
     /// Whether answers went out on this session that its other end has not confirmed.
-    pub(super) fn has_unconfirmed(&self, session: SessionNumber, confirmed: Option<u64>) -> bool {
+    pub(super) fn has_unconfirmed(&self, session: ConnId, confirmed: Option<u64>) -> bool {
         self.any(|output| {
             output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
         })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::call::records::table::{Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Origin, Records, SessionNumber};
+use crate::call::records::{ConnId, Origin, Records};
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
@@ -38,7 +38,7 @@ const MOST_TURNS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayRoute {
     /// Where it leads.
-    pub session: SessionNumber,
+    pub session: ConnId,
     /// How many hops from the initiator the request is by which it leads, counted from 1.
     pub distance: u32,
 }
@@ -155,7 +155,7 @@ impl Records {
 
     /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
     /// which is nearest to the initiator, or what took its place: see [`Self::direct_route`].
-    pub fn route_back(&self, call: CallId, token: Token) -> Option<SessionNumber> {
+    pub fn route_back(&self, call: CallId, token: Token) -> Option<ConnId> {
         let route = self.relay_route((call, token), 0, None)?;
         Some(route.session)
     }
@@ -167,7 +167,7 @@ impl Records {
         &self,
         (call, token): (CallId, Token),
         distance: u32,
-        from: Option<SessionNumber>,
+        from: Option<ConnId>,
     ) -> Option<RelayRoute> {
         let key = RecordedCallKey { call, token };
         let known = || {
@@ -206,8 +206,8 @@ impl Records {
         &self,
         (call, token): (CallId, Token),
         mut request: RequestId,
-        (mut came, mut peer): (SessionNumber, NodeId),
-    ) -> Option<SessionNumber> {
+        (mut came, mut peer): (ConnId, NodeId),
+    ) -> Option<ConnId> {
         let call = self.table.call(&RecordedCallKey { call, token })?;
         let mut found = None;
         for _ in 0..MOST_TURNS {

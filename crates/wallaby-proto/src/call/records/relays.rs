@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::call::records::outputs::{Sessions, is_written};
 use crate::call::records::table::RecordedCallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Action, Origin, OutputMark, Records, SessionNumber};
+use crate::call::records::{Action, ConnId, Origin, OutputMark, Records};
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong, ReplyTo, Response};
@@ -30,7 +30,7 @@ pub struct RefusedRequest {
     /// be a stranger, who must not direct anything to others.
     pub reply_to: Option<ReplyTo>,
     /// The session that it came on.
-    pub session: SessionNumber,
+    pub session: ConnId,
 }
 
 /// At most so many relays of one request are looked at, the latest first: they are written in order.
@@ -60,7 +60,7 @@ struct Relay {
     share: Share,
     /// What announcements name.
     reply_to: Option<ReplyTo>,
-    session: SessionNumber,
+    session: ConnId,
     /// Its place in a session's output, once it has one.
     output: Option<OutputMark>,
     due: Nanoseconds,
@@ -117,7 +117,7 @@ impl Records {
     pub fn begin_relay(
         &mut self,
         response: &Response,
-        session: SessionNumber,
+        session: ConnId,
         now: Duration,
     ) -> Option<RelayId> {
         let key = RecordedCallKey {
@@ -149,7 +149,7 @@ impl Records {
         &mut self,
         call: RecordedCallKey,
         request: RequestId,
-        (reply_to, session): (Option<ReplyTo>, SessionNumber),
+        (reply_to, session): (Option<ReplyTo>, ConnId),
         PingTimes { period, .. }: PingTimes,
         now: Duration,
     ) -> Option<RelayId> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Frozen, OutputMark, Records, ReleasedMessage, SessionNumber, Ticket};
+use crate::call::records::{ConnId, Frozen, OutputMark, Records, ReleasedMessage, Ticket};
 use crate::call::server::Delegated;
 use crate::call::shares::Share;
 use crate::id::{CallId, NodeId, RequestId, Token};
@@ -325,7 +325,7 @@ impl Records {
 
     /// An answer went out on another session than that of its request.
     #[inline(never)]
-    fn note_relay(&mut self, slot: u32, session: SessionNumber) {
+    fn note_relay(&mut self, slot: u32, session: ConnId) {
         let call = self.table.records.get(slot).call;
         let initiator = self.table.calls.get(call).key.call.initiator;
         if let Some(session) = self.sessions.get_mut(&session) {

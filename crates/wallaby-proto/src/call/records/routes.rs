@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::call::records::table::RecordedCallKey;
-use crate::call::records::{Origin, Records, SessionNumber, Ticket};
+use crate::call::records::{ConnId, Origin, Records, Ticket};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::wire::Pong;
 
@@ -24,13 +24,13 @@ const MAX_INVITED: usize = 4;
 /// The peers of the sessions that ended last.
 #[derive(Debug, Default)]
 pub(super) struct FormerSessions {
-    peers: BTreeMap<SessionNumber, NodeId>,
-    by_age: VecDeque<SessionNumber>,
+    peers: BTreeMap<ConnId, NodeId>,
+    by_age: VecDeque<ConnId>,
 }
 
 impl FormerSessions {
     /// A session with this peer has ended.
-    pub(super) fn note(&mut self, session: SessionNumber, peer: NodeId) {
+    pub(super) fn note(&mut self, session: ConnId, peer: NodeId) {
         if self.by_age.len() >= MAX_FORMER
             && let Some(oldest) = self.by_age.pop_front()
         {
@@ -40,7 +40,7 @@ impl FormerSessions {
         self.by_age.push_back(session);
     }
 
-    fn peer(&self, session: SessionNumber) -> Option<NodeId> {
+    fn peer(&self, session: ConnId) -> Option<NodeId> {
         self.peers.get(&session).copied()
     }
 }
@@ -48,7 +48,7 @@ impl FormerSessions {
 impl Records {
     /// The session by which answers go straight to this initiator whose request came over another one: it claims the
     /// initiator's node id, and has shown the token of a request that came the same way.
-    pub fn direct_route(&self, initiator: NodeId, came: SessionNumber) -> Option<SessionNumber> {
+    pub fn direct_route(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
         let known = self.sessions.get(&came)?.initiators.get(&initiator)?;
         known
             .shown
@@ -57,7 +57,7 @@ impl Records {
 
     /// The open session over which the initiator itself brought the first request of a call that came here, if it did: what another
     /// server has brought of the same call since goes straight back over it, and not round by that server.
-    pub fn brought_by_initiator(&self, call: CallId, token: Token) -> Option<SessionNumber> {
+    pub fn brought_by_initiator(&self, call: CallId, token: Token) -> Option<ConnId> {
         let known = self.table.call(&RecordedCallKey { call, token })?;
         let known = self.table.calls.get(known);
         let lists = &self.table.peers.get(known.peer).by_session;
@@ -67,7 +67,7 @@ impl Records {
     }
 
     /// The session that a request came over, or what took its place since.
-    pub fn came(&self, ticket: Ticket) -> Option<SessionNumber> {
+    pub fn came(&self, ticket: Ticket) -> Option<ConnId> {
         let record = self.table.records.get(self.slot(ticket)?);
         Some(record.session)
     }
@@ -112,8 +112,8 @@ impl Records {
     pub fn invite(
         &mut self,
         (call, token, request): (CallId, Token, RequestId),
-        came: SessionNumber,
-        (claims, own): (SessionNumber, NodeId),
+        came: ConnId,
+        (claims, own): (ConnId, NodeId),
     ) -> Option<Pong> {
         if came == claims || !self.sessions.contains_key(&claims) {
             return None;

@@ -13,7 +13,7 @@ use crate::call::records::relaying::RelayedPing;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{RelayRoute, Ticket};
 use crate::call::shares::Share;
-use crate::id::{CallId, NodeId, Path, RequestId, SessionNumber, Token};
+use crate::id::{CallId, ConnId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::wire::{Child, ReplyTo};
 
@@ -56,7 +56,7 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub(super) struct SessionCalls {
     /// `None` if several sessions share it: what they say is not heeded.
-    pub(super) session: Option<SessionNumber>,
+    pub(super) session: Option<ConnId>,
     /// The other end says that it is the initiator.
     pub(super) own: bool,
     /// The oldest live call, as was said over the session.
@@ -68,7 +68,7 @@ pub(super) struct SessionCalls {
 }
 
 impl SessionCalls {
-    fn new(session: SessionNumber, own: bool) -> Self {
+    fn new(session: ConnId, own: bool) -> Self {
         Self {
             session: Some(session),
             own,
@@ -171,7 +171,7 @@ pub(super) struct Record {
     cold: Option<Box<ColdRecord>>,
     /// Names its kept responses.
     pub(super) kept: Option<Number>,
-    pub(super) session: SessionNumber,
+    pub(super) session: ConnId,
     /// Whose place it takes while it runs.
     pub(super) share: Share,
     /// That session's other end is the initiator.
@@ -211,7 +211,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) depth: u32,
     pub(super) base: u32,
     pub(super) manifest: Option<&'a Manifest>,
-    pub(super) session: SessionNumber,
+    pub(super) session: ConnId,
     pub(super) share: Share,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
@@ -431,7 +431,7 @@ impl Table {
 
     /// The list of what comes over a session for an initiator.
     #[inline]
-    pub(super) fn session_index(&mut self, peer: u32, session: SessionNumber, own: bool) -> u8 {
+    pub(super) fn session_index(&mut self, peer: u32, session: ConnId, own: bool) -> u8 {
         match self.known_session_index(peer, session) {
             Some(session_index) => session_index,
             None => self.add_line(peer, session, own),
@@ -439,7 +439,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn known_session_index(&self, peer: u32, session: SessionNumber) -> Option<u8> {
+    pub(super) fn known_session_index(&self, peer: u32, session: ConnId) -> Option<u8> {
         let by_session = &self.peers.get(peer).by_session;
         let session_index = by_session
             .iter()
@@ -457,7 +457,7 @@ impl Table {
     }
 
     #[inline(never)]
-    fn add_line(&mut self, peer: u32, session: SessionNumber, own: bool) -> u8 {
+    fn add_line(&mut self, peer: u32, session: ConnId, own: bool) -> u8 {
         let by_session = &mut self.peers.at(peer).by_session;
         if by_session.len() < MAX_SESSIONS {
             by_session.push(SessionCalls::new(session, own));

@@ -10,7 +10,7 @@ use crate::call::server::{Delegated, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::conn::{Cargo, Conn, ConnId, Delegation, OutAnswer, OutRequest, Parcel};
+use crate::endpoint::conn::{Cargo, Conn, Delegation, OutAnswer, OutRequest, Parcel};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
@@ -19,7 +19,7 @@ use crate::endpoint::streams::MarkOwner;
 use crate::error::SendError;
 use crate::numbers::SMALL_ANSWER;
 use crate::wire::{Child, Message, ReplyTo, Request};
-use crate::{Address, Code, Status};
+use crate::{Address, Code, ConnId, Status};
 
 /// How a handler offers a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -629,7 +629,6 @@ impl<P: Probe> Endpoint<P> {
         let (request, to) = (&out.request, (&out.method, &out.server));
         let came = self.records.came(ticket);
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
-        let came = came.map(|session| ConnId::from_number(session.0));
         self.answer_over(request, to, (Some(ticket), came), why);
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, OutputMark, SessionNumber, StopReason, Ticket,
+    Action, Admission, ConnId, Origin, OutputMark, StopReason, Ticket,
 };
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::{Ping, ReplyTo, Request};
@@ -15,10 +15,10 @@ use crate::liveness::shelf::{
 };
 
 /// A session of a server that passes on requests of node 1, and others.
-const FRONT: SessionNumber = SessionNumber(5);
+const FRONT: ConnId = ConnId::from_number(5);
 
 fn front() -> Origin {
-    origin(FRONT.0, node(5))
+    origin(FRONT.number(), node(5))
 }
 
 /// Somebody whose hello names the initiator's node id.
@@ -242,7 +242,9 @@ fn who_shows_a_token_is_the_initiator_of_what_came_the_same_way() {
     assert_eq!(shelf.records.direct_route(initiator, FRONT), Some(HOME));
     assert_eq!(shelf.records.direct_route(node(2), FRONT), None);
     assert_eq!(
-        shelf.records.direct_route(initiator, SessionNumber(8)),
+        shelf
+            .records
+            .direct_route(initiator, ConnId::from_number(8)),
         None
     );
     shelf.records.session_ended(HOME, Duration::ZERO);

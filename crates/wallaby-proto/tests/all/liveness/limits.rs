@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Admission, MAX_ATTEMPT, RecordLimits, SessionNumber};
+use wallaby_proto::call::records::{Admission, ConnId, MAX_ATTEMPT, RecordLimits};
 use wallaby_proto::call::watch::Found;
 use wallaby_proto::wire::{Ping, PingSettings, Request};
 use wallaby_proto::{CallId, Code, Status};
@@ -175,7 +175,7 @@ fn what_is_passed_on_is_shared() {
         let response = wallaby_proto::call::server::undelivered(&request, &status);
         shelf
             .records
-            .begin_relay(&response, SessionNumber(session), Duration::ZERO)
+            .begin_relay(&response, ConnId::from_number(session), Duration::ZERO)
     };
     let mut greedy: Vec<_> = (0..MOST as u64)
         .map_while(|sequence| pass(&mut shelf, sequence + 1, 1))
@@ -218,7 +218,9 @@ fn kept_responses_are_limited_by_their_bytes() {
     }
     shelf.records.session_ended(HOME, Duration::ZERO);
     while shelf.records.poll().is_some() {}
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: (0..14).collect(),
         ..ping(1, "0")

@@ -53,7 +53,7 @@ impl Known {
         request.token = Token::new(token);
         request.oldest = self.oldest[initiator as usize];
         let now = self.shelf.time();
-        let origin = origin(HOME.0, peer);
+        let origin = origin(HOME.number(), peer);
         match self.shelf.records.admit(&request, origin, now) {
             Admission::Accepted(ticket) => {
                 assert!(

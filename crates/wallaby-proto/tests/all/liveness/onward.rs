@@ -1,7 +1,7 @@
 //! Pings about requests that came of one handled here go on to where its work went.
 
 use wallaby_proto::Token;
-use wallaby_proto::call::records::{Admission, RecordLimits, RelayRoute, SessionNumber};
+use wallaby_proto::call::records::{Admission, ConnId, RecordLimits, RelayRoute};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
@@ -208,13 +208,13 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
     came(&mut shelf, 5, "0.1+4", 5);
     assert_eq!(
         shelf.records.route_back(call, token()),
-        Some(SessionNumber(5))
+        Some(ConnId::from_number(5))
     );
     came(&mut shelf, 6, "0.1+1", 2);
     came(&mut shelf, 7, "0.1.0", 3);
     assert_eq!(
         shelf.records.route_back(call, token()),
-        Some(SessionNumber(6))
+        Some(ConnId::from_number(6))
     );
     let forged = Token::new(666);
     assert_eq!(shelf.records.route_back(call, forged), None, "another call");
@@ -233,7 +233,7 @@ fn answers_of_others_only_ever_come_nearer() {
     }
     let onward = |distance| shelf.records.relay_route((call, token()), distance, None);
     let nearest = Some(RelayRoute {
-        session: SessionNumber(6),
+        session: ConnId::from_number(6),
         distance: 3,
     });
     assert_eq!(onward(0), nearest, "nobody has passed it on yet");
@@ -417,5 +417,5 @@ fn a_forgotten_way_whose_session_has_ended_makes_room_for_another_one() {
         }
     }
     let way = shelf.records.route_back(ping(1, "0").call, token());
-    assert_eq!(way, Some(SessionNumber(22)));
+    assert_eq!(way, Some(ConnId::from_number(22)));
 }

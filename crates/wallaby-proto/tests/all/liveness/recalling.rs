@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, RecordLimits, SessionNumber};
+use wallaby_proto::call::records::{Action, ConnId, RecordLimits};
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{Code, Facts, Manifest, Status};
 
@@ -15,7 +15,9 @@ fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
     let asked = || ping(9, "0");
     let (pong, _) = shelf.ask(asked());
     assert_eq!((pong.token, pong.progress), (None, None));
-    shelf.records.session_opened(SessionNumber(5), node(20));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(5), node(20));
     let (pong, _) = shelf.ask_over(asked(), origin(5, node(20)));
     assert_eq!(pong.token, Some(token()), "another passes it on");
 }

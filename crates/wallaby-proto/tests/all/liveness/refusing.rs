@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, OutputMark, RecordLimits, RefusedRequest, RelayId, SessionNumber,
+    Action, Admission, ConnId, Frozen, OutputMark, RecordLimits, RefusedRequest, RelayId,
 };
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
@@ -23,7 +23,7 @@ fn full(limits: RecordLimits) -> Shelf {
     });
     shelf
         .records
-        .session_opened(SessionNumber(RELAY), node(10 * RELAY));
+        .session_opened(ConnId::from_number(RELAY), node(10 * RELAY));
     shelf.accept(request(7, "1"));
     shelf
 }
@@ -53,7 +53,7 @@ fn waits(shelf: &mut Shelf, request: &Request) -> RelayId {
 
 fn by_relay(mark: u64) -> Option<OutputMark> {
     Some(OutputMark {
-        session: SessionNumber(RELAY),
+        session: ConnId::from_number(RELAY),
         mark,
     })
 }
@@ -81,7 +81,7 @@ fn told(actions: Vec<(u64, Action)>, id: &str, to: &ReplyTo) -> Vec<u64> {
             session,
             ..
         } if pong.request == at(id) => {
-            assert_eq!((reply_to, *session), (to, SessionNumber(RELAY)));
+            assert_eq!((reply_to, *session), (to, ConnId::from_number(RELAY)));
             is_on_its_way(pong)
         }
         _ => false,
@@ -108,10 +108,10 @@ fn the_status_of_a_refused_request_is_told_of_until_it_is_written() {
     let until = |shelf: &mut Shelf, time| told(shelf.until(time), "0", &request.reply_to);
     assert_eq!(until(&mut shelf, 130), [60, 120], "it waits for credit");
     shelf.records.relayed(passage, by_relay(7));
-    shelf.records.written(SessionNumber(RELAY), 6);
+    shelf.records.written(ConnId::from_number(RELAY), 6);
     assert!(is_on_its_way(&asked(&mut shelf, "0")));
     assert_eq!(until(&mut shelf, 190), [180], "it is being written");
-    shelf.records.written(SessionNumber(RELAY), 7);
+    shelf.records.written(ConnId::from_number(RELAY), 7);
     assert!(!is_on_its_way(&asked(&mut shelf, "0")), "it has left");
     assert!(until(&mut shelf, 1000).is_empty());
 }
@@ -126,7 +126,7 @@ fn a_status_that_will_not_be_sent_is_not_told_of() {
         ("its session has ended", |shelf, passage| {
             shelf.records.relayed(passage, by_relay(7));
             let now = shelf.time();
-            shelf.records.session_ended(SessionNumber(RELAY), now);
+            shelf.records.session_ended(ConnId::from_number(RELAY), now);
         }),
         ("its call was aborted", |shelf, _| {
             drop(shelf.ask_over(abort(7, "0"), origin(RELAY, node(10 * RELAY))));
@@ -161,7 +161,10 @@ fn a_stranger_is_told_where_it_came_from() {
         Action::Pong { session, pong, .. } => Some((*time, *session, is_on_its_way(pong))),
         _ => None,
     });
-    assert_eq!(Vec::from_iter(pongs), [(100, SessionNumber(RELAY), true)]);
+    assert_eq!(
+        Vec::from_iter(pongs),
+        [(100, ConnId::from_number(RELAY), true)]
+    );
     assert!(!told.iter().any(of_refused));
     assert!(passage.is_some());
 }
@@ -327,7 +330,7 @@ fn statuses_of_others_do_not_hide_one_that_is_on_its_way() {
         for number in 0..others {
             let forged = RefusedRequest {
                 token: wallaby_proto::Token::new(900 + number),
-                session: SessionNumber(66),
+                session: ConnId::from_number(66),
                 reply_to: None,
                 ..refuse(&mut shelf, &request(7, "0"))
             };

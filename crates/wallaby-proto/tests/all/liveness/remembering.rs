@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Frozen, OutputMark, RecordLimits, ReleasedMessage, Remembered,
-    SessionNumber, StopReason,
+    Action, Admission, ConnId, Frozen, OutputMark, RecordLimits, ReleasedMessage, Remembered,
+    StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
 use wallaby_proto::wire::{Child, MAX_CHILDREN, Ping, ReplyTo, Request, Response};
@@ -330,7 +330,7 @@ fn unconfirmed_output_of_a_session_is_announced_once() {
 #[test]
 fn output_that_went_through_a_relay_is_announced() {
     let mut shelf = Shelf::new();
-    let relay = SessionNumber(5);
+    let relay = ConnId::from_number(5);
     shelf.records.session_opened(relay, node(5));
     let admission = shelf
         .records
@@ -364,16 +364,16 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     );
     let passage = shelf
         .records
-        .begin_relay(&response, SessionNumber(5), Duration::ZERO);
+        .begin_relay(&response, ConnId::from_number(5), Duration::ZERO);
     let passage = passage.expect("there is room");
     let told = |actions: Vec<(u64, Action)>| -> Vec<u64> {
         let tells = |action: &Action| match action {
             Action::Announce {
-                session: SessionNumber(5),
+                session,
                 reply_to: ReplyTo::Relay,
                 pong,
                 ..
-            } => {
+            } if *session == ConnId::from_number(5) => {
                 let unknown = pong.progress.is_none() && pong.announced;
                 assert!(unknown && pong.writing && pong.token.is_some());
                 pong.request == at("0.3")
@@ -395,8 +395,12 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert!(told(shelf.until(1000)).is_empty());
     // What is given up, and what goes down with its session, is not announced any more.
     let now = shelf.time();
-    let one = shelf.records.begin_relay(&response, SessionNumber(5), now);
-    let two = shelf.records.begin_relay(&response, SessionNumber(5), now);
+    let one = shelf
+        .records
+        .begin_relay(&response, ConnId::from_number(5), now);
+    let two = shelf
+        .records
+        .begin_relay(&response, ConnId::from_number(5), now);
     shelf.records.relayed(one.expect("there is room"), None);
     let output = OutputMark {
         session: HOME,
@@ -412,7 +416,9 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert_eq!(shelf.records.next_timeout(), None);
     // Its call is over: the initiator answers the news with an abort.
     let now = shelf.time();
-    shelf.records.begin_relay(&response, SessionNumber(5), now);
+    shelf
+        .records
+        .begin_relay(&response, ConnId::from_number(5), now);
     assert_eq!(told(shelf.until(5100)), [5100]);
     shelf.ask(abort(1, "0.3"));
     assert!(told(shelf.until(10_000)).is_empty());
@@ -440,17 +446,17 @@ fn missing_responses_are_sent_again() {
     assert!(actions.is_empty(), "they are on their way on this session");
     shelf.records.session_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     let (pong, actions) = shelf.ask_over(missing(&[0, 1, 2, 77]), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, []);
     let again: Vec<_> = actions
         .iter()
         .map(|action| match action {
             Action::Resend {
-                session: SessionNumber(2),
-                response,
-                ..
-            } => (
+                session, response, ..
+            } if *session == ConnId::from_number(2) => (
                 response.index,
                 response.last,
                 &response.payload[..],
@@ -475,8 +481,12 @@ fn missing_responses_are_sent_again() {
 fn what_is_still_being_written_is_not_sent_again() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 9);
-    shelf.records.session_opened(SessionNumber(2), node(1));
-    shelf.records.session_opened(SessionNumber(3), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(3), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -490,7 +500,7 @@ fn what_is_still_being_written_is_not_sent_again() {
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
     let output = OutputMark {
-        session: SessionNumber(2),
+        session: ConnId::from_number(2),
         mark: 5,
     };
     shelf
@@ -500,7 +510,7 @@ fn what_is_still_being_written_is_not_sent_again() {
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
     shelf
         .records
-        .session_ended(SessionNumber(2), Duration::ZERO);
+        .session_ended(ConnId::from_number(2), Duration::ZERO);
     shelf.actions();
     let (_, actions) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(actions.len(), 1, "it went down with that session");
@@ -513,7 +523,7 @@ fn each_response_is_lost_with_its_own_session() {
         kept_bytes: 0,
         ..limits()
     });
-    let other = SessionNumber(2);
+    let other = ConnId::from_number(2);
     shelf.records.session_opened(other, node(1));
     let mut handled = shelf.accept(request(1, "0"));
     for session in [HOME, other] {
@@ -534,7 +544,9 @@ fn each_response_is_lost_with_its_own_session() {
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
     shelf.records.session_ended(other, Duration::ZERO);
-    shelf.records.session_opened(SessionNumber(3), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(3), node(1));
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0, 1]);
@@ -552,7 +564,9 @@ fn what_is_not_kept_is_told_to_be_lost() {
         missing: vec![0],
         ..ping(1, "0")
     };
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(
         pong.progress.expect("it is known").lost,
@@ -592,7 +606,9 @@ fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -610,7 +626,9 @@ fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
     assert!(!pong.writing && actions.is_empty(), "{actions:?}");
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
     // Another session may take it.
-    shelf.records.session_opened(SessionNumber(3), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(3), node(1));
     let (pong, actions) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(actions.len(), 1, "it is tried there");
     assert_eq!(pong.progress.expect("it is known").lost, []);
@@ -625,7 +643,9 @@ fn a_response_that_was_not_sent_again_may_still_arrive() {
     });
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -666,7 +686,9 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
         shelf.records.response_replaced(handled.ticket, &status);
         shelf.records.session_ended(HOME, Duration::ZERO);
         shelf.actions();
-        shelf.records.session_opened(SessionNumber(2), node(1));
+        shelf
+            .records
+            .session_opened(ConnId::from_number(2), node(1));
         let missing = Ping {
             missing: vec![0],
             ..ping(1, "0")

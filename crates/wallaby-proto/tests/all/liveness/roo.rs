@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::records::{Action, Admission, OutputMark, ReleasedMessage, SessionNumber};
+use wallaby_proto::call::records::{Action, Admission, ConnId, OutputMark, ReleasedMessage};
 use wallaby_proto::call::watch::{self, Watch, WatchSettings};
 use wallaby_proto::wire::{Budgets, LinkEnds, MAX_CHILDREN, Message, PingSettings, Progress};
 
@@ -125,7 +125,9 @@ fn a_lost_packet_is_recovered() {
     shelf.records.written(HOME, 1);
     shelf.records.session_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf.records.session_opened(SessionNumber(2), node(1));
+    shelf
+        .records
+        .session_opened(ConnId::from_number(2), node(1));
     // The pong tells the facts that the response carried, and so what is missing.
     let (told, _) = shelf.ask_over(ping(7, "0"), origin(2, node(1)));
     desk.hear(1, told);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, RecordLimits, SessionNumber};
+use wallaby_proto::call::records::{Admission, ConnId, RecordLimits};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{CallId, Code};
@@ -76,7 +76,9 @@ fn hanging_calls_of_one_client_do_not_shut_others_out() {
     assert!(greedy.len() > TABLE * 8 / 10, "{}", greedy.len());
     for left in [false, true] {
         if left {
-            shelf.records.session_ended(SessionNumber(2), shelf.time());
+            shelf
+                .records
+                .session_ended(ConnId::from_number(2), shelf.time());
         }
         for client in 3..13 {
             let several: Vec<Handled> = (1..=5)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, Origin, OutputMark, RecordLimits, Records, SessionNumber, Ticket,
+    Action, Admission, ConnId, Origin, OutputMark, RecordLimits, Records, Ticket,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, Server};
 use wallaby_proto::wire::{
@@ -28,7 +28,7 @@ pub(crate) struct Handled {
 }
 
 /// The session of the initiator, node 1.
-pub(crate) const HOME: SessionNumber = SessionNumber(1);
+pub(crate) const HOME: ConnId = ConnId::from_number(1);
 
 pub(crate) fn limits() -> RecordLimits {
     RecordLimits {
@@ -42,7 +42,7 @@ pub(crate) fn limits() -> RecordLimits {
 
 pub(crate) fn origin(session: u64, peer: NodeId) -> Origin {
     Origin {
-        session: SessionNumber(session),
+        session: ConnId::from_number(session),
         peer,
         transit: Duration::ZERO,
     }
@@ -50,7 +50,7 @@ pub(crate) fn origin(session: u64, peer: NodeId) -> Origin {
 
 /// The initiator's own connection.
 pub(crate) fn home() -> Origin {
-    origin(HOME.0, node(1))
+    origin(HOME.number(), node(1))
 }
 
 pub(crate) fn request(sequence: u64, id: &str) -> Request {

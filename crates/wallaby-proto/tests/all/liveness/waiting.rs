@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::SessionNumber;
+use wallaby_proto::call::records::ConnId;
 use wallaby_proto::call::waiting::{Awaited, WaitingAnswers, WaitingLimits};
 use wallaby_proto::{CallId, RequestId, Token};
 
@@ -40,7 +40,7 @@ fn answers_leave_in_order_when_there_is_a_way_for_their_call() {
     let mut waiting = WaitingAnswers::new(LIMITS);
     for (initiator, what, second) in [(1, "a", 0), (2, "b", 1), (1, "c", 2)] {
         let put = waiting.put(
-            (of(initiator), SessionNumber(initiator)),
+            (of(initiator), ConnId::from_number(initiator)),
             10,
             what,
             at(second),
@@ -60,10 +60,10 @@ fn answers_leave_in_order_when_there_is_a_way_for_their_call() {
 fn nobody_waits_for_ever() {
     let mut waiting = WaitingAnswers::new(LIMITS);
     waiting
-        .put((of(1), SessionNumber(1)), 10, "a", at(0))
+        .put((of(1), ConnId::from_number(1)), 10, "a", at(0))
         .expect("room");
     waiting
-        .put((of(2), SessionNumber(2)), 10, "b", at(5))
+        .put((of(2), ConnId::from_number(2)), 10, "b", at(5))
         .expect("room");
     assert_eq!(waiting.expired(at(9)), None);
     assert_eq!(waiting.expired(at(10)), Some("a"));
@@ -79,13 +79,16 @@ fn so_many_may_wait_and_no_more() {
     let mut waiting = WaitingAnswers::new(LIMITS);
     for number in 0..3 {
         waiting
-            .put((of(1), SessionNumber(1)), 0, number, at(0))
+            .put((of(1), ConnId::from_number(1)), 0, number, at(0))
             .expect("room");
     }
-    assert_eq!(waiting.put((of(2), SessionNumber(2)), 0, 3, at(0)), Err(3));
+    assert_eq!(
+        waiting.put((of(2), ConnId::from_number(2)), 0, 3, at(0)),
+        Err(3)
+    );
     assert_eq!(take(&mut waiting, 1), Some(0));
     waiting
-        .put((of(2), SessionNumber(2)), 0, 3, at(0))
+        .put((of(2), ConnId::from_number(2)), 0, 3, at(0))
         .expect("there is room again");
 }
 
@@ -93,20 +96,20 @@ fn so_many_may_wait_and_no_more() {
 fn so_many_bytes_may_wait_and_no_more() {
     let mut waiting = WaitingAnswers::new(LIMITS);
     waiting
-        .put((of(1), SessionNumber(1)), 800, 'a', at(0))
+        .put((of(1), ConnId::from_number(1)), 800, 'a', at(0))
         .expect("room");
     waiting
-        .put((of(1), SessionNumber(1)), 100, 'b', at(0))
+        .put((of(1), ConnId::from_number(1)), 100, 'b', at(0))
         .expect_err("no room");
     waiting
-        .put((of(2), SessionNumber(2)), 33, 'b', at(0))
+        .put((of(2), ConnId::from_number(2)), 33, 'b', at(0))
         .expect_err("its share of what is left is less");
     waiting
-        .put((of(2), SessionNumber(2)), 32, 'c', at(0))
+        .put((of(2), ConnId::from_number(2)), 32, 'c', at(0))
         .expect("just so many");
     assert_eq!(take(&mut waiting, 1), Some('a'));
     waiting
-        .put((of(1), SessionNumber(1)), 708, 'd', at(0))
+        .put((of(1), ConnId::from_number(1)), 708, 'd', at(0))
         .expect("its room is free");
 }
 
@@ -114,19 +117,19 @@ fn so_many_bytes_may_wait_and_no_more() {
 fn the_room_of_an_answer_that_has_gone_is_free_to_the_byte() {
     let mut waiting = WaitingAnswers::new(LIMITS);
     waiting
-        .put((of(1), SessionNumber(1)), 300, 'a', at(0))
+        .put((of(1), ConnId::from_number(1)), 300, 'a', at(0))
         .expect("room");
     waiting
-        .put((of(2), SessionNumber(2)), 300, 'b', at(0))
+        .put((of(2), ConnId::from_number(2)), 300, 'b', at(0))
         .expect("room");
     assert_eq!(waiting.len(), 2);
     assert_eq!(take(&mut waiting, 1), Some('a'));
     waiting
-        .put((of(1), SessionNumber(1)), 476, 'c', at(0))
+        .put((of(1), ConnId::from_number(1)), 476, 'c', at(0))
         .expect_err("too long");
     assert_eq!(waiting.len(), 1);
     waiting
-        .put((of(1), SessionNumber(1)), 475, 'd', at(0))
+        .put((of(1), ConnId::from_number(1)), 475, 'd', at(0))
         .expect("just so long");
 }
 
@@ -142,7 +145,7 @@ fn one_connection_leaves_room_for_others() {
         let mut fill = |session: u64, initiator: u64, most: usize| {
             let answers = 0..most;
             let put = |_: &usize| {
-                let put = waiting.put((of(initiator), SessionNumber(session)), 0, (), at(0));
+                let put = waiting.put((of(initiator), ConnId::from_number(session)), 0, (), at(0));
                 put.is_ok()
             };
             answers.take_while(put).count()
@@ -165,11 +168,11 @@ fn a_way_is_for_who_shows_the_token() {
             ..of(1)
         };
         waiting
-            .put((awaited, SessionNumber(1)), 0, token, at(0))
+            .put((awaited, ConnId::from_number(1)), 0, token, at(0))
             .expect("room");
     }
     waiting
-        .put((of(2), SessionNumber(2)), 0, 3, at(0))
+        .put((of(2), ConnId::from_number(2)), 0, 3, at(0))
         .expect("room");
     assert_eq!(waiting.take(of(1).call, Token::new(9)), None);
     let tokens = [1, 2].map(Token::new);
@@ -195,7 +198,7 @@ fn made_up_calls_do_not_keep_an_initiator_from_being_asked_about_its_own() {
     };
     let real = call(1000, 4711);
     let mut put = |awaited, session| {
-        let put = waiting.put((awaited, SessionNumber(session)), 10, (), at(0));
+        let put = waiting.put((awaited, ConnId::from_number(session)), 10, (), at(0));
         put.expect("room");
     };
     put(real, 1);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use wallaby::{Address, Answer, Call, CallError, Client, Endpoint, Failure, FailureKind};
+use wallaby::{Address, Answers, Call, CallError, Client, Endpoint, Failure, FailureKind};
 use wallaby_bench::random::Random;
 
 use crate::control::{
@@ -381,7 +381,7 @@ fn sizes(step: &Step) -> Vec<(u64, usize)> {
 /// Takes all answers; gives the call up after a while if that is said.
 async fn finish<A>(mut call: Call<A>, give_up: Option<Duration>) -> Ended
 where
-    A: Answer<Item = Receipt>,
+    A: Answers<Item = Receipt>,
 {
     let (mut receipts, mut statuses) = (Vec::new(), Vec::new());
     let patience = tokio::time::sleep(give_up.unwrap_or(Duration::MAX / 4));

@@ -3,7 +3,7 @@
 use crate::model::Vertex;
 use crate::placement::Placement;
 use std::sync::Arc;
-use wallaby::{Answer, Call, CallError, Endpoint, Trace};
+use wallaby::{Call, CallError, Endpoint, Trace};
 
 /// Makes the calls of queries and inserts. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -58,7 +58,10 @@ impl Client {
     }
 
     /// All rows of a call, of which an answer has some: one or none (`Option`), or any number (`Vec`).
-    pub async fn rows<A: Answer, R>(&self, mut call: Call<A>) -> Result<Answers<R>, CallError>
+    pub async fn rows<A: wallaby::Answers, R>(
+        &self,
+        mut call: Call<A>,
+    ) -> Result<Answers<R>, CallError>
     where
         A::Item: IntoIterator<Item = R>,
         wallaby::codec::Postcard: wallaby::codec::Codec<A::Item>,

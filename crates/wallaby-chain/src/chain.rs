@@ -8,7 +8,7 @@ use thiserror::Error;
 use wallaby::codec::{Codec, CodecError, Format, Postcard, Raw};
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
-    Address, Answer, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
+    Address, Answers, Call, Caller, Code, Continuation, Delegation, Method, MethodDefinition, One,
     RawRequest, Request, Status, Target,
 };
 
@@ -104,7 +104,7 @@ pub fn pipe<Args, A, C>(
     arguments: Args,
 ) -> Chain<A::Item, C>
 where
-    A: Answer,
+    A: Answers,
     C: Codec<Args> + Codec<A::Item>,
 {
     start_by(Hop::to(server, method, arguments))
@@ -125,7 +125,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
         method: &'static Method<(T,), A, C>,
     ) -> Chain<A::Item, C>
     where
-        A: Answer,
+        A: Answers,
         C: Codec<(T,)> + Codec<A::Item> + Passes,
     {
         let link = Link::new(server.into(), method.definition());
@@ -290,7 +290,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     /// # Errors
     ///
     /// As [`call`](Self::call). The request ends with a status then.
-    pub fn forward<A: Answer<Item = T>>(
+    pub fn forward<A: Answers<Item = T>>(
         self,
         request: Request<A, C>,
     ) -> Result<Delegation<RawRequest>, ChainError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use wallaby::codec::Codec;
-use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
+use wallaby::{Address, Answers, Method, MethodDefinition, Status};
 
 use crate::away::Away;
 use crate::chains::MOST_BYTES;

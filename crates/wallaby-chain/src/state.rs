@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wallaby::codec::{Codec, Postcard};
-use wallaby::{Address, Answer as Answers, Code, Method, MethodDefinition, Status};
+use wallaby::{Address, Answers, Code, Method, MethodDefinition, Status};
 use wallaby_chain_guest as guest;
 
 use crate::stack::Link;

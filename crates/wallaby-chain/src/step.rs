@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wallaby::codec::{Codec, CodecError, Postcard};
-use wallaby::{Address, Answer as Answers, Method, MethodDefinition, Status};
+use wallaby::{Address, Answers, Method, MethodDefinition, Status};
 
 use crate::code::{ChainCode, Function};
 use crate::stack::Runs;

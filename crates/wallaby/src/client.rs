@@ -22,7 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::handling::Handling;
 use crate::hedge::Hedge;
-use crate::method::{Answer, Method, Target};
+use crate::method::{Answers, Method, Target};
 use crate::multicast::Multicast;
 use crate::request::RequestInfo;
 use crate::retry::Retry;
@@ -223,7 +223,7 @@ impl Caller {
     /// # }
     /// # fn main() {}
     /// ```
-    pub fn multicast<A: Answer, C: Codec<A::Item>>(
+    pub fn multicast<A: Answers, C: Codec<A::Item>>(
         &self,
         servers: impl IntoIterator<Item = impl Into<Address>>,
         target: Target<A, C>,
@@ -438,7 +438,7 @@ impl Client {
         arguments: Args,
     ) -> Call<A, C>
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
     {
         let payload = <C as Codec<Args>>::encode(&arguments);
@@ -458,14 +458,14 @@ impl Client {
         body: Body,
     ) -> Call<A, C>
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
     {
         self.call_target(method.target(arguments).with_body(body))
     }
 
     /// Calls what a request could be delegated to.
-    pub fn call_target<A: Answer, C: Codec<A::Item>>(&self, target: Target<A, C>) -> Call<A, C> {
+    pub fn call_target<A: Answers, C: Codec<A::Item>>(&self, target: Target<A, C>) -> Call<A, C> {
         let Target {
             definition,
             payload,

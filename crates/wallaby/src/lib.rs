@@ -134,7 +134,7 @@ pub use error::{
 };
 pub use health::Health;
 pub use hedge::Hedge;
-pub use method::{Answer, Many, Method, One, RequestBody, Target};
+pub use method::{Answers, Many, Method, One, RequestBody, Target};
 pub use metrics::Metrics;
 pub use multicast::{Delivery, Multicast, QuorumError};
 pub use pipeline::{Forwarding, Pipeline, PipelineSettings, TargetOutcome};

@@ -24,24 +24,24 @@ pub struct One<T>(PhantomData<fn() -> T>);
 pub struct Many<T>(PhantomData<fn() -> T>);
 
 /// How many answers an initiator gets, and of which type: [`One`] or [`Many`].
-pub trait Answer: sealed::Sealed + Send + 'static {
+pub trait Answers: sealed::Sealed + Send + 'static {
     /// The type of one answer.
     type Item: Send + 'static;
     /// Whether there is exactly one.
     const ONE: bool;
 }
 
-impl<T: Send + 'static> Answer for One<T> {
+impl<T: Send + 'static> Answers for One<T> {
     type Item = T;
     const ONE: bool = true;
 }
 
-impl<T: Send + 'static> Answer for Many<T> {
+impl<T: Send + 'static> Answers for Many<T> {
     type Item = T;
     const ONE: bool = false;
 }
 
-/// [`Answer`] is for [`One`] and [`Many`] alone.
+/// [`Answers`] is for [`One`] and [`Many`] alone.
 pub(crate) mod sealed {
     use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl<Args, A, C, B> Method<Args, A, C, B> {
 
 impl<Args, A, C, B> Method<Args, A, C, B>
 where
-    A: Answer,
+    A: Answers,
     C: Codec<Args> + Codec<A::Item>,
     B: RequestBody,
 {
@@ -149,7 +149,7 @@ where
     }
 }
 
-impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
+impl<Args, A: Answers, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C> {
     /// A delegation target: this method with these arguments.
     pub fn target(&self, args: Args) -> Target<A, C> {
         self.encoded(&args)

@@ -19,7 +19,7 @@ use crate::blocking;
 use crate::call::{Call, Outcome};
 use crate::codec::{Codec, Postcard};
 use crate::error::{CallError, Failure};
-use crate::method::{Answer, One};
+use crate::method::{Answers, One};
 use wallaby_proto::trace::Trace;
 
 /// Calls of one method with the same arguments at many servers; made by [`crate::Caller::multicast`].
@@ -126,7 +126,7 @@ impl Wake for TargetWaker {
     }
 }
 
-impl<A: Answer, C: Codec<A::Item>> Multicast<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Multicast<A, C> {
     pub(crate) fn new(calls: impl Iterator<Item = (Address, Call<A, C>)>) -> Self {
         let state = ReadyState {
             targets: VecDeque::new(),
@@ -317,7 +317,7 @@ pub(crate) fn first_answer<T>(
     })
 }
 
-impl<A: Answer, C: Codec<A::Item>> Stream for Multicast<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Stream for Multicast<A, C> {
     type Item = Delivery<A::Item>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

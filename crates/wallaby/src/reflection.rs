@@ -30,7 +30,7 @@ use wallaby_proto::connection::MethodDefinition;
 
 use crate::codec::{Codec, CodecError};
 use crate::error::SendError;
-use crate::method::{Answer, Many, Method, One, RequestBody};
+use crate::method::{Answers, Many, Method, One, RequestBody};
 use crate::metrics::Metrics;
 use crate::request::Request;
 use crate::schema::{Definition, Schema, Shape};
@@ -213,7 +213,7 @@ impl Signature {
 /// The types of a method as [`MethodDefinition::with_types`] wants them.
 pub(crate) fn types_of<Args, A, C, B>() -> Vec<String>
 where
-    A: Answer,
+    A: Answers,
     C: Codec<Args> + Codec<A::Item>,
     B: RequestBody,
 {
@@ -230,7 +230,7 @@ where
 
 fn signature_of<Args, A, C, B>() -> Signature
 where
-    A: Answer,
+    A: Answers,
     C: Codec<Args> + Codec<A::Item>,
     B: RequestBody,
 {
@@ -259,7 +259,7 @@ pub(crate) struct Description {
 impl Description {
     pub(crate) fn of<Args, A, C, B>() -> Self
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
     {

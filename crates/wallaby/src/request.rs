@@ -24,7 +24,7 @@ use crate::error::SendError;
 use crate::handling::{Handling, Keep};
 use crate::intercept::{DelegatedRequest, DelegationOptions, Exit, Extensions, Intent, SendFuture};
 use crate::method::sealed::Followed;
-use crate::method::{Answer, Many, One, Target};
+use crate::method::{Answers, Many, One, Target};
 use crate::transport::Identity;
 
 /// What can be asked about a request, and what can be said of it besides what it sends: [`RawRequest`] and [`Request`] give
@@ -680,7 +680,7 @@ pub struct Request<A, C = Postcard> {
     types: PhantomData<fn() -> (A, C)>,
 }
 
-impl<A: Answer, C> Request<A, C> {
+impl<A: Answers, C> Request<A, C> {
     pub(crate) fn new(raw: RawRequest) -> Self {
         Self {
             raw,
@@ -711,7 +711,7 @@ impl<A, C> Deref for Request<A, C> {
     }
 }
 
-impl<A: Answer, C: Codec<A::Item>> Request<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Request<A, C> {
     /// Sends the answer, the last one if there may be several, and ends the request.
     ///
     /// # Errors
@@ -799,7 +799,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// If the request cannot be encoded, is too large, too deep in the tree, or has ended.
-    pub fn delegate<B: Answer<Item = T>>(
+    pub fn delegate<B: Answers<Item = T>>(
         &self,
         server: impl Into<Address>,
         target: Target<B, C>,
@@ -812,7 +812,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As `delegate`, or if there is no credit or room now.
-    pub fn try_delegate<B: Answer<Item = T>>(
+    pub fn try_delegate<B: Answers<Item = T>>(
         &self,
         server: impl Into<Address>,
         target: Target<B, C>,
@@ -827,7 +827,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As [`delegate`](Self::delegate).
-    pub fn forward<B: Answer<Item = T>>(
+    pub fn forward<B: Answers<Item = T>>(
         self,
         server: impl Into<Address>,
         target: Target<B, C>,
@@ -854,7 +854,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As `delegate`, and on a thread of an async runtime.
-    pub fn blocking_delegate<B: Answer<Item = T>>(
+    pub fn blocking_delegate<B: Answers<Item = T>>(
         &self,
         server: impl Into<Address>,
         target: Target<B, C>,
@@ -867,7 +867,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
     /// # Errors
     ///
     /// As `forward`, and on a thread of an async runtime.
-    pub fn blocking_forward<B: Answer<Item = T>>(
+    pub fn blocking_forward<B: Answers<Item = T>>(
         self,
         server: impl Into<Address>,
         target: Target<B, C>,

@@ -11,7 +11,7 @@ use wallaby_proto::{Code, Status};
 
 use crate::codec::Codec;
 use crate::intercept::Interceptor;
-use crate::method::{Answer, Method, RequestBody};
+use crate::method::{Answers, Method, RequestBody};
 use crate::reflection::{Description, Signature};
 use crate::request::{RawRequest, Request};
 
@@ -152,7 +152,7 @@ impl Service {
     pub fn method<Args, A, C, F, Fut>(self, method: &'static Method<Args, A, C>, handler: F) -> Self
     where
         Args: Send + 'static,
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         F: Fn(Request<A, C>, Args) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Status>> + Send + 'static,
@@ -175,7 +175,7 @@ impl Service {
     ) -> Self
     where
         Args: Send + 'static,
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         F: Fn(Request<A, C>, Args) -> Result<(), Status> + Send + Sync + 'static,
     {
@@ -196,7 +196,7 @@ impl Service {
     ) -> Self
     where
         Args: Send + 'static,
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
         F: Fn(Request<A, C>, Args, B) -> Fut + Send + Sync + 'static,
@@ -322,7 +322,7 @@ impl Service {
         handler: impl Fn(RawRequest) -> HandlerFuture + Send + Sync + 'static,
     ) -> Self
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
     {
@@ -356,7 +356,7 @@ impl fmt::Debug for Service {
 /// # Panics
 ///
 /// If the handler does.
-pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
+pub async fn blocking_with<A: Answers, C: 'static, T: Send + 'static>(
     request: Request<A, C>,
     handler: impl FnOnce(Request<A, C>) -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -373,7 +373,7 @@ pub async fn blocking_with<A: Answer, C: 'static, T: Send + 'static>(
 /// # Panics
 ///
 /// If the handler does.
-pub async fn blocking_beside<A: Answer, C, T: Send + 'static>(
+pub async fn blocking_beside<A: Answers, C, T: Send + 'static>(
     request: &Request<A, C>,
     handler: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -408,7 +408,7 @@ impl<T> IntoAnswer<T> for Result<T, Status> {
 /// # Errors
 ///
 /// The status that the handler returned.
-pub fn into_answer<A: Answer, C, O: IntoAnswer<A::Item>>(
+pub fn into_answer<A: Answers, C, O: IntoAnswer<A::Item>>(
     _: &Request<A, C>,
     output: O,
 ) -> Result<A::Item, Status> {

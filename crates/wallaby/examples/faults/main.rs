@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use processes::{Library, Process};
 use services::{How, index, other, shelf};
-use wallaby::{Answer, Call, CallError, Client, Endpoint, Retry, StillRunning};
+use wallaby::{Answers, Call, CallError, Client, Endpoint, Retry, StillRunning};
 
 /// Less than a ping period.
 const QUICK: Duration = Duration::from_millis(300);
@@ -182,7 +182,7 @@ impl Reader {
 }
 
 /// The call when so many answers have come.
-async fn answers<A: Answer<Item = String>>(
+async fn answers<A: Answers<Item = String>>(
     mut call: Call<A>,
     count: usize,
 ) -> Result<Call<A>, Failed> {
@@ -200,7 +200,7 @@ async fn at_work(call: Call<wallaby::Many<String>>) -> Result<Call<wallaby::Many
 }
 
 /// Prints what a caller reads from now on but for answers, and how the call ends.
-async fn tell<A: Answer<Item = String>>(fault: &str, mut call: Call<A>) {
+async fn tell<A: Answers<Item = String>>(fault: &str, mut call: Call<A>) {
     println!("{fault}");
     let begun = Instant::now();
     let mut answers = 0;

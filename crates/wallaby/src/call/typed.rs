@@ -14,7 +14,7 @@ use super::{Outcome, RawAnswer, RawCall};
 use crate::blocking;
 use crate::codec::{Codec, CodecError, Postcard};
 use crate::error::{CallError, Failure, StillRunning};
-use crate::method::{Answer, Many, One};
+use crate::method::{Answers, Many, One};
 use wallaby_proto::trace::Trace;
 
 /// All that came of a call: [`Call::collect_all`].
@@ -47,7 +47,7 @@ pub struct Call<A, C = Postcard> {
     types: PhantomData<fn() -> (A, C)>,
 }
 
-impl<A: Answer, C: Codec<A::Item>> Call<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     pub(crate) fn new(raw: RawCall) -> Self {
         Self {
             raw,
@@ -244,7 +244,7 @@ impl<T, C> fmt::Debug for AnswerFuture<T, C> {
     }
 }
 
-impl<A: Answer, C: Codec<A::Item>> Stream for Call<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Stream for Call<A, C> {
     type Item = Result<A::Item, CallError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

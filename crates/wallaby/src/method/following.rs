@@ -5,7 +5,7 @@ use wallaby_proto::id::stable_hash;
 use wallaby_proto::{Code, Status};
 
 use super::sealed::{self, Followed};
-use super::{Answer, Method, Target};
+use super::{Answers, Method, Target};
 use crate::body::Body;
 use crate::codec::Codec;
 use crate::reflection::Follows;
@@ -102,7 +102,7 @@ fn followed(arguments: u64, what: &str, item: u64) -> u64 {
     stable_hash(&shape).max(1)
 }
 
-impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C, Body> {
+impl<Args, A: Answers, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C, Body> {
     /// A delegation target: this method with these arguments and these bytes behind them.
     pub fn target(&self, args: Args, body: impl Into<Body>) -> Target<A, C> {
         self.encoded(&args).with_body(body.into())
@@ -111,7 +111,7 @@ impl<Args, A: Answer, C: Codec<Args> + Codec<A::Item>> Method<Args, A, C, Body> 
 
 impl<Args, A, C, T> Method<Args, A, C, Streaming<T, C>>
 where
-    A: Answer,
+    A: Answers,
     C: Codec<Args> + Codec<A::Item> + Codec<T>,
     T: Send + 'static,
 {
@@ -132,7 +132,7 @@ mod tests {
 
     fn arguments<Args, A, C, B>(method: &Method<Args, A, C, B>) -> u64
     where
-        A: Answer,
+        A: Answers,
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
     {

@@ -30,7 +30,7 @@ use crate::call::RawCall;
 use crate::client::Caller;
 use crate::codec::Codec;
 use crate::error::Failure;
-use crate::method::{Answer, Target};
+use crate::method::{Answers, Target};
 
 impl Caller {
     /// Sends a message to the first of these servers, which passes it on to the second while it arrives, and so on: what
@@ -58,7 +58,7 @@ impl Caller {
     /// # }
     /// # fn main() {}
     /// ```
-    pub fn pipeline<A: Answer, C: Codec<A::Item>>(
+    pub fn pipeline<A: Answers, C: Codec<A::Item>>(
         &self,
         servers: impl IntoIterator<Item = impl Into<Address>>,
         target: Target<A, C>,
@@ -67,7 +67,7 @@ impl Caller {
     }
 
     /// [`pipeline`](Self::pipeline) with settings: how each of the servers passes the message on, how many there may be.
-    pub fn pipeline_with<A: Answer, C: Codec<A::Item>>(
+    pub fn pipeline_with<A: Answers, C: Codec<A::Item>>(
         &self,
         settings: &PipelineSettings,
         servers: impl IntoIterator<Item = impl Into<Address>>,

@@ -15,7 +15,7 @@ use crate::blocking;
 use crate::call::{Outcome, RawAnswer, RawCall};
 use crate::codec::{Codec, Postcard};
 use crate::error::{CallError, Failure};
-use crate::method::{Answer, One};
+use crate::method::{Answers, One};
 use crate::multicast::{self, Delivery, QuorumError};
 use wallaby_proto::trace::Trace;
 
@@ -41,7 +41,7 @@ pub enum TargetOutcome {
 /// server that gives no answer, or not all, has an error delivered in its place: its own status, or why nothing is known of
 /// it or nothing has reached it. Dropping it aborts the call, all down the line.
 #[must_use = "a multicast that is dropped is aborted"]
-pub struct Pipeline<A: Answer, C = Postcard> {
+pub struct Pipeline<A: Answers, C = Postcard> {
     call: RawCall,
     /// In the order in which they stand in the line, and so their stages.
     servers: Vec<Address>,
@@ -63,7 +63,7 @@ struct Stage {
     error: Option<CallError>,
 }
 
-impl<A: Answer, C: Codec<A::Item>> Pipeline<A, C> {
+impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
     /// A message on its way to these servers, by a call that goes to them in this order.
     pub(super) fn new(call: RawCall, servers: Vec<Address>) -> Self {
         let stage = |_: &Address| Stage {
@@ -373,7 +373,7 @@ impl<T: Send + 'static, C: Codec<T>> Pipeline<One<T>, C> {
     }
 }
 
-impl<A: Answer, C: Codec<A::Item>> Stream for Pipeline<A, C>
+impl<A: Answers, C: Codec<A::Item>> Stream for Pipeline<A, C>
 where
     Self: Unpin,
 {
@@ -385,9 +385,9 @@ where
 }
 
 /// Nothing in it is pinned.
-impl<A: Answer, C> Unpin for Pipeline<A, C> {}
+impl<A: Answers, C> Unpin for Pipeline<A, C> {}
 
-impl<A: Answer, C> fmt::Debug for Pipeline<A, C> {
+impl<A: Answers, C> fmt::Debug for Pipeline<A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

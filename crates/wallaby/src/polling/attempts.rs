@@ -86,7 +86,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// # Errors
     ///
     /// If as many calls live as may, the arguments cannot be encoded, or a body belongs to them: a body can be read once.
-    pub fn call_again<A: method::Answer, C: Codec<A::Item>>(
+    pub fn call_again<A: method::Answers, C: Codec<A::Item>>(
         &mut self,
         server: impl Into<Address>,
         target: Target<A, C>,

@@ -17,7 +17,7 @@ use crate::call::{CallEnd, CallWatch};
 use crate::client::{CallInterceptor, Outgoing};
 use crate::codec::Codec;
 use crate::error::Failure;
-use crate::method::{Answer, Target};
+use crate::method::{Answers, Target};
 
 impl<D: Datagrams> Endpoint<D> {
     /// Calls the same method with the same arguments at all these servers, side by side: each is a call of its own, with its own
@@ -28,7 +28,7 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// For each server, in the order of `servers`, as of [`call`](Self::call). A body goes to the first server: for the others the
     /// error says so.
-    pub fn multicast<A: Answer, C: Codec<A::Item>>(
+    pub fn multicast<A: Answers, C: Codec<A::Item>>(
         &mut self,
         servers: impl IntoIterator<Item = impl Into<Address>>,
         target: Target<A, C>,

@@ -9,7 +9,7 @@ use wallaby_proto::trace::Trace;
 use super::bodies::BodyKey;
 use crate::codec::Codec;
 use crate::error::{CallError, Failure};
-use crate::method::Answer as Answers;
+use crate::method::Answers;
 
 /// What happened. After [`Complete`](Self::Complete) or [`Failed`](Self::Failed) nothing more comes of a call, and each call
 /// comes to one of them.

@@ -295,7 +295,7 @@ impl<D: Datagrams> Endpoint<D> {
         mut handler: impl FnMut(Request<'_, A, C>, Args) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError>
     where
-        A: method::Answer,
+        A: method::Answers,
         C: Codec<Args> + Codec<A::Item>,
     {
         let handler =
@@ -323,7 +323,7 @@ impl<D: Datagrams> Endpoint<D> {
         mut handler: impl FnMut(Request<'_, A, C>, Args, B) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError>
     where
-        A: method::Answer,
+        A: method::Answers,
         C: Codec<Args> + Codec<A::Item>,
         B: RequestBody,
     {
@@ -402,7 +402,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// # Errors
     ///
     /// If it cannot be sent; there is no event of the call then.
-    pub fn call<A: method::Answer, C: Codec<A::Item>>(
+    pub fn call<A: method::Answers, C: Codec<A::Item>>(
         &mut self,
         server: impl Into<Address>,
         target: Target<A, C>,
@@ -617,7 +617,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// are forgotten once the end of the call was [told](Event::Complete).
     pub fn read<A, C>(&self, call: Call<A, C>, answer: Answer) -> Result<A::Item, CallError>
     where
-        A: method::Answer,
+        A: method::Answers,
         C: Codec<A::Item>,
     {
         call.read(answer).map_err(|error| match error {
@@ -1050,7 +1050,7 @@ impl<D: Datagrams> Endpoint<D> {
 }
 
 /// How a method with these answers is served.
-fn answers<A: method::Answer>() -> Serving {
+fn answers<A: method::Answers>() -> Serving {
     Serving {
         one: A::ONE,
         ..Serving::default()

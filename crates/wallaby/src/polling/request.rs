@@ -21,7 +21,7 @@ use crate::body::Body;
 use crate::codec::{Codec, Postcard};
 use crate::error::{Failure, SendError};
 use crate::method::sealed::Followed;
-use crate::method::{Answer, Many, Method, One, Target};
+use crate::method::{Answers, Many, Method, One, Target};
 use crate::streaming::LONGEST_ITEM;
 
 /// A request with payloads as bytes.
@@ -293,7 +293,7 @@ impl<'a> RawRequest<'a> {
     /// # Errors
     ///
     /// If it cannot be sent, or its metadata are too much; there is no event of the call then.
-    pub fn call<A: Answer, C: Codec<A::Item>>(
+    pub fn call<A: Answers, C: Codec<A::Item>>(
         &mut self,
         server: impl Into<Address>,
         target: Target<A, C>,
@@ -354,7 +354,7 @@ impl<'a> RawRequest<'a> {
     }
 
     /// The same with the types of the method that it calls, which are what the caller promises.
-    pub fn typed<Args, A: Answer, C, B>(self, _: &Method<Args, A, C, B>) -> Request<'a, A, C> {
+    pub fn typed<Args, A: Answers, C, B>(self, _: &Method<Args, A, C, B>) -> Request<'a, A, C> {
         Request::new(self)
     }
 
@@ -421,7 +421,7 @@ pub struct Request<'a, A, C = Postcard> {
     types: PhantomData<fn() -> (A, C)>,
 }
 
-impl<'a, A: Answer, C> Request<'a, A, C> {
+impl<'a, A: Answers, C> Request<'a, A, C> {
     pub(super) fn new(raw: RawRequest<'a>) -> Self {
         Self {
             raw,
@@ -490,7 +490,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<'_, Many<T>, C> {
     /// # Errors
     ///
     /// If the arguments cannot be encoded, and as [`RawRequest::delegate`].
-    pub fn delegate<B: Answer<Item = T>>(
+    pub fn delegate<B: Answers<Item = T>>(
         &mut self,
         server: impl Into<Address>,
         target: Target<B, C>,
@@ -507,7 +507,7 @@ impl<T: Send + 'static, C: Codec<T>> Request<'_, Many<T>, C> {
     /// # Errors
     ///
     /// If the arguments cannot be encoded, and as [`RawRequest::forward`].
-    pub fn forward<B: Answer<Item = T>>(
+    pub fn forward<B: Answers<Item = T>>(
         self,
         server: impl Into<Address>,
         target: Target<B, C>,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use wallaby::codec::Codec;
-use wallaby::{Answer, Caller, Code, Endpoint, Pipeline, Status, TargetOutcome};
+use wallaby::{Answers, Caller, Code, Endpoint, Pipeline, Status, TargetOutcome};
 
 /// Until there are no more answers.
-pub(crate) async fn finish<A: Answer, C: Codec<A::Item>>(call: &mut Pipeline<A, C>) {
+pub(crate) async fn finish<A: Answers, C: Codec<A::Item>>(call: &mut Pipeline<A, C>) {
     while call.next().await.is_some() {}
 }
 

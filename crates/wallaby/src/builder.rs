@@ -410,7 +410,7 @@ impl Builder {
 
     /// Sends and receives the datagrams of `udp:` by this network in place of the operating system's.
     #[cfg(target_os = "linux")]
-    pub fn datagrams(mut self, network: Arc<dyn transport::Datagrams>) -> Self {
+    pub fn datagrams(mut self, network: Arc<dyn transport::DatagramNetwork>) -> Self {
         self.driver.transports.carry_datagrams(network);
         self
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 /// [`polling::Datagrams`](crate::polling::Datagrams).
 ///
 /// Datagrams may be lost, doubled, late and damaged; the protocol repairs that. They may have up to 65,507 bytes.
-pub trait Datagrams: Send + Sync + 'static {
+pub trait DatagramNetwork: Send + Sync + 'static {
     /// A socket at this address: of port 0 for any port, of an unspecified IP address for one from which others are dialled. It is
     /// called on a thread of the endpoint's runtime, and must not wait.
     ///

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use wallaby_proto::OtherAddress;
 
-use super::datagrams::{DatagramSocket, Datagrams};
+use super::datagrams::{DatagramNetwork, DatagramSocket};
 use super::identity::Identity;
 use super::names::Connector;
 use crate::error::BindError;
@@ -225,7 +225,7 @@ pub trait Wrap: Send + Sync + 'static {
 #[derive(Clone, Default)]
 pub(crate) struct Transports {
     of_streams: Vec<Arc<dyn Transport>>,
-    network: Option<Arc<dyn Datagrams>>,
+    network: Option<Arc<dyn DatagramNetwork>>,
     wraps: Vec<Arc<dyn Wrap>>,
 }
 
@@ -257,12 +257,12 @@ impl Transports {
     }
 
     #[cfg(target_os = "linux")]
-    pub(crate) fn carry_datagrams(&mut self, network: Arc<dyn Datagrams>) {
+    pub(crate) fn carry_datagrams(&mut self, network: Arc<dyn DatagramNetwork>) {
         self.network = Some(network);
     }
 
     /// What carries datagrams in place of the system.
-    pub(crate) fn network(&self) -> Option<&dyn Datagrams> {
+    pub(crate) fn network(&self) -> Option<&dyn DatagramNetwork> {
         self.network.as_deref()
     }
 

@@ -3,7 +3,7 @@
 //! Wallaby's own transports are `tcp:`, `udp:`, `unix:`, `shm:` and `mem:`. Others come in from outside by the trait
 //! [`Transport`]; `wallaby-tls` is one. A transport only moves bytes, and says by an [`Identity`] what it has
 //! proven of the peer: handlers see that beside the peer's node id ([`crate::RequestInfo::identity`]). What carries the datagrams
-//! of `udp:` may come from outside as well: see [`Datagrams`]. What all of them carry can be seen, delayed or changed: see
+//! of `udp:` may come from outside as well: see [`DatagramNetwork`]. What all of them carry can be seen, delayed or changed: see
 //! [`Wrap`].
 
 // Framing, handshake and credit are `wallaby_proto::connection`; over datagrams (`udp`) all that and more is
@@ -44,7 +44,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use wallaby_proto::{Address, OtherAddress};
 
-pub use self::datagrams::{DatagramSocket, Datagrams};
+pub use self::datagrams::{DatagramNetwork, DatagramSocket};
 pub(crate) use self::foreign::Transports;
 pub use self::foreign::{
     Accepted, Dialled, Listened, Listener, Opening, ReadHalf, Stream, Transport, Wrap, WriteHalf,

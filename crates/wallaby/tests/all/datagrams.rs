@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::common::{at, patience, service, sorted, until, work};
-use wallaby::transport::{DatagramSocket, Datagrams};
+use wallaby::transport::{DatagramNetwork, DatagramSocket};
 use wallaby::{Address, ConnectError, Endpoint, Many, Request, Service};
 
 /// Datagrams that wait in a socket.
@@ -44,7 +44,7 @@ struct Socket {
     local: SocketAddr,
 }
 
-impl Datagrams for Network {
+impl DatagramNetwork for Network {
     fn bind(&self, at: SocketAddr) -> io::Result<Box<dyn DatagramSocket>> {
         let mut wires = self.0.lock().expect("no panic");
         wires.bound += 1;

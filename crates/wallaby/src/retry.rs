@@ -178,11 +178,11 @@ pub(crate) fn is_unsent(error: &CallError) -> bool {
 
 /// Whether nothing of the call was executed, certainly. That something which a handler has delegated was not does not say that.
 fn is_unexecuted(error: &CallError) -> bool {
-    is_unsent(error) || has_refused(error)
+    is_unsent(error) || was_turned_away(error)
 }
 
 /// Whether the server that was called has said that it begins nothing any more.
-fn has_refused(error: &CallError) -> bool {
+fn was_turned_away(error: &CallError) -> bool {
     let refused =
         |status: &Status| status.request() == Some(RequestId::FIRST) && status.is_not_executed();
     matches!(error, CallError::Status(status) if refused(status))
@@ -210,7 +210,7 @@ fn was_closed(error: &CallError) -> bool {
 
 /// Whether no server has anything to do for the next attempt: so it costs none of the budget among several servers.
 pub(crate) fn is_free(error: &CallError) -> bool {
-    matches!(error.failure(), Some(Failure::NotSent { .. })) || has_refused(error)
+    matches!(error.failure(), Some(Failure::NotSent { .. })) || was_turned_away(error)
 }
 
 /// Whether a server may be there later that cannot be connected to now.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Connection, ConnectionError, ConnectionLimits, Event, Hello, KeepAliveSettings,
+    Charge, Connection, ConnectionError, ConnectionLimits, Event, Hello, KeepAliveSettings,
     MethodDefinition, StrangerLimits,
 };
 use wallaby_proto::endpoint::{
@@ -129,7 +129,7 @@ impl Alone {
                 }
                 connection.send_request(&mut request, &self.method)
             }
-            Message::Response(response) => connection.send_response(&response, true),
+            Message::Response(response) => connection.send_response(&response, Charge::Counted),
             control => connection.send_control(control),
         };
         drop(said.map_err(|refusal| refusal.to_string()));
@@ -198,7 +198,7 @@ impl Alone {
             }
             self.endpoint.advance(conn, written);
         }
-        self.endpoint.handle_written(conn, false);
+        self.endpoint.handle_written(conn);
     }
 
     /// Lets peers read what was written, and the endpoint what they say; whether there was anything.

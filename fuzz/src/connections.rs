@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{BodyEvent, BodyRefusal, Connection, Event, Refusal};
+use wallaby_proto::connection::{BodyEvent, BodyRefusal, Charge, Connection, Event, Refusal};
 use wallaby_proto::wire::Message;
 
 use crate::choices::Choices;
@@ -185,7 +185,7 @@ fn send(end: &mut End, choices: &mut Choices<'_>, number: u64, from: usize) {
             (Message::Request(request), sent)
         }
         Message::Response(response) => {
-            let sent = connection.send_response(&response, true);
+            let sent = connection.send_response(&response, Charge::Counted);
             (Message::Response(response), sent)
         }
         control => (control.clone(), connection.send_control(control)),

@@ -207,7 +207,10 @@ impl World {
             to.extend_from_slice(&output[..written]);
             endpoint.advance(conn, written);
         };
-        endpoint.handle_written(conn, stream.blocked[end]);
+        match stream.blocked[end] {
+            true => endpoint.handle_blocked(conn),
+            false => endpoint.handle_written(conn),
+        };
     }
 
     /// Carries what waits for one end of a stream, at most so much; whether any was taken.

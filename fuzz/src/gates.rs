@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::Event;
+use wallaby_proto::connection::{Charge, Event};
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef};
 
@@ -164,7 +164,7 @@ impl Net {
                 (Message::Request(request), sent)
             }
             Message::Response(response) => {
-                let sent = session.send_response(&response, true);
+                let sent = session.send_response(&response, Charge::Counted);
                 (Message::Response(response), sent)
             }
             control => (control.clone(), session.send_control(control)),

@@ -17,7 +17,7 @@ use wallaby_proto::call::records::{
 use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
+    Charge, Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Address, CallId, NodeId, Token};
@@ -269,7 +269,7 @@ fn receive_response<T>(
 /// The answer goes back over the connection that the request came on.
 fn answer_directly(line: &mut Line, response: &mut Response, handle: impl FnOnce(&Response)) {
     response.token = None;
-    let sent = line.acceptor.send_response(response, false);
+    let sent = line.acceptor.send_response(response, Charge::Free);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.acceptor, &mut line.to_dialer);
     receive_response(&mut line.dialer, &mut line.to_dialer, handle);
@@ -277,7 +277,7 @@ fn answer_directly(line: &mut Line, response: &mut Response, handle: impl FnOnce
 
 /// The answer of the second server, over a connection of its own.
 fn answer_from_afar(line: &mut Line, response: &Response, handle: impl FnOnce(&Response)) {
-    let sent = line.dialer.send_response(response, false);
+    let sent = line.dialer.send_response(response, Charge::Free);
     assert!(sent.is_ok(), "an answer that is not counted");
     carry(&mut line.dialer, &mut line.to_acceptor);
     receive_response(&mut line.acceptor, &mut line.to_acceptor, handle);

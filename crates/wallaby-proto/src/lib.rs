@@ -30,7 +30,7 @@
 //! use bytes::BytesMut;
 //! use wallaby_proto::call::{initiator::Initiator, server::{Outbound, Server}};
 //! use wallaby_proto::carrier::Carrier;
-//! use wallaby_proto::connection::{Connection, Event, Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
+//! use wallaby_proto::connection::{Charge, Connection, Event, Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
 //! use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
 //! use wallaby_proto::{CallId, NodeId, Token};
 //!
@@ -72,7 +72,7 @@
 //! for message in server.respond("come in".into(), None) {
 //!     let Outbound::Response(mut response) = message else { panic!() };
 //!     response.token = None; // it goes back over the connection that the request came on
-//!     at_bob.send_response(&response, false).unwrap();
+//!     at_bob.send_response(&response, Charge::Free).unwrap();
 //! }
 //!
 //! // Alice has it all.

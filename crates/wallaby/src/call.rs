@@ -14,7 +14,9 @@ use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, Outcome as Ended, ReportedEnd};
+use wallaby_proto::endpoint::{
+    Answer, CallKey, Follows, Next, OutBody, Outcome as Ended, ReportedEnd,
+};
 use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, Path, RequestId, Token};
@@ -475,11 +477,11 @@ impl Initial {
             let (call, method) = (core.endpoint.call_id(key), Arc::clone(&method));
             effects::push(Effect::Sends(call, method, server.clone()));
         }
-        let (endpoint, followed) = (&mut core.endpoint, self.body.is_some());
+        let (endpoint, follows) = (&mut core.endpoint, Follows::of(self.body.as_ref()));
         let (sent, out) = if self.only {
-            endpoint.send_only(key, &server, &method, payload, followed)?
+            endpoint.send_only(key, &server, &method, payload, follows)?
         } else {
-            endpoint.send_with(key, &server, &method, payload, Some(&options), followed)?
+            endpoint.send_with(key, &server, &method, payload, Some(&options), follows)?
         };
         Ok((sent, out.zip(self.body)))
     }

@@ -5,6 +5,7 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
+use wallaby_proto::connection::Charge;
 
 use bytes::Bytes;
 use common::raw::{Raw, hello, request, response};
@@ -130,7 +131,7 @@ async fn answers_wait() {
         let mut answer = response(request.call, None, b"\x01x");
         answer.index = index;
         answer.last = index + 1 == MESSAGES;
-        let sent = server.connection.send_response(&answer, false);
+        let sent = server.connection.send_response(&answer, Charge::Free);
         sent.expect("it is not too large");
         send_beside(&mut server).await;
         let dropped = u64::from(index) + 1;

@@ -65,6 +65,15 @@ pub enum Mark {
     Parts(u64),
 }
 
+/// Whether a response costs its call's credit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge {
+    /// It does.
+    Counted,
+    /// It does not: a server need not count the one small answer to a request that came from this very peer.
+    Free,
+}
+
 /// What was carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
@@ -187,18 +196,17 @@ pub trait Carrier: Medium {
         Ok(self.put_request(request, (method, naming)))
     }
 
-    /// Sends a response, and returns where it stands. Only what is `counted` needs the call's credit: a server need not count the
-    /// one small answer to a request that came from this very peer.
+    /// Sends a response, and returns where it stands. Only what is counted needs the call's credit.
     ///
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
-    fn send_response(&mut self, response: &Response, counted: bool) -> Result<Mark, Refusal> {
+    fn send_response(&mut self, response: &Response, charge: Charge) -> Result<Mark, Refusal> {
         let (call, payload) = (response.call, response.payload.len());
         self.peering().check(payload)?;
-        let priority = match counted {
-            true => Priority::Credited,
-            false => Priority::Needed,
+        let (priority, counted) = match charge {
+            Charge::Counted => (Priority::Credited, true),
+            Charge::Free => (Priority::Needed, false),
         };
         if self.is_behind(call)
             || self.is_congested(priority, payload)

@@ -32,7 +32,7 @@ pub use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted, Refu
 pub(crate) use crate::carrier::hello::LEAST_PARTS;
 pub use crate::carrier::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use crate::carrier::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, is_reserved};
-pub use crate::carrier::{Counters, Mark};
+pub use crate::carrier::{Charge, Counters, Mark};
 
 use self::output::OutputBuffer;
 use self::pace::Pace;

@@ -61,6 +61,25 @@ pub struct CallOptions {
     pub tolerant: bool,
 }
 
+/// What follows an initial request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// Nothing.
+    Nothing,
+    /// Bytes that its server reads as they come.
+    Body,
+}
+
+impl Follows {
+    /// The body, if there is one.
+    pub fn of<T>(body: Option<&T>) -> Self {
+        match body {
+            Some(_) => Self::Body,
+            None => Self::Nothing,
+        }
+    }
+}
+
 /// A call of an endpoint.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -217,12 +236,12 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let (request, _) = self.send_with(key, server, method, payload, None, false)?;
+        let (request, _) = self.send_with(key, server, method, payload, None, Follows::Nothing)?;
         Ok(request)
     }
 
     /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else
-    /// of it counts. If it is `followed` by a body, that is to be [written](Self::write_body). It can be read once, so the request is
+    /// of it counts. If a body follows it, that is to be [written](Self::write_body). It can be read once, so the request is
     /// sent once, whatever the call says of [`Resend`].
     ///
     /// # Errors
@@ -235,10 +254,10 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
         own: Option<&CallOptions>,
-        followed: bool,
+        follows: Follows,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
         let request = self.begin_initial(key, server, method)?;
-        let body = followed.then(|| self.bodies.begin_root(key.0));
+        let body = (follows == Follows::Body).then(|| self.bodies.begin_root(key.0));
         let to = (server, method);
         if let Err(failure) = self.try_initial(key, request, to, payload, own, body) {
             if let Some(body) = body {
@@ -249,7 +268,7 @@ impl<P: Probe> Endpoint<P> {
         Ok((request, body))
     }
 
-    /// Sends the only initial request of a call, which gets all of its budgets, and closes the call. If it is `followed` by a body, that
+    /// Sends the only initial request of a call, which gets all of its budgets, and closes the call. If a body follows it, that
     /// is to be written as [`send_with`](Self::send_with) says.
     ///
     /// # Errors
@@ -262,10 +281,10 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        followed: bool,
+        follows: Follows,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
         self.share_among(key, 1);
-        let sent = self.send_with(key, server, method, payload, None, followed);
+        let sent = self.send_with(key, server, method, payload, None, follows);
         self.close_call(key);
         sent
     }

@@ -103,9 +103,9 @@ impl<P: Probe> Endpoint<P> {
         let those: Vec<RequestKey> = self.handlers.those(which).collect();
         for key in those {
             match self.handlers.get(key) {
-                Some(handler) if handler.is_repeatable() => self.stop(key, unfinished(), false),
-                Some(handler) if handler.has_begun() => self.stop(key, unfinished(), true),
-                _ => self.stop(key, shutting_down(), true),
+                Some(handler) if handler.is_repeatable() => self.stop_silently(key, unfinished()),
+                Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
+                _ => self.stop(key, shutting_down()),
             }
         }
     }

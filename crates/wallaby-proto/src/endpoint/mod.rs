@@ -47,7 +47,7 @@
 //! use std::time::Duration;
 //! use bytes::BytesMut;
 //! use wallaby_proto::connection::MethodDefinition;
-//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
+//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, Follows, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
 //! use wallaby_proto::{Address, NodeId, Status};
 //!
 //! struct Shell {
@@ -79,7 +79,7 @@
 //!                     network[stream][1 - side].extend_from_slice(written);
 //!                     let written = written.len();
 //!                     endpoint.advance(conn, written);
-//!                     endpoint.handle_written(conn, false);
+//!                     endpoint.handle_written(conn);
 //!                 }
 //!                 Output::Run(request) => {
 //!                     let incoming = endpoint.take_request(request).expect("nothing came between");
@@ -114,7 +114,7 @@
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
-//! client.endpoint.send_only(call, &at, &echo, "hop".into(), false)?;
+//! client.endpoint.send_only(call, &at, &echo, "hop".into(), Follows::Nothing)?;
 //! let mut network = Vec::new();
 //! client.turn(&mut network, Duration::ZERO); // it dials
 //! server.streams.insert(server.endpoint.handle_accepted(), (0, 1));
@@ -167,7 +167,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
-pub use self::calls::CallOptions;
+pub use self::calls::{CallOptions, Follows};
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,

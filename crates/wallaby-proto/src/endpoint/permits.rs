@@ -117,7 +117,7 @@ impl<P: Probe> Endpoint<P> {
         self.metrics.requests_refused += 1;
         self.probe.notes(Note::QueueFull);
         let why = "as many requests wait as may, and most of them came over the same connection as this one";
-        self.stop(displaced, Status::new(Code::ResourceExhausted, why), true);
+        self.stop(displaced, Status::new(Code::ResourceExhausted, why));
         true
     }
 

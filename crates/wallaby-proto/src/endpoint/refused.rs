@@ -4,7 +4,7 @@ use crate::ConnId;
 use crate::Status;
 use crate::call::records::{RefusedRequest, RelayId};
 use crate::call::server::{Outbound, Server};
-use crate::connection::{Mark, Refusal};
+use crate::connection::{Charge, Mark, Refusal};
 use crate::wire::{Request, Response};
 
 use super::Endpoint;
@@ -64,7 +64,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         self.metrics.statuses_sent += 1;
-        match self.hand_response(from, &mut response, false) {
+        match self.hand_response(from, &mut response, Charge::Free) {
             Ok(mark) if self.is_blocked(from) => {
                 let owner = self.tell_of_refused(&refused).map(MarkOwner::Relay);
                 self.note_placed(from, owner, mark);
@@ -82,7 +82,7 @@ impl<P: Probe> Endpoint<P> {
         status: &mut Response,
         refused: RelayId,
     ) -> bool {
-        match self.hand_response(id, status, false) {
+        match self.hand_response(id, status, Charge::Free) {
             Ok(mark) => self.note_placed(id, Some(MarkOwner::Relay(refused)), mark),
             Err(Refusal::Blocked | Refusal::NotOpen) => return false,
             Err(_) => self.records.relayed(refused, None),

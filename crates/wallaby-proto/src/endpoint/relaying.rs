@@ -11,7 +11,7 @@ use crate::call::records::{RelayId, invitation};
 use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
-use crate::connection::{Mark, Refusal};
+use crate::connection::{Charge, Mark, Refusal};
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
 use crate::wire::{MAX_FRAME, Message, Response};
@@ -164,7 +164,7 @@ impl<P: Probe> Endpoint<P> {
             if !self.conns.contains(id) {
                 return RelayOutcome::Refused;
             }
-            match self.hand_response(id, response, true) {
+            match self.hand_response(id, response, Charge::Counted) {
                 Ok(mark) => {
                     self.metrics.relayed += 1;
                     self.credit_relayed(response.call, relayed);

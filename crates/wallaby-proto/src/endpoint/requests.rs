@@ -417,22 +417,32 @@ impl<P: Probe> Endpoint<P> {
 
     pub(super) fn request_deadline(&mut self, key: RequestKey) {
         if !self.is_stopping(key) {
-            self.stop(key, too_late(), true);
+            self.stop(key, too_late());
         }
     }
 
-    /// A request that waits ends here and now, and its initiator is `told` or not.
-    pub(super) fn stop(&mut self, key: RequestKey, status: Status, told: bool) {
+    /// A request that waits ends here and now, and its initiator is told.
+    pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
+        match self.handlers.get(key) {
+            Some(handler) if !handler.has_ended() => {
+                let known = handler.has_begun().then_some(handler.body);
+                self.end_with(key, &status);
+                if let Some(body) = known {
+                    self.tell_stopped(key, body, status);
+                }
+            }
+            _ => self.stop_silently(key, status), // its handler goes on, that is all
+        }
+    }
+
+    /// The same without a word to its initiator.
+    pub(super) fn stop_silently(&mut self, key: RequestKey, status: Status) {
         let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        let body = handler.body.filter(|_| handler.has_begun());
-        let is_known = handler.has_begun(); // else nobody waits for it
-        match handler.has_ended() || !told {
-            true => self.release(key), // its handler goes on, that is all
-            false => drop(self.end_with(key, &status)),
-        }
-        if is_known {
+        let known = handler.has_begun().then_some(handler.body); // else nobody waits for it
+        self.release(key);
+        if let Some(body) = known {
             self.tell_stopped(key, body, status);
         }
     }

@@ -7,7 +7,7 @@ use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
 use crate::carrier::Carrier;
-use crate::connection::{Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
+use crate::connection::{Charge, Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
 use crate::wire::{Message, Options, Ping, Request, Response};
 use crate::{Address, CallId, Code, ConnId, NodeId, RequestId};
 
@@ -46,7 +46,7 @@ const LARGE_TRIED: usize = 16;
 pub(super) struct Manner {
     /// Back over its request's own session: it shows no token, and need not be counted if it is small.
     pub(super) direct: bool,
-    pub(super) counted: bool,
+    pub(super) charge: Charge,
     /// The initiator's oldest live call, where the answer goes back over its request's session; elsewhere others may have made that
     /// up.
     oldest: Option<u64>,
@@ -64,7 +64,10 @@ impl Manner {
         let back = Some(id) == came;
         Self {
             direct: own && back,
-            counted: !(own && back && small),
+            charge: match own && back && small {
+                true => Charge::Free,
+                false => Charge::Counted,
+            },
             oldest: back.then_some(oldest),
             ticket,
         }
@@ -833,12 +836,14 @@ impl<P: Probe> Endpoint<P> {
             sequence,
             ..response.call
         });
-        if let Some(over) = over.filter(|over| manner.counted && conn.is_news(*over)) {
+        if let Some(over) =
+            over.filter(|over| manner.charge == Charge::Counted && conn.is_news(*over))
+        {
             conn.over = Some(over);
             self.carrier(id)?.forget_calls(over);
             self.pump_over(id, over);
         }
-        let (size, limit) = match self.hand_response(id, response, manner.counted) {
+        let (size, limit) = match self.hand_response(id, response, manner.charge) {
             Ok(mark) => return Some(mark),
             Err(Refusal::TooLarge { size, limit }) => (size, limit),
             Err(_) => return None,
@@ -848,7 +853,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(ticket) = manner.ticket {
             self.records.response_replaced(ticket, response);
         }
-        match self.hand_response(id, response, manner.counted) {
+        match self.hand_response(id, response, manner.charge) {
             Ok(mark) => Some(mark),
             Err(Refusal::Blocked | Refusal::NotOpen) => None,
             Err(_) => {
@@ -865,7 +870,7 @@ impl<P: Probe> Endpoint<P> {
         response: &mut Response,
         (ticket, sent): (Ticket, ReleasedMessage),
     ) {
-        match self.hand_response(id, response, true) {
+        match self.hand_response(id, response, Charge::Counted) {
             Ok(mark) => self.note_placed(id, Some(MarkOwner::Released(ticket, sent)), mark),
             // No status goes in its place: the first copy may still arrive, by a way that takes it.
             Err(Refusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
@@ -892,11 +897,11 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         id: ConnId,
         response: &mut Response,
-        counted: bool,
+        charge: Charge,
     ) -> Result<Mark, Refusal> {
         self.probe.leaves(id, Leaving::Response(response));
         let carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
-        let mark = carrier.send_response(response, counted)?;
+        let mark = carrier.send_response(response, charge)?;
         self.probe.sent(id, Leaving::Response(response), mark);
         Ok(mark)
     }

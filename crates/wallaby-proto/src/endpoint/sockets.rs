@@ -60,14 +60,22 @@ pub(super) struct Sockets {
 #[derive(Debug)]
 struct Socket {
     local: SocketAddr,
-    /// Others may open sessions.
-    listens: bool,
-    /// It was asked for because of a dial, and may be asked for again.
-    is_for_dials: bool,
+    purpose: Purpose,
     has_failed: bool,
     /// Its shell was told that there are datagrams.
     told: bool,
     gate: Gate,
+}
+
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Others may open sessions.
+    Listening,
+    /// Others are dialled from it.
+    Dialling,
+    /// The same, and it was asked for because of a dial, and may be asked for again.
+    OneDial,
 }
 
 /// Datagrams.
@@ -86,6 +94,12 @@ impl DatagramCounts {
         self.received += gate.received;
         self.sent += gate.sent;
         self.dropped += gate.corrupt + gate.malformed + stray;
+    }
+}
+
+impl Socket {
+    fn listens(&self) -> bool {
+        self.purpose == Purpose::Listening
     }
 }
 
@@ -116,13 +130,12 @@ impl Sockets {
         Gate::new(Arc::clone(&self.hello), secret, self.settings).sharing(self.partials.clone())
     }
 
-    fn add(&mut self, local: SocketAddr, listens: bool, is_for_dials: bool) -> SocketId {
+    fn add(&mut self, local: SocketAddr, purpose: Purpose) -> SocketId {
         let id = SocketId(self.all.len() as u32);
         let gate = self.make_gate();
         self.all.push(Socket {
             local,
-            listens,
-            is_for_dials,
+            purpose,
             has_failed: false,
             told: false,
             gate,
@@ -134,7 +147,7 @@ impl Sockets {
     /// is, or else another.
     fn towards(&self, to: SocketAddr) -> Option<SocketId> {
         let first = |listens| {
-            let fits = |socket: &Socket| socket.listens == listens && !socket.has_failed;
+            let fits = |socket: &Socket| socket.listens() == listens && !socket.has_failed;
             (self.all.iter()).position(|socket| fits(socket) && reaches(socket.local, to))
         };
         let found = first(true).or_else(|| first(false));
@@ -143,8 +156,10 @@ impl Sockets {
 
     /// The place of a socket from which this address can be reached, which is to be opened: of each family there is one at most.
     fn place_for(&mut self, to: SocketAddr) -> SocketId {
-        let again =
-            |socket: &Socket| socket.is_for_dials && socket.has_failed && reaches(socket.local, to);
+        let again = |socket: &Socket| {
+            let is_asked_for = socket.purpose == Purpose::OneDial;
+            is_asked_for && socket.has_failed && reaches(socket.local, to)
+        };
         if let Some(index) = self.all.iter().position(again) {
             self.all[index].has_failed = false;
             return SocketId(index as u32);
@@ -153,7 +168,7 @@ impl Sockets {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        self.add((ip, 0).into(), false, true)
+        self.add((ip, 0).into(), Purpose::OneDial)
     }
 
     #[inline]
@@ -250,10 +265,14 @@ impl fmt::Debug for Sockets {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// A UDP socket is there from now on, bound here. `listens`: others may open sessions; if not, who does is told "this
-    /// endpoint does not listen".
-    pub fn add_socket(&mut self, local: SocketAddr, listens: bool) -> SocketId {
-        self.sockets.add(local, listens, false)
+    /// A UDP socket is there from now on, bound here, over which others may open sessions.
+    pub fn add_listening_socket(&mut self, local: SocketAddr) -> SocketId {
+        self.sockets.add(local, Purpose::Listening)
+    }
+
+    /// The same to dial others from. Who opens a session is told "this endpoint does not listen".
+    pub fn add_socket(&mut self, local: SocketAddr) -> SocketId {
+        self.sockets.add(local, Purpose::Dialling)
     }
 
     /// A datagram arrived at a UDP socket.
@@ -333,7 +352,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether a session that somebody else has opened over a socket goes on: if not, they are told so.
     pub(super) fn takes_strangers(&mut self, socket: SocketId, session: SessionId) -> bool {
-        let listens = (self.sockets.all.get(socket.index())).is_some_and(|socket| socket.listens);
+        let listens = (self.sockets.all.get(socket.index())).is_some_and(Socket::listens);
         if !listens && let Some(session) = self.sockets.session(socket, session) {
             session.close(DOES_NOT_LISTEN);
         }

@@ -21,7 +21,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         if handler.place != Place::Permit || handler.has_ended() {
-            return self.stop(key, status, true);
+            return self.stop(key, status);
         }
         handler.server.discard_held();
         handler.stopping = Some(Box::new(status.clone()));

@@ -220,10 +220,19 @@ impl<P: Probe> Endpoint<P> {
         stream.connection.has_output()
     }
 
-    /// What there was to write was written, but for what the transport did not take if it is `blocked`: the shell goes on when
-    /// it takes bytes again. Whether the peer is to be read: one that does not take what waits for it must not make this side
-    /// pile up answers.
-    pub fn handle_written(&mut self, id: ConnId, blocked: bool) -> bool {
+    /// All that there was to write was written. Whether the peer is to be read: one that does not take what waits for it must not
+    /// make this side pile up answers.
+    pub fn handle_written(&mut self, id: ConnId) -> bool {
+        self.note_output_of(id, false)
+    }
+
+    /// As much was written as the transport takes: the shell goes on when it takes bytes again. Whether the peer is to be read, as
+    /// [`handle_written`](Self::handle_written) says.
+    pub fn handle_blocked(&mut self, id: ConnId) -> bool {
+        self.note_output_of(id, true)
+    }
+
+    fn note_output_of(&mut self, id: ConnId, blocked: bool) -> bool {
         let Some(stream) = self.stream_mut(id) else {
             return false;
         };

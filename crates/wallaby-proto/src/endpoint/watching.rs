@@ -757,7 +757,7 @@ impl<P: Probe> Endpoint<P> {
                     let status = Status::new(Code::Cancelled, reason.to_string());
                     match reason {
                         StopReason::Aborted => self.stop_aborted(key, status),
-                        _ => self.stop(key, status, true),
+                        _ => self.stop(key, status),
                     }
                 }
             }

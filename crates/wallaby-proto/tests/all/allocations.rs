@@ -7,7 +7,7 @@ use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
+    Charge, Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{CallId, NodeId, Token};
@@ -100,7 +100,9 @@ fn a_call_of_one_hop_allocates_nothing() {
                 panic!("a response")
             };
             response.token = None;
-            server.send_response(&response, false).expect("not counted");
+            server
+                .send_response(&response, Charge::Free)
+                .expect("not counted");
         }
         carry(&mut server, &mut to_client);
         let Message::Response(response) = receive(&mut client, &mut to_client) else {

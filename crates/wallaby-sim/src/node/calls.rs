@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
-use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Next};
+use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Follows, Next};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{CallId, Facts, Path, Token};
@@ -140,7 +140,10 @@ impl Node {
             // One that cannot be sent ends its call, which says so.
             let (endpoint, method) = (&mut self.endpoint, &self.method);
             let sent = match plan.roots.len() {
-                1 => (endpoint.send_only(key, &to, method, payload, false)).map(|sent| sent.0),
+                1 => {
+                    let sent = endpoint.send_only(key, &to, method, payload, Follows::Nothing);
+                    sent.map(|sent| sent.0)
+                }
                 _ => endpoint.send(key, &to, method, payload),
             };
             if let Ok(request) = sent {

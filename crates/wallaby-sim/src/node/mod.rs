@@ -140,7 +140,7 @@ impl Node {
         }
         let told = (plan.reach != Reach::Silent).then(|| address(context.plan, index));
         let mut endpoint = Endpoint::with_probe(config, id, told, seeds, eyes);
-        let udp = (plan.udp).then(|| endpoint.add_socket(socket_address(index), true));
+        let udp = (plan.udp).then(|| endpoint.add_listening_socket(socket_address(index)));
         let Some(method) = MethodDefinition::new("sim.Tree/run", "raw", 0, 0) else {
             unreachable!("the name is neither empty nor long")
         };

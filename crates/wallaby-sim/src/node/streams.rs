@@ -154,7 +154,10 @@ impl Node {
                 break taken < len;
             }
         };
-        let is_read = self.endpoint.handle_written(conn, blocked);
+        let is_read = match blocked {
+            true => self.endpoint.handle_blocked(conn),
+            false => self.endpoint.handle_written(conn),
+        };
         self.note_written(context);
         if is_read
             && self

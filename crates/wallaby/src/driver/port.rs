@@ -290,7 +290,7 @@ impl Inner {
     pub(crate) fn add_port(self: &Arc<Self>, socket: Socket) {
         let local = socket.local();
         let port = self.enter(|core| {
-            let id = core.endpoint.add_socket(local, true);
+            let id = core.endpoint.add_listening_socket(local);
             let port = Port::new(id, socket);
             core.ports.push((id, Arc::clone(&port)));
             port

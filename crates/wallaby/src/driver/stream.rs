@@ -104,9 +104,7 @@ impl Stream {
                 let core = &mut core.endpoint;
                 core.advance(self.id, written);
                 core.take_output(self.id, bytes);
-                bytes
-                    .is_empty()
-                    .then(|| core.handle_written(self.id, false))
+                bytes.is_empty().then(|| core.handle_written(self.id))
             });
             if let Some(takes_input) = takes_input {
                 return self.note_input(takes_input);
@@ -130,7 +128,7 @@ impl Stream {
         out.bytes.drain(..written);
         let takes_input = endpoint.enter(|core| {
             core.endpoint.advance(self.id, written);
-            core.endpoint.handle_written(self.id, true)
+            core.endpoint.handle_blocked(self.id)
         });
         self.note_input(takes_input);
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, ReportedEnd, RequestKey};
+use wallaby_proto::endpoint::{
+    CallKey, CallOptions, Endpoint as Core, Follows, ReportedEnd, RequestKey,
+};
 use wallaby_proto::{Address, CallId, RequestId};
 
 use super::Endpoint;
@@ -166,7 +168,8 @@ impl Calling {
             payload,
             body,
         } = initial;
-        let (_, out) = core.send_only(call, &server, method, payload, body.is_some())?;
+        let (_, out) =
+            core.send_only(call, &server, method, payload, Follows::of(body.as_ref()))?;
         if let Some((out, body)) = out.zip(body) {
             self.bodies.send(core, out, body);
         }
@@ -191,9 +194,9 @@ impl Calling {
             (initial.server, initial.payload) = (outgoing.server, outgoing.payload);
             (method, own) = (outgoing.method, Some(outgoing.options));
         }
-        let (server, payload, followed) =
-            (&initial.server, initial.payload, initial.body.is_some());
-        let sent = core.send_with(call, server, &method, payload, own.as_deref(), followed);
+        let (server, payload) = (&initial.server, initial.payload);
+        let follows = Follows::of(initial.body.as_ref());
+        let sent = core.send_with(call, server, &method, payload, own.as_deref(), follows);
         let (request, out) = sent?;
         if let Some((out, body)) = out.zip(initial.body) {
             self.bodies.send(core, out, body);

@@ -190,7 +190,7 @@ impl<D: Datagrams> Endpoint<D> {
         interceptors: Vec<Arc<dyn CallInterceptor>>,
     ) -> Self {
         let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
-        let socket = takes_datagrams.then(|| core.add_socket(datagrams.local(), true));
+        let socket = takes_datagrams.then(|| core.add_listening_socket(datagrams.local()));
         let now = datagrams.now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         core.set_epoch(unix.unwrap_or_default().saturating_sub(now));

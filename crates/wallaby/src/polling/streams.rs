@@ -338,7 +338,10 @@ impl Streams {
             tracing::debug!(%error, "a connection takes nothing more");
             core.handle_write_failed(id);
         }
-        let takes_input = core.handle_written(id, stream.is_full());
+        let takes_input = match stream.is_full() {
+            true => core.handle_blocked(id),
+            false => core.handle_written(id),
+        };
         if stream.unread && takes_input {
             stream.unread = false;
             self.unread.push(id);

@@ -17,7 +17,7 @@ use wallaby::{
 use wallaby_proto::Token;
 use wallaby_proto::call::records::invitation;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Event, Hello, VERSION};
+use wallaby_proto::connection::{Charge, Event, Hello, VERSION};
 use wallaby_proto::datagram::{Gate, Settings};
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo, TraceReport};
 
@@ -679,7 +679,7 @@ async fn an_answer_above_the_limit_is_a_status() {
         let header = {
             server
                 .connection
-                .send_response(&response(request.call, None, &[]), false)
+                .send_response(&response(request.call, None, &[]), Charge::Free)
                 .expect("it is small");
             let output = server.connection.output().to_vec();
             server.connection.advance(output.len());
@@ -929,7 +929,7 @@ fn last_words_are_heard() {
                 let answered = match event {
                     Some(Event::Message(Message::Request(request))) => {
                         let answer = response(request.call, None, &[3, b'b', b'y', b'e']);
-                        connection.send_response(&answer, false).is_ok()
+                        connection.send_response(&answer, Charge::Free).is_ok()
                     }
                     Some(_) => false,
                     None => {

@@ -14,7 +14,7 @@ use wallaby::{
 };
 use wallaby_proto::Token;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::Event;
+use wallaby_proto::connection::{Charge, Event};
 use wallaby_proto::wire::{Message, Options, ReplyTo};
 
 /// Kinds of frames.
@@ -174,7 +174,8 @@ async fn what_comes_of_a_call_that_was_given_up_is_granted_anew() {
             while server.connection.takes_responses(request.call) {
                 let mut answer = response(request.call, None, text());
                 (answer.last, answer.index) = (false, index);
-                (server.connection.send_response(&answer, true)).expect("there is credit");
+                (server.connection.send_response(&answer, Charge::Counted))
+                    .expect("there is credit");
                 index += 1;
             }
             server.flush().await;

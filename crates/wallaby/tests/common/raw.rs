@@ -9,7 +9,7 @@ use wallaby::{Address, CallId, NodeId, RequestId};
 use wallaby_proto::Token;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
+    Charge, Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::wire::{End, Message, MethodRef, ReplyTo, Request, Response};
 use wallaby_proto::{Facts, Manifest};
@@ -114,7 +114,7 @@ impl Raw {
 
     pub(crate) async fn send_response(&mut self, response: Response) {
         self.connection
-            .send_response(&response, false)
+            .send_response(&response, Charge::Free)
             .expect("it is not too large");
         self.flush().await;
     }

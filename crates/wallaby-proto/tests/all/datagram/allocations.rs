@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::Event;
+use wallaby_proto::connection::{Charge, Event};
 use wallaby_proto::datagram::{Gate, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -61,7 +61,9 @@ fn an_exchange_allocates_nothing() {
         let session = server.session(at_2).expect("open");
         session.grant_request(arrived.payload.len());
         let answer = response(node(1), sequence, arrived.payload);
-        session.send_response(&answer, false).expect("not counted");
+        session
+            .send_response(&answer, Charge::Free)
+            .expect("not counted");
         let datagram = carry(&mut server, now, &mut buffer);
         assert_eq!(server.poll_transmit(now, &mut buffer), None);
         client.handle_datagram(now, address(2), datagram);

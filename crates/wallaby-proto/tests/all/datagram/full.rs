@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
 use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -59,7 +59,7 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
     while control(session).is_ok() {}
     assert_eq!(requests, 3072, "three quarters of the numbers");
     assert_eq!(controls - 1, 768, "three quarters of the rest");
-    let refused = session.send_response(&response(node(3), 1, Bytes::new()), false);
+    let refused = session.send_response(&response(node(3), 1, Bytes::new()), Charge::Free);
     assert_eq!(refused, Err(Refusal::Blocked), "not even uncounted ones");
     for _ in 0..1000 {
         session.go_away();
@@ -103,9 +103,9 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
     let answer = |sequence| response(node(1), sequence, vec![7; 1000].into());
     for sequence in [5, 6] {
         session
-            .send_response(&answer(sequence), true)
+            .send_response(&answer(sequence), Charge::Counted)
             .expect("room");
-        let refused = session.send_response(&answer(sequence), true);
+        let refused = session.send_response(&answer(sequence), Charge::Counted);
         assert_eq!(refused, Err(Refusal::Blocked));
         assert!(!session.takes_responses(answer(sequence).call));
     }
@@ -288,7 +288,7 @@ fn who_was_congested_hears_once_that_he_may_go_on() {
     let (at_1, _) = world.open();
     let session = world.gate(1).session(at_1).expect("open");
     let message = response(node(3), 1, vec![7; 1000].into());
-    session.send_response(&message, false).expect("room");
+    session.send_response(&message, Charge::Free).expect("room");
     assert!(!session.takes_output());
     let (events, _) = world.pass(LATER);
     assert!(

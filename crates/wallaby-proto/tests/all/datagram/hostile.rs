@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::Address;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event, Hello, NamedBy};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Hello, NamedBy};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -56,7 +56,9 @@ fn recorded(large: usize) -> (World, SessionId, SessionId, Vec<Flying>) {
         session.grant_request(len);
         session.grant_call(request(node(1), 1, Bytes::new()).call, 1, 10);
         let answer = response(node(1), sequence, vec![2; 50].into());
-        session.send_response(&answer, true).expect("room");
+        session
+            .send_response(&answer, Charge::Counted)
+            .expect("room");
         world.pass(Duration::from_millis(20));
     }
     let log = world.take_log();

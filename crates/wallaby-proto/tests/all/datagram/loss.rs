@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -114,7 +114,9 @@ fn a_way_that_is_open_again_is_used_again_by_both() {
             if world.now == begun + Duration::from_millis(later) {
                 let response = response(node(1), 1, vec![7; 100].into());
                 let session = world.gate(2).session(at_2).expect("open");
-                session.send_response(&response, false).expect("room");
+                session
+                    .send_response(&response, Charge::Free)
+                    .expect("room");
             }
             let (at_client, events) = world.pass(Duration::from_millis(10));
             at_server.extend(arrived(&events));
@@ -404,7 +406,9 @@ fn acknowledgements_get_short_again_after_losses() {
         for sequence in sequences {
             let answer = response(node(1), sequence, Bytes::from_static(&[7; 100]));
             let session = world.gate(2).session(at_2).expect("open");
-            session.send_response(&answer, false).expect("not counted");
+            session
+                .send_response(&answer, Charge::Free)
+                .expect("not counted");
         }
     };
     for sequence in 1..=300 {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::NodeId;
 use wallaby_proto::carrier::{Carrier, Mark};
-use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, SessionEnd, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -274,7 +274,7 @@ impl Run {
             return;
         };
         open.grant_request(len);
-        match open.send_response(&response, false) {
+        match open.send_response(&response, Charge::Free) {
             Ok(mark) => self.remember(at, life, to, session, mark, payload, (true, sequence)),
             Err(_) => self.statistics.blocked += 1,
         }

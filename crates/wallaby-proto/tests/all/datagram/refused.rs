@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Event};
+use wallaby_proto::connection::{Charge, ConnectionError, ConnectionLimits, Event};
 use wallaby_proto::datagram::{Cause, Counters, MAX_MESSAGE, SessionId, Settings};
 use wallaby_proto::wire::Message;
 
@@ -261,7 +261,9 @@ fn a_message_above_the_limit_is_told_without_its_payload_and_with_its_length() {
     let mut long = request(node(1), 1, payload.clone());
     session.send_request(&mut long, &method()).expect("as told");
     let long = response(node(3), 1, payload);
-    session.send_response(&long, true).expect("as told");
+    session
+        .send_response(&long, Charge::Counted)
+        .expect("as told");
     session
         .send_control(Message::Ping(ping(node(1), 1)))
         .expect("room");

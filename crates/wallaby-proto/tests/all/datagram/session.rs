@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::{Carrier, Mark};
-use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
 use wallaby_proto::datagram::{MAX_MESSAGE, SessionId, Settings};
 use wallaby_proto::error::hint;
 use wallaby_proto::wire::{Message, MethodRef, Request, Response};
@@ -63,7 +63,9 @@ fn messages_of_all_sizes_arrive_as_they_were_sent() {
 
         let sent = response(node(1), sequence as u64 + 1, payload(len));
         let session = world.gate(2).session(at_2).expect("open");
-        session.send_response(&sent.clone(), true).expect("room");
+        session
+            .send_response(&sent.clone(), Charge::Counted)
+            .expect("room");
         let (events, _) = world.pass(Duration::from_millis(100));
         assert_eq!(responses(events), [sent], "{len}");
     }
@@ -85,7 +87,7 @@ fn larger_messages_are_refused_and_the_error_says_what_takes_them() {
     }
     let sent = response(node(1), 1, payload(MAX_MESSAGE + 1));
     let session = world.gate(2).session(at_2).expect("open");
-    assert_eq!(session.send_response(&sent, false), Err(refusal));
+    assert_eq!(session.send_response(&sent, Charge::Free), Err(refusal));
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn exchange(world: &mut World, at_1: SessionId, at_2: SessionId, sequence: u64) 
     let session = world.gate(2).session(at_2).expect("open");
     session.grant_request(100);
     session
-        .send_response(&response(node(1), sequence, payload(100)), false)
+        .send_response(&response(node(1), sequence, payload(100)), Charge::Free)
         .expect("not counted");
     let mut arrived = Vec::new();
     while arrived.is_empty() {
@@ -206,7 +208,7 @@ fn the_first_answer_takes_two_round_trips() {
     );
     let session = world.gate(2).session(at_2).expect("open");
     session
-        .send_response(&response(node(1), 1, payload(100)), false)
+        .send_response(&response(node(1), 1, payload(100)), Charge::Free)
         .expect("not counted");
     while responses(world.events(1)).is_empty() {
         assert!(world.step(start + 10 * delay));
@@ -259,7 +261,7 @@ fn the_datagrams_of_a_message_have_one_length() {
     exchange(&mut world, at_1, at_2, 1);
     let session = world.gate(2).session(at_2).expect("open");
     session
-        .send_response(&response(node(1), 1, payload(10)), false)
+        .send_response(&response(node(1), 1, payload(10)), Charge::Free)
         .expect("not counted");
     world.pass(SHORT); // it waits for its acknowledgement, which the first piece takes along
     world.start_log();
@@ -462,16 +464,20 @@ fn answers_of_a_call_wait_for_its_credit() {
     let (at_1, at_2) = world.open();
     let answer = |sequence| response(node(1), sequence, payload(936));
     let session = world.gate(2).session(at_2).expect("open");
-    session.send_response(&answer(1), true).expect("room");
-    session.send_response(&answer(1), true).expect("room");
+    session
+        .send_response(&answer(1), Charge::Counted)
+        .expect("room");
+    session
+        .send_response(&answer(1), Charge::Counted)
+        .expect("room");
     assert!(matches!(
-        session.send_response(&answer(1), true),
+        session.send_response(&answer(1), Charge::Counted),
         Err(Refusal::Blocked)
     ));
     assert!(!session.takes_responses(answer(1).call));
     assert!(session.takes_responses(answer(2).call), "another call");
     session
-        .send_response(&answer(1), false)
+        .send_response(&answer(1), Charge::Free)
         .expect("not counted");
     world.pass(Duration::from_millis(100));
     let session = world.gate(1).session(at_1).expect("open");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::{Carrier, Mark};
-use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
 use wallaby_proto::datagram::{MAX_MESSAGE, Settings};
 use wallaby_proto::wire::Message;
 
@@ -36,7 +36,9 @@ fn what_came_and_went_is_counted() {
             .expect("room");
         let session = world.gate(2).session(at_2).expect("open");
         let message = response(node(1), sequence, payload(50));
-        session.send_response(&message, true).expect("room");
+        session
+            .send_response(&message, Charge::Counted)
+            .expect("room");
         world.pass(LATER);
     }
     let log = world.take_log();
@@ -207,7 +209,7 @@ fn messages_of_exactly_the_longest_length_arrive() {
         session.send_request(&mut long, &method()).expect("room");
         let session = world.gate(2).session(at_2).expect("open");
         let long = response(node(1), 1, payload(message as usize));
-        session.send_response(&long, true).expect("room");
+        session.send_response(&long, Charge::Counted).expect("room");
         let (at_1, at_2) = world.pass(LATER);
         for events in [at_1, at_2] {
             let is_message = |event: &_| matches!(event, (_, Ok(Event::Message(_))));

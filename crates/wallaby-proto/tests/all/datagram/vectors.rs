@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello, NamedBy};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Features, Hello, NamedBy};
 use wallaby_proto::datagram::{SessionId, Settings};
 use wallaby_proto::wire::{Message, MethodRef, Request};
 
@@ -278,7 +278,7 @@ fn answer(world: &mut World, session: SessionId, sequence: u64) {
     let response = response(node(1), sequence, Bytes::from_static(b"bbbbb"));
     let session = world.gate(2).session(session).expect("open");
     session
-        .send_response(&response, false)
+        .send_response(&response, Charge::Free)
         .expect("not counted");
 }
 

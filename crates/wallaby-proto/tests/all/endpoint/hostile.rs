@@ -9,8 +9,8 @@ use wallaby_proto::connection::{
     Connection, ConnectionLimits as WireLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::endpoint::{
-    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Next, Output,
-    Probe, RequestKey, Schemes, Seeds, Serving,
+    CallOptions, Config, ConnId, Endpoint, Follows, InputOutcome, Lane, Leaving, Limits, Next,
+    Output, Probe, RequestKey, Schemes, Seeds, Serving,
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
@@ -160,7 +160,10 @@ impl World {
             self.takes -= taken;
             let more = self.server.advance(self.conn, taken);
             if !more || self.takes == 0 {
-                self.server.handle_written(self.conn, more);
+                match more {
+                    true => self.server.handle_blocked(self.conn),
+                    false => self.server.handle_written(self.conn),
+                };
                 return;
             }
         }
@@ -411,7 +414,7 @@ fn requests_of_calls_that_have_ended_take_no_room() {
     let send = |client: &mut Endpoint<Attempts>, to: &Address| {
         let key = client.begin(&options).expect("room for calls");
         let payload = vec![7; 1_000].into();
-        let sent = client.send_only(key, to, &Arc::new(method()), payload, false);
+        let sent = client.send_only(key, to, &Arc::new(method()), payload, Follows::Nothing);
         (key, sent.map(drop))
     };
     for _ in 0..10 {
@@ -438,7 +441,7 @@ fn what_may_have_been_written_is_not_called_unexecuted() {
     let there: Address = "mem://there".parse().expect("an address");
     let key = client.begin(&CallOptions::default()).expect("room");
     let payload = vec![7; 300_000].into();
-    let sent = client.send_only(key, &there, &Arc::new(method()), payload, false);
+    let sent = client.send_only(key, &there, &Arc::new(method()), payload, Follows::Nothing);
     sent.expect("it is sent");
     let dialled = std::iter::from_fn(|| client.poll_output()).find_map(|output| match output {
         Output::Dial(conn, _) => Some(conn),
@@ -458,7 +461,7 @@ fn what_may_have_been_written_is_not_called_unexecuted() {
             break; // the shell says nothing of it yet
         }
         client.advance(conn, output.len());
-        client.handle_written(conn, false);
+        client.handle_written(conn);
         let back = server.output().len();
         let mut input = BytesMut::from(server.output());
         server.advance(back);
@@ -547,7 +550,7 @@ fn who_leaves_each_time_is_not_dialled_all_the_time() {
             client.handle_input(conn, &mut back);
             let taken = client.output(conn).len();
             client.advance(conn, taken);
-            client.handle_written(conn, false);
+            client.handle_written(conn);
             client.handle_ended(conn, &mut BytesMut::new(), "it has left".into());
         }
     }

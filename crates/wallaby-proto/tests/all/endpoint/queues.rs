@@ -293,7 +293,7 @@ impl World {
                 break;
             }
         }
-        endpoint.handle_written(from.1, false);
+        endpoint.handle_written(from.1);
     }
 }
 

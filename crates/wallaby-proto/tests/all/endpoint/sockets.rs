@@ -77,7 +77,11 @@ impl Host {
         assert_eq!(endpoint.serve(echo(), how), Ok(0));
         let add = |(local, listens): &(&str, bool)| {
             let local = at(local);
-            (endpoint.add_socket(local, *listens), local)
+            let socket = match listens {
+                true => endpoint.add_listening_socket(local),
+                false => endpoint.add_socket(local),
+            };
+            (socket, local)
         };
         Self {
             sockets: sockets.iter().map(add).collect(),

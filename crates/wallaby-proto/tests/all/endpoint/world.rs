@@ -10,8 +10,8 @@ use wallaby_proto::connection::{
     ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
-    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
+    CallKey, CallOptions, Config, ConnId, Endpoint, Follows, InBody, IncomingRequest, InputOutcome,
+    Limits, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -99,7 +99,7 @@ impl World {
             let served = endpoint.serve(Arc::clone(&method), Serving::default());
             assert_eq!(served, Ok(0));
             Host {
-                socket: endpoint.add_socket(udp(host), true),
+                socket: endpoint.add_listening_socket(udp(host)),
                 endpoint,
                 conns: BTreeMap::new(),
                 runs: Vec::new(),
@@ -140,7 +140,7 @@ impl World {
         let method = Arc::clone(&self.method);
         let endpoint = self.endpoint(from);
         let call = endpoint.begin(options).expect("room");
-        let sent = endpoint.send_only(call, &at(to), &method, payload, true);
+        let sent = endpoint.send_only(call, &at(to), &method, payload, Follows::Body);
         let (_, body) = sent.expect("it is sent");
         (call, body.expect("it was asked for"))
     }
@@ -287,7 +287,7 @@ impl World {
                         this.endpoint.advance(conn, written);
                     }
                 }
-                this.endpoint.handle_written(conn, false);
+                this.endpoint.handle_written(conn);
             }
             Output::Close(conn, closed) => {
                 if let Some((stream, end)) = this.conns.remove(&conn) {

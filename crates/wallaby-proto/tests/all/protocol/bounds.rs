@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Bounds, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive, KeepAliveSettings,
-    PartialLimits, Partials, Refusal,
+    Bounds, Charge, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive,
+    KeepAliveSettings, PartialLimits, Partials, Refusal,
 };
 use wallaby_proto::wire::{MAX_FRAME, Message, Pong};
 
@@ -683,7 +683,7 @@ fn who_does_not_read_is_not_read() {
         .find(|message| matches!(message, Message::Pong(_)))
         .expect("a pong");
     assert_eq!(hostile.server.send_control(message), Err(Refusal::Blocked));
-    let uncounted = hostile.server.send_response(&response(&[0]), false);
+    let uncounted = hostile.server.send_response(&response(&[0]), Charge::Free);
     assert_eq!(uncounted, Err(Refusal::Blocked));
     assert_eq!(hostile.server.waiting(), waiting);
     // When it reads, it is read.
@@ -774,7 +774,7 @@ fn who_has_much_to_ask_goes_on_reading() {
         Some(message) => talker.connection.send_control(message.clone()).is_ok(),
         None => talker
             .connection
-            .send_response(&response(&[0]), false)
+            .send_response(&response(&[0]), Charge::Free)
             .is_ok(),
     };
     let others = [Some(&ping), Some(&end), None];
@@ -825,7 +825,7 @@ fn large_answers_do_not_pile_up_for_who_says_that_it_takes_any() {
     let mut answer = response(&[0]);
     answer.payload = Bytes::from(vec![1; 300_000]);
     let taken = (0..100)
-        .take_while(|_| pair.bob.send_response(&answer, true).is_ok())
+        .take_while(|_| pair.bob.send_response(&answer, Charge::Counted).is_ok())
         .count();
     assert_eq!(taken, 3, "as many as make up the longest message");
 }

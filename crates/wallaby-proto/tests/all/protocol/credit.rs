@@ -1,7 +1,7 @@
 //! Credit: how much may be sent before the other side has processed something.
 
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, ConnectionLimits, Event, Granted, Refusal};
+use wallaby_proto::connection::{Charge, Connection, ConnectionLimits, Event, Granted, Refusal};
 use wallaby_proto::wire::Response;
 use wallaby_proto::{CallId, NodeId};
 
@@ -31,7 +31,7 @@ fn respond(bob: &mut Connection, call: CallId, payload: usize) -> Result<(), Ref
         payload: vec![7; payload].into(),
         ..response(&[0])
     };
-    bob.send_response(&response, true).map(drop)
+    bob.send_response(&response, Charge::Counted).map(drop)
 }
 
 #[test]
@@ -141,7 +141,9 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
     assert!(!pair.bob.takes_responses(call()));
     assert_eq!(respond(&mut pair.bob, other, 0), Ok(()));
     assert_eq!(
-        pair.bob.send_response(&response(&[0]), false).map(drop),
+        pair.bob
+            .send_response(&response(&[0]), Charge::Free)
+            .map(drop),
         Ok(()),
         "not counted"
     );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    BodyRefusal, ConnectionError, ConnectionLimits, Event, Mark, Refusal,
+    BodyRefusal, Charge, ConnectionError, ConnectionLimits, Event, Mark, Refusal,
 };
 use wallaby_proto::wire::{Message, Options, ReplyTo, Request, Response};
 
@@ -39,7 +39,7 @@ fn a_mark_is_where_a_message_ends_in_the_output() {
     assert!(before > 0, "the hello");
     let mut marks = Vec::new();
     for payload in [10, 1000] {
-        let mark = pair.bob.send_response(&answer(payload), false);
+        let mark = pair.bob.send_response(&answer(payload), Charge::Free);
         marks.push(mark.expect("room"));
     }
     let waits = pair.bob.waiting() as u64;
@@ -57,7 +57,7 @@ fn what_has_left_in_parts_is_told_once_with_its_place() {
     let mut pair = Pair::open(ConnectionLimits::default());
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let mark = pair.bob.send_response(&answer(LARGE), false);
+        let mark = pair.bob.send_response(&answer(LARGE), Charge::Free);
         let Ok(Mark::Parts(stream)) = mark else {
             panic!("it travels in parts")
         };
@@ -84,9 +84,13 @@ fn what_has_left_in_parts_is_told_once_with_its_place() {
 fn the_time_is_wanted_while_large_messages_leave() {
     let mut pair = Pair::open(ConnectionLimits::default());
     assert!(!pair.bob.wants_time());
-    pair.bob.send_response(&answer(100), false).expect("room");
+    pair.bob
+        .send_response(&answer(100), Charge::Free)
+        .expect("room");
     assert!(!pair.bob.wants_time(), "small ones keep no pace");
-    pair.bob.send_response(&answer(LARGE), false).expect("room");
+    pair.bob
+        .send_response(&answer(LARGE), Charge::Free)
+        .expect("room");
     assert!(pair.bob.wants_time());
     pair.bob.set_time(Duration::from_secs(1));
     for _ in 0..100 {
@@ -135,7 +139,9 @@ fn a_message_that_hangs_is_noticed() {
         pair.alice.check_stalled(Duration::from_secs(seconds))
     };
     check(&mut pair).expect("nothing has begun");
-    pair.bob.send_response(&answer(LARGE), false).expect("room");
+    pair.bob
+        .send_response(&answer(LARGE), Charge::Free)
+        .expect("room");
     pair.carry_to_alice(LARGE / 2).expect("legal bytes");
     check(&mut pair).expect("it has grown");
     let stalled = check(&mut pair);
@@ -160,7 +166,7 @@ fn messages_of_exactly_the_longest_length_arrive() {
         let mut sent = request(message);
         pair.alice.send_request(&mut sent, &method()).expect("room");
         pair.bob
-            .send_response(&answer(message), false)
+            .send_response(&answer(message), Charge::Free)
             .expect("room");
         let (mut to_alice, mut to_bob) = (Vec::new(), Vec::new());
         for _ in 0..20 {
@@ -176,7 +182,7 @@ fn messages_of_exactly_the_longest_length_arrive() {
         for counters in [pair.alice.counters(), pair.bob.counters()] {
             assert_eq!((counters.messages_sent, counters.messages_received), (1, 1));
         }
-        let more = pair.bob.send_response(&answer(message + 1), false);
+        let more = pair.bob.send_response(&answer(message + 1), Charge::Free);
         assert!(matches!(more, Err(Refusal::TooLarge { .. })), "{more:?}");
     }
 }

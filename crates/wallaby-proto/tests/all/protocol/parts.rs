@@ -6,7 +6,9 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, ConnectionError, ConnectionLimits, Event, Refusal};
+use wallaby_proto::connection::{
+    Charge, Connection, ConnectionError, ConnectionLimits, Event, Refusal,
+};
 use wallaby_proto::wire::{Message, Response};
 
 use crate::protocol::frames::with_body;
@@ -33,7 +35,7 @@ fn numbered(index: u32, size: usize) -> Response {
 }
 
 fn send(connection: &mut Connection, response: Response) -> Result<(), Refusal> {
-    connection.send_response(&response, false).map(drop)
+    connection.send_response(&response, Charge::Free).map(drop)
 }
 
 /// Carries all that Bob has to say to Alice, in pieces of at most `most` bytes, and her credit back.
@@ -325,7 +327,7 @@ fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
     });
     let counted = |pair: &mut Pair, index| {
         let response = numbered(index, 600 * KIB);
-        pair.bob.send_response(&response, true).map(drop)
+        pair.bob.send_response(&response, Charge::Counted).map(drop)
     };
     assert_eq!(counted(&mut pair, 0), Ok(()));
     assert_eq!(counted(&mut pair, 1), Err(Refusal::Blocked));

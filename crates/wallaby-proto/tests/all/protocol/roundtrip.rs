@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event, Refusal};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
 use wallaby_proto::wire::{Message, MethodRef};
 
 use crate::protocol::layout::Layout;
@@ -100,7 +100,7 @@ fn with_number(message: Message, bodies: &mut impl Iterator<Item = u64>) -> Mess
 fn send(pair: &mut Pair, message: Message) -> Result<(), Refusal> {
     let sent = match message {
         Message::Request(mut request) => pair.alice.send_request(&mut request, &method()),
-        Message::Response(response) => pair.alice.send_response(&response, true),
+        Message::Response(response) => pair.alice.send_response(&response, Charge::Counted),
         message => pair.alice.send_control(message),
     };
     sent.map(drop)

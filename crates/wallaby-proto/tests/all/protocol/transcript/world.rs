@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server};
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionLimits, Event};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
 use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, Facts, Manifest, NodeId, RequestId, Status, Token};
 
@@ -159,7 +159,7 @@ impl World {
         let (connection, _) = self.ends(from, to);
         let sent = match message {
             Message::Request(mut request) => connection.send_request(&mut request, &method()),
-            Message::Response(response) => connection.send_response(&response, true),
+            Message::Response(response) => connection.send_response(&response, Charge::Counted),
             message => connection.send_control(message),
         };
         sent.expect("an open connection, and credit");

@@ -16,7 +16,7 @@ use super::Endpoint;
 use super::conn::{Asks, Cargo, Conn, DialledFor, Link, Parcel, Peer};
 use super::event::Output;
 use super::probe::{Note, Probe};
-use super::sending::ended;
+use super::routing::ended;
 use super::sockets::SocketId;
 use super::streams::Stream;
 use crate::error::ConnectError;

@@ -16,7 +16,8 @@
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `methods` | which methods are served, and which of them a caller means |
 //! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
-//! | `sending`, `answer_queues`, `queue_room` | which route messages take, what waits, what reaches nobody |
+//! | `routing`, `sending` | which route messages take, how they are handed over, what reaches nobody |
+//! | `queues`, `answer_queues`, `queue_room` | what waits for a connection, and the room for it |
 //! | `relaying` | what is relayed for others |
 //! | `conns`, `conn`, `streams` | connections: who makes room, how they begin and end, how streams come and go |
 //! | `directory`, `dialling` | which connection leads where, and which are being opened |
@@ -151,10 +152,12 @@ mod order;
 mod permits;
 mod probe;
 mod queue_room;
+mod queues;
 mod refused;
 mod relaying;
 mod requests;
 mod resending;
+mod routing;
 mod sending;
 pub mod server;
 mod sockets;

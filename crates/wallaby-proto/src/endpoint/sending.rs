@@ -1,45 +1,32 @@
-//! How messages leave: which route they take, and what becomes of those that have to wait or cannot be sent.
-
-use std::collections::VecDeque;
-use std::time::Duration;
+//! How messages leave: they are handed to connections as far as these take them, and reach nobody where none does.
 
 use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
-use crate::carrier::Carrier;
-use crate::connection::{Charge, Features, Granted, Mark, MethodDefinition, NamedBy, Refusal};
-use crate::wire::{Message, Options, Ping, Request, Response};
-use crate::{Address, CallId, Code, ConnId, NodeId, RequestId};
-
-use super::answer_queues::{AnswerQueues, Of, Size};
-use super::conn::{
-    Asks, Cargo, Conn, Delegation, DialledFor, OutAnswer, OutRequest, Parcel, Room, Times,
-};
-use super::event::{Lane, Output, RequestKey};
-use super::probe::{Leaving, Note, Probe};
-use super::streams::MarkOwner;
-use super::{Alarm, Endpoint};
-use crate::error::ConnectError;
-use crate::error::hint;
+use crate::connection::{Charge, Features, Mark, MethodDefinition, Refusal};
+use crate::error::{ConnectError, hint};
 use crate::numbers::MOST_MOVES;
+use crate::wire::{Message, Options, Ping, Request, Response};
+use crate::{CallId, Code, ConnId};
+
+use super::Endpoint;
+use super::conn::{Asks, Cargo, Conn, Delegation, OutAnswer, OutRequest, Parcel, Times};
+use super::probe::{Leaving, Probe};
+use super::routing::Route;
+use super::streams::MarkOwner;
 
 /// Questions of others, and reports, that wait for a connection to open.
 const MOST_CONTROLS: usize = 256;
 
-/// How often it is looked, at most, whether requests wait whose calls have ended.
-const PURGE_PAUSE: Duration = Duration::from_millis(100);
-
 /// Why a delegation is not sent any more. So who waits until nothing of a call runs knows that nothing of this does.
-const ABORTED: (Code, &str) = (Code::Cancelled, "its call was aborted before this was sent");
+pub(super) const ABORTED: (Code, &str) =
+    (Code::Cancelled, "its call was aborted before this was sent");
 
 /// The same where the call goes on.
 const LATE: (Code, &str) = (
     Code::DeadlineExceeded,
     "its own deadline passed before it was sent",
 );
-
-/// Calls whose answers wait for others in parts and that are tried each time that something has left.
-const LARGE_TRIED: usize = 16;
 
 /// How an answer is sent in a session.
 #[derive(Debug, Clone, Copy)]
@@ -72,13 +59,6 @@ impl Manner {
             ticket,
         }
     }
-}
-
-/// The route that a message takes.
-enum Route {
-    Over(ConnId),
-    Dial(Address, Option<NodeId>, NamedBy),
-    Nowhere(ConnectError),
 }
 
 /// What became of a request that was to be handed to a session.
@@ -154,411 +134,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A message waits for a connection. An answer for which there is no room is dropped: it is asked for again.
-    fn queue(&mut self, id: ConnId, mut parcel: Parcel) {
-        if P::LOOKS {
-            self.probe.waits(parcel.message());
-        }
-        let Some(room) = self.queue_room.take(id, &parcel) else {
-            return self.drop_answer(parcel);
-        };
-        parcel.room = room;
-        if let Some(of) = parcel.of() {
-            self.handlers.begin_wait(of);
-            parcel.room.of = Some(of);
-        }
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.queues().push(parcel);
-        }
-    }
-
-    /// A message of this request waits no longer.
-    pub(super) fn end_wait(&mut self, of: Option<(RequestKey, Lane)>) {
-        if let Some(of) = of
-            && self.handlers.end_wait(of)
-        {
-            self.outputs.push_back(Output::Room(of.0, of.1));
-        }
-    }
-
-    /// There may be room for what was refused before.
-    pub(super) fn note_space(&mut self) {
-        if self.queue_room.note_space(self.now) {
-            self.outputs.push_back(Output::Space);
-        } else if let Some(due) = self.queue_room.due() {
-            self.note_due(due);
-        }
-    }
-
-    /// What there was room for before is told now.
-    pub(super) fn tell_space_late(&mut self) {
-        if self.queue_room.due().is_some_and(|due| due <= self.now) {
-            self.note_space();
-        }
-    }
-
-    fn route(&mut self, parcel: &mut Parcel) -> Route {
-        match &mut parcel.cargo {
-            Cargo::Relay(response, relayed, _) => match self.route_of_relayed(response, relayed) {
-                None => Route::Nowhere(gone()),
-                Some((id, nearer)) => {
-                    response.distance = nearer;
-                    Route::Over(id)
-                }
-            },
-            Cargo::Request(out) if self.is_ending() => Route::Nowhere(ended(&out.server)),
-            Cargo::Request(out) => self.route_to(&out.server, NamedBy::Application),
-            Cargo::Ping(_, Asks::Over(id)) | Cargo::Again(_, id, _) | Cargo::Refusal(_, id, _) => {
-                match self.conns.contains(*id) {
-                    true => Route::Over(*id),
-                    false => Route::Nowhere(gone()),
-                }
-            }
-            Cargo::Ping(ping, Asks::At(asked)) => {
-                match asked.to.address.as_ref().map(|at| self.reachable(at)) {
-                    Some(Ok(to)) => self.route_to(to, self.named_by(ping.call, to)),
-                    Some(Err(error)) => Route::Nowhere(error),
-                    None => Route::Nowhere(gone()),
-                }
-            }
-            Cargo::Answer(out) => {
-                self.route_to_initiator(&out.message, out.address.clone(), out.came)
-            }
-        }
-    }
-
-    /// The connection with a server, or its address, to be dialled. One that is being opened since a peer has named the address is
-    /// opened like the application's own once that wants it, too: a stranger's address is asked seldom.
-    fn route_to(&mut self, to: &Address, named_by: NamedBy) -> Route {
-        let Some(id) = self.conn_at(to) else {
-            return Route::Dial(to.clone(), None, named_by);
-        };
-        if named_by == NamedBy::Application {
-            self.name_by_application(id);
-        }
-        Route::Over(id)
-    }
-
-    /// The open connection by which an answer goes straight to its initiator: the one that its request came over, if the
-    /// initiator brought it itself; one with the address that the request names; one that has proven to be the initiator's.
-    pub(super) fn route_back(
-        &mut self,
-        initiator: NodeId,
-        came: Option<ConnId>,
-        address: impl FnOnce(&Self) -> Option<Address>,
-    ) -> Option<ConnId> {
-        let node = came.and_then(|came| self.conns.get(came)?.node());
-        if node == Some(initiator) {
-            return came;
-        }
-        let known = address(self).and_then(|address| self.incarnation_at(&address, initiator));
-        known.or_else(|| self.direct_route(initiator, came?))
-    }
-
-    /// The connection that an initiator has proven to be its own, for what came over another one.
-    pub(super) fn direct_route(&self, initiator: NodeId, came: ConnId) -> Option<ConnId> {
-        let id = self.records.direct_route(initiator, came)?;
-        self.conns.contains(id).then_some(id)
-    }
-
-    fn route_to_initiator(
-        &mut self,
-        message: &Message,
-        address: Option<Address>,
-        came: Option<ConnId>,
-    ) -> Route {
-        let call = message.call();
-        let initiator = call.initiator;
-        if let Some(id) = self.route_back(initiator, came, |_| address.clone()) {
-            return Route::Over(id);
-        }
-        let brought = message.token();
-        let brought = brought.and_then(|token| self.records.brought_by_initiator(call, token));
-        if let Some(id) = brought.filter(|id| self.conns.contains(*id)) {
-            return Route::Over(id);
-        }
-        let error = match address
-            .as_ref()
-            .map(|address| (address, self.reachable(address)))
-        {
-            Some((address, _)) if self.is_ending() => ended(address),
-            Some((address, _)) if !self.config.dial_policy.permits(address) => {
-                self.metrics.dials_forbidden += 1;
-                ConnectError::Forbidden {
-                    server: address.clone(),
-                }
-            }
-            Some((_, Ok(to))) => {
-                let opening = self.directory.back_to(to);
-                let opening = opening.and_then(|id| Some((id, self.conns.get(id)?.dialled?)));
-                match opening.filter(|(_, dialled)| dialled.expected() == Some(initiator)) {
-                    Some((_, DialledFor::Late(_))) => ConnectError::TimedOut {
-                        server: to.clone(),
-                        after: self.config.dial_back_timeout,
-                    },
-                    Some((id, _)) => return Route::Over(id),
-                    None => match self.may_dial(to, Some(initiator), NamedBy::Peer) {
-                        Ok(()) => return Route::Dial(to.clone(), Some(initiator), NamedBy::Peer),
-                        Err(held) => held,
-                    },
-                }
-            }
-            Some((_, Err(error))) => error,
-            None => gone(),
-        };
-        // Back along the route that the request came; who is there passes it on.
-        let relays = came.and_then(|came| Some((came, self.conns.get(came)?.node()?)));
-        if let Some((came, peer)) = relays {
-            let id = self.route_round(message, (came, peer)).unwrap_or(came);
-            self.invite(message, id);
-            return Route::Over(id);
-        }
-        // Where somebody has shown the call's token since.
-        let now = message
-            .token()
-            .and_then(|token| self.records.route_back(call, token));
-        let now = now.map(|id| self.direct_route(initiator, id).unwrap_or(id));
-        match now.filter(|id| self.conns.contains(*id)) {
-            Some(id) => Route::Over(id),
-            None => Route::Nowhere(error),
-        }
-    }
-
-    /// The connection that leads on where the one that a request came over leads back here: see [`Records::route_before`].
-    ///
-    /// [`Records::route_before`]: crate::call::records::Records::route_before
-    fn route_round(&self, message: &Message, (came, peer): (ConnId, NodeId)) -> Option<ConnId> {
-        let (request, call) = (from(message)?, message.call());
-        let id = self
-            .records
-            .route_before((call, message.token()?), request, (came, peer))?;
-        let id = self.direct_route(call.initiator, id).unwrap_or(id);
-        self.conns.contains(id).then_some(id)
-    }
-
-    /// An answer goes back over the connection that its request came over. If its initiator seems to be connected itself,
-    /// it is asked to prove it: what comes the same way is then answered straight.
-    fn invite(&mut self, message: &Message, came: ConnId) {
-        let (Some(request), Some(token)) = (from(message), message.token()) else {
-            return;
-        };
-        let call = message.call();
-        for claiming in self.claiming(call.initiator) {
-            let claims = (claiming, self.node);
-            let named = (call, token, request);
-            if let Some(pong) = self.records.invite(named, came, claims) {
-                self.probe.notes(Note::Invited);
-                self.attempt_control(claiming, Message::Pong(pong));
-            }
-        }
-    }
-
-    /// Sends what can be sent, as far as there is room.
-    pub(super) fn pump(&mut self, id: ConnId) {
-        self.pump_for(id, Granted::Room);
-    }
-
-    /// Sends what can be sent now that this was granted.
-    pub(super) fn pump_for(&mut self, id: ConnId, granted: Granted) {
-        // What was refused for want of room may leave at once now, and so need none.
-        if matches!(granted, Granted::Requests | Granted::Call(_)) {
-            self.note_space();
-        }
-        // Who is there is not known before the handshake is done.
-        let open = self.conns.get_mut(id).filter(|conn| conn.is_open());
-        let open = open.filter(|_| !matches!(granted, Granted::Parts | Granted::Body));
-        let Some((mut queues, over)) = open.and_then(|conn| Some((conn.queues.take()?, conn.over)))
-        else {
-            return;
-        };
-        if granted == Granted::Room {
-            self.pump_queue(id, &mut queues.controls);
-        }
-        if matches!(granted, Granted::Room | Granted::Requests) {
-            self.pump_queue(id, &mut queues.requests);
-            self.pump_queue(id, &mut queues.followed);
-        }
-        match granted {
-            Granted::Room => self.pump_answers(id, &mut queues.answers),
-            Granted::Call(call) => {
-                for of in queues.answers.of_call(call) {
-                    if let Some(parcels) = queues.answers.remove(&of) {
-                        self.pump_those(id, &mut queues.answers, (of, parcels, None));
-                    }
-                }
-            }
-            Granted::Requests | Granted::Parts | Granted::Body => {}
-        }
-        match self.conns.get_mut(id) {
-            // What was sent may have set off more, which now waits here, too.
-            Some(conn) => {
-                let newer = conn.queues.take();
-                newer
-                    .into_iter()
-                    .flat_map(|newer| newer.all())
-                    .for_each(|parcel| queues.push(parcel));
-                conn.queues = Some(queues).filter(|queues| !queues.is_empty());
-                if let Some(oldest) = conn.over.filter(|_| conn.over != over) {
-                    self.pump_over(id, oldest);
-                }
-            }
-            None => {
-                let left = self.take_back(id, queues.all());
-                self.post_again(left, &gone());
-            }
-        }
-    }
-
-    /// Calls are over: their answers need no credit any more.
-    fn pump_over(&mut self, id: ConnId, oldest: CallId) {
-        let queues = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut());
-        if queues.is_some_and(|queues| queues.answers.note_over(oldest)) {
-            self.pump(id);
-        }
-    }
-
-    /// Sends answers for which there is room, in their turn. Of those that wait for others in parts some are tried, the others in
-    /// the next turns.
-    fn pump_answers(&mut self, id: ConnId, answers: &mut AnswerQueues) {
-        for size in [Size::Only, Size::Small] {
-            while let Some((of, turn, parcels)) = answers.next(size) {
-                if self.pump_those(id, answers, (of, parcels, Some(turn))) == Some(size) {
-                    break;
-                }
-            }
-        }
-        for _ in 0..LARGE_TRIED {
-            let Some((of, _, parcels)) = answers.next(Size::Large) else {
-                return;
-            };
-            self.pump_those(id, answers, (of, parcels, None));
-        }
-    }
-
-    /// Sends those of a call that can be sent; what is left waits on, for credit or for its turn among those of this size.
-    fn pump_those(
-        &mut self,
-        id: ConnId,
-        answers: &mut AnswerQueues,
-        (of, mut parcels, turn): (Of, VecDeque<Parcel>, Option<u64>),
-    ) -> Option<Size> {
-        self.pump_queue(id, &mut parcels);
-        let size = Size::of(parcels.front()?);
-        let carrier = self.carrier_peek(id);
-        let has_credit = carrier.as_ref().is_none_or(|it| it.has_credit(of.0));
-        let size = match size {
-            Size::Only => Some(size),
-            _ if !has_credit => None,
-            // It must not overtake one in parts.
-            Size::Small if carrier.is_some_and(|it| it.takes_output()) => Some(Size::Large),
-            _ => Some(size),
-        };
-        let turn = turn.filter(|_| size != Some(Size::Large));
-        answers.put(of, parcels, size.map(|size| (size, turn)));
-        size
-    }
-
-    /// What carries a peer's messages, only to ask it.
-    fn carrier_peek(&self, id: ConnId) -> Option<&dyn Carrier> {
-        self.conns.get(id)?.link.peek(&self.sockets)
-    }
-
-    /// A message does not wait for this connection any more.
-    pub(super) fn leave_queue(&mut self, id: ConnId, room: Room) {
-        self.end_wait(room.of);
-        self.queue_room.give_back(id, room);
-        self.note_space();
-    }
-
-    /// Requests that wait, and are not sent any more as their calls have ended or were aborted, make room; who waits for the end of an
-    /// aborted call is told. Not each time that there is no room, or that a call is aborted, as this looks at all that wait: `false` if
-    /// it is too early.
-    #[cold]
-    pub(super) fn drop_ended_requests(&mut self) -> bool {
-        if self.raw < self.purge_next {
-            return false;
-        }
-        self.purge_next = self.raw.saturating_add(PURGE_PAUSE);
-        let mut ended: Vec<Parcel> = Vec::new();
-        for id in self.conns.ids() {
-            let Some(queues) = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut()) else {
-                continue;
-            };
-            let requests = std::mem::take(&mut queues.requests);
-            let followed = std::mem::take(&mut queues.followed);
-            let requests = self.without_ended(id, requests, &mut ended);
-            let followed = self.without_ended(id, followed, &mut ended);
-            if let Some(conn) = self.conns.get_mut(id) {
-                let queues = conn.queues();
-                (queues.requests, queues.followed) = (requests, followed);
-                if queues.is_empty() {
-                    conn.queues = None; // it may be one that nobody needs
-                }
-            }
-            self.may_rest(id);
-        }
-        for parcel in ended {
-            if let Some(body) = parcel.body() {
-                self.body_over(body);
-            }
-            if let Cargo::Request(out) = &parcel.cargo
-                && let Some(Delegation { ticket, .. }) = out.delegated
-            {
-                self.withdraw(out, ticket, Some(ABORTED));
-            }
-        }
-        true
-    }
-
-    fn without_ended(
-        &mut self,
-        id: ConnId,
-        parcels: VecDeque<Parcel>,
-        ended: &mut Vec<Parcel>,
-    ) -> VecDeque<Parcel> {
-        let (over, rest): (VecDeque<Parcel>, VecDeque<Parcel>) = parcels
-            .into_iter()
-            .partition(|parcel| self.is_in_vain(parcel));
-        ended.extend(self.take_back(id, over.into_iter()));
-        rest
-    }
-
-    /// Whether a request that waits is not sent any more, whatever its connection takes.
-    fn is_in_vain(&self, parcel: &Parcel) -> bool {
-        let Cargo::Request(out) = &parcel.cargo else {
-            return false;
-        };
-        match out.delegated {
-            Some(Delegation { ticket, .. }) => self.records.is_aborted(ticket),
-            None => self.is_over(out.request.call.sequence),
-        }
-    }
-
-    /// The call of a request was aborted: what it has delegated, and still waits, does so no more.
-    pub(super) fn withdraw_delegations(&mut self, ping: &Ping) {
-        if self
-            .records
-            .has_waiting((ping.call, ping.token), ping.request)
-        {
-            let at = self.raw.max(self.purge_next);
-            self.alarms.insert((at, Alarm::EndedRequests));
-        }
-    }
-
-    fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
-        while let Some(mut parcel) = queue.pop_front() {
-            let room = std::mem::take(&mut parcel.room);
-            if let Some(mut parcel) = self.attempt(id, parcel) {
-                parcel.room = room;
-                queue.push_front(parcel);
-                return;
-            }
-            self.leave_queue(id, room);
-        }
-    }
-
     /// Hands a message to a session; gives it back if it has to wait.
-    fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
+    pub(super) fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
         let has_gone = match &mut parcel.cargo {
             Cargo::Relay(..) => return self.attempt_relay(id, parcel),
             Cargo::Request(out) => self.attempt_waiting(id, out),
@@ -689,7 +266,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// A delegation is not sent any more. Its initiator is told `why`, unless its call is over.
     #[cold]
-    fn withdraw(&mut self, out: &OutRequest, ticket: Ticket, why: Option<(Code, &str)>) {
+    pub(super) fn withdraw(&mut self, out: &OutRequest, ticket: Ticket, why: Option<(Code, &str)>) {
         match why {
             Some(why) => self.answer_for(out, ticket, why),
             None => self.records.dropped(ticket, ReleasedMessage::Delegation),
@@ -965,32 +542,6 @@ fn understood(options: &Options, features: Features) -> Result<(), Refusal> {
         return Err(Refusal::NotUnderstood { what });
     }
     Ok(())
-}
-
-fn gone() -> ConnectError {
-    ConnectError::Closed {
-        server: None,
-        reason: "its connection has ended, and it is not reached elsewhere".into(),
-    }
-}
-
-/// Which request sends this towards its initiator.
-fn from(message: &Message) -> Option<RequestId> {
-    match message {
-        Message::Response(response) => Some(response.request),
-        Message::End(end) => Some(end.request),
-        Message::Pong(pong) => Some(pong.request),
-        _ => None,
-    }
-}
-
-/// Why an endpoint that is about to be closed dials nobody.
-#[cold]
-pub(super) fn ended(server: &Address) -> ConnectError {
-    ConnectError::Unreachable {
-        server: server.clone(),
-        reason: "this endpoint was closed".into(),
-    }
 }
 
 /// Where a message stands.

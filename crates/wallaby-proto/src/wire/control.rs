@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
-use crate::wire::options::{HandledBy, TraceRecord, put_records, read_records};
+use crate::wire::hops::{HandledBy, TraceRecord, put_records, read_records};
 use crate::wire::{
     DecodeError, LinkEnds, check_flags, put_destination, put_initiator, read_destination,
     read_initiator,
@@ -127,7 +127,7 @@ pub struct TraceReport {
     pub distance: u32,
     /// Shown unless it goes back over the connection that the request came on.
     pub token: Option<Token>,
-    /// At most [`crate::wire::options::MAX_TRACE_RECORDS`].
+    /// At most [`crate::wire::MAX_TRACE_RECORDS`].
     pub records: Vec<TraceRecord>,
 }
 

@@ -5,6 +5,9 @@
 //! is not repeated.
 
 mod control;
+mod hops;
+mod liveness;
+mod metadata;
 mod options;
 mod request;
 mod response;
@@ -12,11 +15,12 @@ mod response;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub use self::control::{Child, MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, TraceReport};
-pub use self::options::{
-    Budgets, Continuation, ContinuationError, HandledBy, Heartbeats, MAX_CONTINUATION,
-    MAX_METADATA, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Metadata, MetadataError,
-    Options, PingSettings, TracePart, TraceRecord,
+pub use self::hops::{
+    HandledBy, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, TracePart, TraceRecord,
 };
+pub use self::liveness::{Heartbeats, PingSettings};
+pub use self::metadata::{MAX_METADATA, Metadata, MetadataError};
+pub use self::options::{Budgets, Continuation, ContinuationError, MAX_CONTINUATION, Options};
 pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub(crate) use self::response::Begin as ResponseBegin;

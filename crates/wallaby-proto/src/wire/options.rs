@@ -10,29 +10,18 @@ use bytes::{BufMut, Bytes};
 use thiserror::Error;
 
 use crate::Code;
-use crate::address::Address;
 use crate::durable::DurableId;
-use crate::id::{NodeId, Path, RequestId};
 use crate::varint::{self, Reader};
 use crate::wire::DecodeError;
-
-/// Most bytes of metadata in a request, keys and values together.
-pub const MAX_METADATA: usize = 8 * 1024;
+use crate::wire::hops::{HandledBy, MAX_METHOD_NAME, TraceRecord, put_records, read_records};
+use crate::wire::liveness::{Heartbeats, PingSettings};
+use crate::wire::metadata::{Metadata, put_pairs};
 
 /// Most bytes of a continuation.
 pub const MAX_CONTINUATION: usize = 16 * 1024;
 
-/// Most trace records in one message.
-pub const MAX_TRACE_RECORDS: usize = 32;
-
-/// Most parts of its time that a hop of a traced call tells apart.
-pub const MAX_TRACE_PARTS: usize = 4;
-
-/// Longest name of such a part, in bytes.
-pub const MAX_PART_NAME: usize = 32;
-
 const MAX_OPTIONS: usize = 48 * 1024;
-const MAX_METHOD_NAME: usize = 255;
+
 const MAX_SEAL: usize = 64;
 
 mod tag {
@@ -95,101 +84,6 @@ pub struct Options {
     pub durable: Option<DurableId>,
 }
 
-/// The ping period and timeout that a call's initiator uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PingSettings {
-    /// How often it asks.
-    pub period: Duration,
-    /// How long silence lasts before it is a failure.
-    pub timeout: Duration,
-}
-
-impl PingSettings {
-    /// The shortest period of all: who asked more often would do nothing else.
-    pub const SHORTEST: Duration = Duration::from_millis(1);
-
-    /// The longest period of all: a server need not believe for long in an initiator that does not ask.
-    pub const LONGEST_PERIOD: Duration = Duration::from_secs(5);
-
-    /// The longest timeout of all, a year.
-    pub const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-
-    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and
-    /// [`Self::LONGEST_PERIOD`], and the timeout between the period and [`Self::LONGEST`].
-    #[must_use]
-    pub fn bounded(self) -> Self {
-        let period = self.period.clamp(Self::SHORTEST, Self::LONGEST_PERIOD);
-        let timeout = self.timeout.clamp(period, Self::LONGEST);
-        Self { period, timeout }
-    }
-}
-
-/// How the servers of a call that wants heartbeats show their initiator that they live: unasked, and it does not ask.
-///
-/// The time until the next one is due travels with the call. Each server takes off what it has spent of it, and `hop` for the way
-/// there; the one at which nothing is left of it says how far its request is, and begins anew. So a line of servers makes one
-/// heartbeat in each period, however many they are, and branches of a call make their own.
-///
-/// An initiator that has missed a heartbeat by a quarter of the time that is left until the timeout, or by 2.5 s if that is less, asks
-/// all the same, in the rhythm of [`PingSettings::period`]: a heartbeat that is lost ends no call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heartbeats {
-    /// How long an initiator hears nothing of a branch at most.
-    pub every: Duration,
-    /// How long silence lasts before it is a failure.
-    pub timeout: Duration,
-    /// What the way from one server to the next is taken for: better too long than too short, then a heartbeat comes early. A
-    /// longer one that was measured counts in its place.
-    pub hop: Duration,
-}
-
-impl Heartbeats {
-    /// The shortest period of all. Servers have a limit of their own besides.
-    pub const SHORTEST: Duration = Duration::from_millis(10);
-
-    /// These, or what comes nearest of what makes sense: the period is between [`Self::SHORTEST`] and
-    /// [`PingSettings::LONGEST_PERIOD`], the timeout between two periods and [`PingSettings::LONGEST`], and a hop takes half a
-    /// period at most.
-    #[must_use]
-    pub fn bounded(self) -> Self {
-        let longest = PingSettings::LONGEST_PERIOD; // who is too old for heartbeats must be asked in time
-        let every = self.every.clamp(Self::SHORTEST, longest);
-        Self {
-            every,
-            timeout: self.timeout.clamp(every * 2, PingSettings::LONGEST),
-            hop: self.hop.min(every / 2),
-        }
-    }
-
-    /// How long a branch may be silent before it is asked about: less than a server that is too old for heartbeats runs on unasked, and
-    /// than an answer waits that only a ping shows the way.
-    pub(crate) fn patience(self) -> Duration {
-        let left = self.timeout.saturating_sub(self.every);
-        let late = (left / 4).min(PingSettings::LONGEST_PERIOD / 2);
-        self.every.saturating_add(late)
-    }
-
-    fn read(field: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let what = "heartbeats";
-        Ok(Self {
-            every: field.duration(what)?,
-            timeout: field.duration(what)?,
-            hop: field.duration(what)?,
-        })
-    }
-}
-
-impl Default for Heartbeats {
-    /// One in 3 s, after 6 s of silence a failure, and 200 ms a hop.
-    fn default() -> Self {
-        Self {
-            every: Duration::from_secs(3),
-            timeout: Duration::from_secs(6),
-            hop: Duration::from_millis(200),
-        }
-    }
-}
-
 /// What a call may use up. In a request: what it and all that it leads to may use up, itself not counted; servers split it
 /// among their delegations (see [`crate::call::allowance`]).
 ///
@@ -214,58 +108,6 @@ impl Default for Budgets {
     fn default() -> Self {
         Self::DEFAULT
     }
-}
-
-/// One hop of a traced call, as its server saw it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceRecord {
-    /// Which request.
-    pub request: RequestId,
-    /// The server's incarnation.
-    pub node: NodeId,
-    /// Where the server listens, if it does.
-    pub server: Option<Address>,
-    /// The method's name.
-    pub method: String,
-    /// When the request arrived, in microseconds since 1970 by the server's clock.
-    pub arrived_us: u64,
-    /// How long it waited for its handler, in microseconds.
-    pub queued_us: u64,
-    /// How long its handler ran, in microseconds.
-    pub ran_us: u64,
-    /// What of that it tells apart: at most [`MAX_TRACE_PARTS`].
-    pub parts: Vec<TracePart>,
-}
-
-/// A part of the time that a handler ran.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TracePart {
-    /// What it was for: at most [`MAX_PART_NAME`] bytes.
-    pub name: Arc<str>,
-    /// How long it took, in microseconds.
-    pub took_us: u64,
-}
-
-impl TracePart {
-    /// A part of this name, of which what is too long is left out.
-    pub fn new(name: &str, took: Duration) -> Self {
-        let end = name.floor_char_boundary(MAX_PART_NAME);
-        Self {
-            name: name[..end].into(),
-            took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        }
-    }
-}
-
-/// Who handles a request, as its server says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HandledBy {
-    /// The server's incarnation.
-    pub node: NodeId,
-    /// Where the server listens, if it does.
-    pub server: Option<Address>,
-    /// The method's name.
-    pub method: Arc<str>,
 }
 
 /// Bytes beside the arguments of one request, which say what is to be done with its answer: the stack of a chain, for instance. At
@@ -313,230 +155,6 @@ impl Continuation {
 impl fmt::Debug for Continuation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Continuation({} bytes)", self.0.len())
-    }
-}
-
-/// Pairs of keys and values that travel down the tree of a call, the W3C trace context and credentials included. Values are text or
-/// bytes; a key may stand once for each.
-///
-/// At most [`MAX_METADATA`] bytes, all keys and values together.
-/// What it prints for debugging has the keys only: values may be credentials.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Metadata {
-    texts: Vec<(String, String)>,
-    binary: Vec<(String, Bytes)>,
-}
-
-impl fmt::Debug for Metadata {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts = self.texts.iter().map(|(key, _)| key);
-        let binary = self.binary.iter().map(|(key, _)| key);
-        f.write_str("Metadata ")?;
-        f.debug_set().entries(texts.chain(binary)).finish()
-    }
-}
-
-/// Why a pair was not taken into [`Metadata`].
-#[derive(Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MetadataError {
-    /// All pairs together would be larger than [`MAX_METADATA`].
-    #[error(
-        "metadata of {size} bytes: at most {MAX_METADATA} are allowed, and no setting raises that: what is larger goes into the arguments"
-    )]
-    TooLarge {
-        /// What they would come to, in bytes.
-        size: usize,
-    },
-    /// The key is empty.
-    #[error("a metadata key is empty")]
-    EmptyKey,
-}
-
-impl MetadataError {
-    /// What kind of error it is.
-    pub fn code(&self) -> Code {
-        match self {
-            Self::TooLarge { .. } => Code::ResourceExhausted,
-            Self::EmptyKey => Code::InvalidArgument,
-        }
-    }
-}
-
-impl Metadata {
-    /// Sets the text of `key` to `value`; replaces what it was.
-    ///
-    /// # Errors
-    ///
-    /// If the key is empty or all pairs together would be too large; nothing changes then.
-    pub fn insert(
-        &mut self,
-        key: impl Into<String>,
-        value: impl Into<String>,
-    ) -> Result<(), MetadataError> {
-        let (key, value) = (key.into(), value.into());
-        let before = self.get(&key).map(str::len);
-        self.check(&key, value.len(), before)?;
-        set(&mut self.texts, key, value);
-        Ok(())
-    }
-
-    /// Sets the bytes of `key` to `value`; replaces what they were. A server that does not know such metadata does not get the
-    /// request: that is an error of its sender, which says so.
-    ///
-    /// # Errors
-    ///
-    /// As [`insert`](Self::insert).
-    pub fn insert_bin(
-        &mut self,
-        key: impl Into<String>,
-        value: impl Into<Bytes>,
-    ) -> Result<(), MetadataError> {
-        let (key, value) = (key.into(), value.into());
-        let before = self.get_bin(&key).map(Bytes::len);
-        self.check(&key, value.len(), before)?;
-        set(&mut self.binary, key, value);
-        Ok(())
-    }
-
-    /// Sets what is set there.
-    ///
-    /// # Errors
-    ///
-    /// If all pairs together would be too large.
-    pub fn insert_all(&mut self, others: &Self) -> Result<(), MetadataError> {
-        for (key, value) in others.iter() {
-            self.insert(key, value)?;
-        }
-        for (key, value) in others.iter_bin() {
-            self.insert_bin(key, value.clone())?;
-        }
-        Ok(())
-    }
-
-    /// Removes the text and the bytes of `key`; whether there were any.
-    pub fn remove(&mut self, key: &str) -> bool {
-        let before = self.texts.len() + self.binary.len();
-        self.texts.retain(|pair| pair.0 != key);
-        self.binary.retain(|pair| pair.0 != key);
-        self.texts.len() + self.binary.len() < before
-    }
-
-    /// The text of `key`.
-    pub fn get(&self, key: &str) -> Option<&str> {
-        self.texts
-            .iter()
-            .find(|pair| pair.0 == key)
-            .map(|pair| pair.1.as_str())
-    }
-
-    /// The bytes of `key`.
-    pub fn get_bin(&self, key: &str) -> Option<&Bytes> {
-        self.binary
-            .iter()
-            .find(|pair| pair.0 == key)
-            .map(|pair| &pair.1)
-    }
-
-    /// All pairs of text, in the order in which their keys were first set.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    /// All pairs whose values are bytes, in the order in which their keys were first set.
-    pub fn iter_bin(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.binary.iter().map(|(key, value)| (key.as_str(), value))
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.texts.is_empty() && self.binary.is_empty()
-    }
-
-    /// Whether a pair with a value of so many bytes has room in place of one with as many as `before`.
-    fn check(&self, key: &str, value: usize, before: Option<usize>) -> Result<(), MetadataError> {
-        if key.is_empty() {
-            return Err(MetadataError::EmptyKey);
-        }
-        let replaced = before.map_or(0, |before| key.len() + before);
-        let size = self.size() - replaced + key.len() + value;
-        match size > MAX_METADATA {
-            true => Err(MetadataError::TooLarge { size }),
-            false => Ok(()),
-        }
-    }
-
-    /// All keys and values together.
-    pub(crate) fn size(&self) -> usize {
-        size_of_pairs(&self.texts) + size_of_pairs(&self.binary)
-    }
-
-    /// Reads pairs that are all text, or all bytes, besides those that were read before.
-    fn read<V: AsRef<[u8]>>(
-        &self,
-        reader: &mut Reader<'_>,
-        value: impl Fn(&mut Reader<'_>) -> Result<V, DecodeError>,
-    ) -> Result<Vec<(String, V)>, DecodeError> {
-        let what = "metadata";
-        let (mut pairs, mut size) = (Vec::new(), self.size());
-        while !reader.is_empty() {
-            let key = reader.str(MAX_METADATA, what)?;
-            let value = value(reader)?;
-            size += key.len() + value.as_ref().len();
-            if key.is_empty() || size > MAX_METADATA {
-                return Err(DecodeError::Malformed {
-                    what,
-                    why: "an empty key or too many bytes",
-                });
-            }
-            pairs.push((key.to_owned(), value));
-        }
-        // A peer may send thousands of pairs: they are not compared each with each.
-        let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.0.as_str()).collect();
-        keys.sort_unstable();
-        if keys.windows(2).any(|two| two[0] == two[1]) {
-            return Err(DecodeError::Malformed {
-                what,
-                why: "a key that stands twice",
-            });
-        }
-        Ok(pairs)
-    }
-
-    fn read_texts(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let text = |reader: &mut Reader<'_>| Ok(reader.str(MAX_METADATA, "metadata")?.to_owned());
-        self.texts = self.read(reader, text)?;
-        Ok(())
-    }
-
-    fn read_binary(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let bytes = |reader: &mut Reader<'_>| {
-            let bytes = reader.bytes(MAX_METADATA, "metadata")?;
-            Ok(Bytes::copy_from_slice(bytes))
-        };
-        self.binary = self.read(reader, bytes)?;
-        Ok(())
-    }
-}
-
-fn set<V>(pairs: &mut Vec<(String, V)>, key: String, value: V) {
-    match pairs.iter_mut().find(|pair| pair.0 == key) {
-        Some(pair) => pair.1 = value,
-        None => pairs.push((key, value)),
-    }
-}
-
-fn size_of_pairs<V: AsRef<[u8]>>(pairs: &[(String, V)]) -> usize {
-    let size = |pair: &(String, V)| pair.0.len() + pair.1.as_ref().len();
-    pairs.iter().map(size).sum()
-}
-
-fn put_pairs<V: AsRef<[u8]>>(out: &mut Vec<u8>, pairs: &[(String, V)]) {
-    for (key, value) in pairs {
-        varint::put_bytes(out, key.as_bytes());
-        varint::put_bytes(out, value.as_ref());
     }
 }
 
@@ -777,45 +395,6 @@ impl Budgets {
     }
 }
 
-impl HandledBy {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
-        self.node.put(out);
-        put_server(out, self.server.as_ref());
-        varint::put_bytes(out, self.method.as_bytes());
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let what = "who handles it";
-        Ok(Self {
-            node: NodeId::read(reader)?,
-            server: read_server(reader, what)?,
-            method: reader.str(MAX_METHOD_NAME, what)?.into(),
-        })
-    }
-}
-
-/// Appends where a server listens, if it does.
-fn put_server(out: &mut Vec<u8>, server: Option<&Address>) {
-    out.put_u8(u8::from(server.is_some()));
-    if let Some(server) = server {
-        server.put(out);
-    }
-}
-
-fn read_server(
-    reader: &mut Reader<'_>,
-    what: &'static str,
-) -> Result<Option<Address>, DecodeError> {
-    match reader.u8(what)? {
-        0 => Ok(None),
-        1 => Ok(Some(Address::read(reader)?)),
-        _ => Err(DecodeError::Malformed {
-            what,
-            why: "a server that is neither there nor not",
-        }),
-    }
-}
-
 fn put_field(out: &mut Vec<u8>, tag: u64, value: impl FnOnce(&mut Vec<u8>)) {
     let mut field = Vec::new();
     value(&mut field);
@@ -842,81 +421,12 @@ fn read_all(
     Ok(all.into())
 }
 
-/// Appends trace records: their number, then each.
-pub(super) fn put_records(out: &mut Vec<u8>, records: &[TraceRecord]) {
-    let records = &records[..records.len().min(MAX_TRACE_RECORDS)];
-    varint::put(out, records.len() as u64);
-    for record in records {
-        record.request.path.put(out);
-        varint::put(out, u64::from(record.request.hop));
-        record.node.put(out);
-        put_server(out, record.server.as_ref());
-        varint::put_bytes(out, record.method.as_bytes());
-        varint::put(out, record.arrived_us);
-        varint::put(out, record.queued_us);
-        varint::put(out, record.ran_us);
-        let parts = &record.parts[..record.parts.len().min(MAX_TRACE_PARTS)];
-        varint::put(out, parts.len() as u64);
-        for part in parts {
-            varint::put_bytes(out, part.name.as_bytes());
-            varint::put(out, part.took_us);
-        }
-    }
-}
-
-pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, DecodeError> {
-    let what = "trace records";
-    let count = reader.varint(what)?;
-    if count > MAX_TRACE_RECORDS as u64 {
-        return Err(DecodeError::TooLong {
-            what,
-            len: count,
-            limit: MAX_TRACE_RECORDS,
-        });
-    }
-    (0..count).map(|_| read_record(reader)).collect()
-}
-
-fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
-    let what = "trace record";
-    Ok(TraceRecord {
-        request: RequestId {
-            path: Path::read(reader)?,
-            hop: reader.u32(what)?,
-        },
-        node: NodeId::read(reader)?,
-        server: read_server(reader, what)?,
-        method: reader.str(MAX_METHOD_NAME, what)?.to_owned(),
-        arrived_us: reader.varint(what)?,
-        queued_us: reader.varint(what)?,
-        ran_us: reader.varint(what)?,
-        parts: read_parts(reader)?,
-    })
-}
-
-fn read_parts(reader: &mut Reader<'_>) -> Result<Vec<TracePart>, DecodeError> {
-    let what = "parts of a trace record";
-    let count = reader.varint(what)?;
-    if count > MAX_TRACE_PARTS as u64 {
-        return Err(DecodeError::TooLong {
-            what,
-            len: count,
-            limit: MAX_TRACE_PARTS,
-        });
-    }
-    let read = |_| {
-        Ok(TracePart {
-            name: reader.str(MAX_PART_NAME, what)?.into(),
-            took_us: reader.varint(what)?,
-        })
-    };
-    (0..count).map(read).collect()
-}
-
-crate::debug_as_text!(ContinuationError, MetadataError);
+crate::debug_as_text!(ContinuationError);
 
 #[cfg(test)]
 mod tests {
+    use crate::id::NodeId;
+
     use super::*;
 
     #[test]
@@ -970,64 +480,5 @@ mod tests {
             ..inherited.clone()
         };
         assert_eq!(own.inherited(), inherited);
-    }
-
-    #[test]
-    fn metadata_is_bounded_and_keys_are_unique() {
-        let mut metadata = Metadata::default();
-        assert_eq!(metadata.insert("", "x"), Err(MetadataError::EmptyKey));
-        metadata.insert("key", "old").expect("small");
-        metadata.insert("key", "new").expect("small");
-        assert_eq!(metadata.iter().collect::<Vec<_>>(), [("key", "new")]);
-        metadata.insert_bin("key", vec![1, 2]).expect("small");
-        metadata.insert_bin("bin", vec![3]).expect("small");
-        let text = format!("{metadata:?}");
-        assert_eq!(text, r#"Metadata {"key", "key", "bin"}"#, "no secrets");
-        assert_eq!(
-            metadata.get_bin("key").map(|bytes| &bytes[..]),
-            Some(&[1, 2][..])
-        );
-        assert_eq!(
-            metadata.insert_bin("", vec![]),
-            Err(MetadataError::EmptyKey)
-        );
-        assert!(metadata.remove("bin") && !metadata.remove("bin"));
-        let size = 3 + 3 + 3 + MAX_METADATA;
-        assert_eq!(
-            metadata.insert_bin("key", vec![0; MAX_METADATA]),
-            Err(MetadataError::TooLarge { size })
-        );
-        assert!(metadata.remove("key"), "the text and the bytes");
-        assert!(metadata.is_empty());
-        let size = MAX_METADATA + 1;
-        assert_eq!(
-            metadata.insert("key", "x".repeat(size - 3)),
-            Err(MetadataError::TooLarge { size })
-        );
-        metadata
-            .insert("key", "x".repeat(MAX_METADATA - 3))
-            .expect("exactly the limit");
-        assert!(metadata.insert("other", "").is_err());
-    }
-
-    #[test]
-    fn all_metadata_together_are_bounded() {
-        let read = |each: usize| {
-            let pairs = ["a", "b", "c"].map(|key| (key.to_owned(), "x".repeat(each)));
-            let (mut out, mut read) = (Vec::new(), Metadata::default());
-            put_pairs(&mut out, &pairs[..2]);
-            read.read_texts(&mut Reader::new(&out))?;
-            out.clear();
-            put_pairs(&mut out, &pairs[2..]);
-            read.read_binary(&mut Reader::new(&out))?;
-            Ok(read.texts == pairs[..2] && read.get_bin("c").map(Bytes::len) == Some(each))
-        };
-        let most = MAX_METADATA / 3 - 1;
-        assert_eq!(read(most), Ok(true));
-        let error = DecodeError::Malformed {
-            what: "metadata",
-            why: "an empty key or too many bytes",
-        };
-        assert_eq!(read(most + 1), Err(error));
     }
 }

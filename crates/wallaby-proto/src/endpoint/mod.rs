@@ -38,6 +38,39 @@
 //!
 //! Nothing here calls back, but for a dial policy's closures, which must not call the endpoint.
 //!
+//! # What wakes an endpoint
+//!
+//! [`poll_timeout`](Endpoint::poll_timeout) is the earliest of these times. Those of the state machines are by a clock that stands
+//! still while nobody listens ([`Clock`](crate::call::clock::Clock)); `find_due` knows them, and they are done in this order:
+//!
+//! | what wakes | who sets it | what is done then |
+//! |---|---|---|
+//! | streams: `withheld` | input that is large, while there is no room for more of it | grants what there is room for by now |
+//! | streams: `silence` | `begin_looking`, when something may wait for a peer; then each look, as long as something does | asks peers that are silent, and ends connections with those that stay so |
+//! | streams: `stalled` | the first stream; then each look, as long as there are streams | ends connections whose large messages do not grow |
+//! | `dialling` | `open_until`: with a dial, and where a peer's last words are still read | gives connections up, or lets a late dial go on without messages |
+//! | `places` | a connection that came in, until it is seen to be of use | ends it |
+//! | `farewells` | the end of a connection that calls have used | tells more calls of it, a batch at a time |
+//! | `queue_room` | room for what was refused, where that was told a moment ago | [`Output::Space`] |
+//! | `unrouted` | an answer to which no route leads | drops it: its initiator asks for it |
+//! | `records` | what they are told | announces requests, stops those whose initiators are silent, forgets what is over |
+//! | `fresh` | `begin`: a ping period after that, and a little, so that many calls are looked at together | puts the call's deadline among the alarms, and has it watched |
+//! | `watched` | a call, after each thing that it is told | [`ClientCall::handle_timeout`](client::ClientCall::handle_timeout): asks servers, finds that they are silent |
+//!
+//! The others are by the shell's clock. Sockets are looked at before all that, alarms after it:
+//!
+//! | what wakes | who sets it | what is done then |
+//! |---|---|---|
+//! | `sockets` | sessions over UDP, each in its gate; [`Config::timers_wait`] puts off those that want nothing | sends again what was lost, acknowledges, asks silent peers, ends sessions |
+//! | `Alarm::Call` | a look at a call that has lasted a ping period, or is watched | the call fails by its deadline |
+//! | `Alarm::Request` | `enter`, while a request waits for its turn or is put aside: a little after its deadline | it is answered that its time is over |
+//! | `Alarm::Resend` | a call whose initial request was lost | sends the request again |
+//! | `Alarm::Body` | a delegation that a body follows | breaks the body off |
+//! | `Alarm::EndedRequests` | the abort of a request that has delegated what still waits | drops what waits in vain |
+//!
+//! `due` is never later than the first of the state machines' times, so that it need not be found for each entry. `written_next` and
+//! `purge_next` only keep something from being done again too soon.
+//!
 //! # A whole driver
 //!
 //! Over streams that are two buffers each, in place of sockets. Handlers here answer with what they were asked.

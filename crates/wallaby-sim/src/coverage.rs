@@ -74,6 +74,7 @@ points! {
     HandlerFull: "request: its handler waited until there was room",
     RequestQueueFull: "request: refused, as many waited as may",
     RequestDeadline: "request: stopped at its deadline",
+    HandlerStuck: "request: its handler went on for long after it was stopped",
     RequestUndelivered: "request: certainly not delivered",
     RequestUnread: "request: its server was closed before it had read it",
     RequestNotExecuted: "request: its server was closed before it began",

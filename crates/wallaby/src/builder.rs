@@ -24,7 +24,6 @@ use crate::{random, timer};
 /// The driver for tokio, and what only its endpoints have settings for.
 pub struct Tokio {
     pub(crate) services: Vec<Service>,
-    pub(crate) grace: Duration,
     pub(crate) item: u64,
     pub(crate) stored: u64,
     /// Folder in which those of this host offer shared memory.
@@ -38,7 +37,6 @@ impl Default for Tokio {
     fn default() -> Self {
         Self {
             services: Vec::new(),
-            grace: Duration::from_secs(5),
             item: LONGEST_ITEM,
             stored: 64 << 20,
             same_host: None,
@@ -367,7 +365,7 @@ impl Builder {
     /// How long a handler that is not dropped, a shielded or blocking one, may go on after its request was stopped before it no
     /// longer counts as running. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.driver.grace = timer::bounded(grace);
+        self.config.grace = timer::bounded(grace);
         self
     }
 

@@ -728,8 +728,11 @@ impl Handling {
         work: HandlerFuture,
     ) -> JoinHandle<(Result<(), Status>, Occupied)> {
         let place = self.lock().place.take();
-        let free = || (self.endpoint).enter(|core| core.endpoint.take_place(self.key));
-        let (place, handling) = (place.or_else(free), Arc::clone(self));
+        let place = self.endpoint.enter(|core| {
+            core.endpoint.keep_place(self.key);
+            place.or_else(|| core.endpoint.take_place(self.key))
+        });
+        let handling = Arc::clone(self);
         self.endpoint.runtime.spawn(async move {
             let done = caught(work).await;
             let done = done.unwrap_or_else(|panic| Err(handling.interceptor_panicked(panic)));

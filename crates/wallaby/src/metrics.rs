@@ -11,7 +11,6 @@ pub(crate) struct Meters {
     pub(crate) hedges: Meter,
     pub(crate) hedges_won: Meter,
     pub(crate) retries_over_budget: Meter,
-    pub(crate) stuck: Meter,
     pub(crate) accepts_failed: Meter,
 }
 
@@ -22,7 +21,6 @@ impl Meters {
         counted.hedges = self.hedges.get();
         counted.hedges_won = self.hedges_won.get();
         counted.retries_over_budget = self.retries_over_budget.get();
-        counted.stuck = self.stuck.get();
         counted.accepts_failed = self.accepts_failed.get();
         counted
     }

@@ -141,6 +141,9 @@ pub struct Config {
     pub initiator_timeout: Duration,
     /// The shortest period of heartbeats that a call may ask this endpoint for. Default 100 ms.
     pub shortest_heartbeat: Duration,
+    /// How long a handler that goes on after its request was stopped keeps its place in the executor, where shells have such
+    /// handlers ([`Endpoint::keep_permit`](super::Endpoint::keep_permit)). Default 5 s.
+    pub grace: Duration,
     /// How many requests are handled at a time, how many wait, and in which order.
     pub executor: ExecutorConfig,
     /// Keys that the endpoints of a cluster share: the first seals, all verify.
@@ -184,6 +187,7 @@ impl Default for Config {
             requests_of_call: records.requests_of_call,
             initiator_timeout: records.patience,
             shortest_heartbeat: records.shortest_heartbeat,
+            grace: Duration::from_secs(5),
             executor: ExecutorConfig::default(),
             cluster_keys: Vec::new(),
             require_seals: false,

@@ -13,7 +13,7 @@ use crate::connection::MethodDefinition;
 use crate::error::{CallError, CodecError, ConnectError, Failure};
 use crate::slot_map::SlotKey;
 use crate::trace::Trace;
-use crate::{Address, Code, ConnId, RequestId, Status};
+use crate::{Address, CallId, Code, ConnId, RequestId, Status};
 
 /// A call of this endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +63,9 @@ pub enum Output {
     Drained,
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),
+    /// A handler goes on for longer than [`Config::grace`](super::Config::grace) after its request was stopped: others have its place,
+    /// and an operator should know.
+    Stuck(Box<StuckHandler>),
     /// A message of a request has got its place in the call's tree and leaves: told of those that
     /// [`Endpoint::report_places`](super::Endpoint::report_places) was said of.
     Placed(RequestKey, Box<Placed>),
@@ -115,6 +118,17 @@ impl ReportedEnd {
             turned_away: false,
         }
     }
+}
+
+/// A handler that goes on for long after its request was stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckHandler {
+    /// The call that it belongs to.
+    pub call: CallId,
+    /// The request that it was for.
+    pub request: RequestId,
+    /// What that called.
+    pub method: Option<Arc<MethodDefinition>>,
 }
 
 /// Where a message of a request stands in the call's tree.

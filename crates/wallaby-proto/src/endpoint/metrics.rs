@@ -2,7 +2,7 @@
 
 use crate::connection::Counters as Carried;
 
-/// What an endpoint has counted since its start. Retries, hedges, stuck handlers and failed accepts are counted by its driver.
+/// What an endpoint has counted since its start. Retries, hedges and failed accepts are counted by its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(
     feature = "serde",

@@ -15,7 +15,7 @@
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `methods` | which methods are served, and which of them a caller means |
-//! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and an aborted call, come to rest |
+//! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and what was stopped, come to rest |
 //! | `routing`, `sending` | which route messages take, how they are handed over, what reaches nobody |
 //! | `queues`, `answer_queues`, `queue_room` | what waits for a connection, and the room for it |
 //! | `relaying` | what is relayed for others |
@@ -207,7 +207,7 @@ pub use self::calls::{CallOptions, Follows};
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
-    RequestKey,
+    RequestKey, StuckHandler,
 };
 pub use self::methods::Serving;
 pub use self::metrics::Metrics;
@@ -232,6 +232,7 @@ use self::handler_table::Handlers;
 use self::methods::Methods;
 use self::queue_room::QueueRoom;
 use self::sockets::Sockets;
+use self::stopping::GoesOn;
 use self::streams::StreamTimes;
 use self::watching::{BATCH, Farewell};
 use crate::call::clock::{Clock, earliest};
@@ -283,6 +284,8 @@ enum Alarm {
     Body(OutBody),
     /// Requests may wait that are not sent any more.
     EndedRequests,
+    /// A handler that goes on though its request was stopped has had its time.
+    Grace(RequestKey),
 }
 
 /// One participant, client and server at once, without IO.
@@ -334,8 +337,8 @@ pub struct Endpoint<P = ()> {
     written_next: Duration,
     methods: Methods,
     handlers: Handlers,
-    /// How many of them go on although their call was aborted.
-    stopping: usize,
+    /// Handlers that go on though their requests were stopped, ended or not.
+    going_on: BTreeMap<RequestKey, GoesOn>,
     executor: Executor<RequestKey>,
     /// Of those that were put aside, or wait for their turn.
     tickets: BTreeMap<Ticket, RequestKey>,
@@ -443,7 +446,7 @@ impl<P: Probe> Endpoint<P> {
             written_next: Duration::ZERO,
             methods: Methods::default(),
             handlers: Handlers::default(),
-            stopping: 0,
+            going_on: BTreeMap::new(),
             executor,
             tickets: BTreeMap::new(),
             bodies: Bodies::default(),
@@ -662,6 +665,7 @@ impl<P: Probe> Endpoint<P> {
                         self.alarms.insert((self.purge_next, alarm));
                     }
                 }
+                Alarm::Grace(key) => self.end_grace(key),
             }
         }
         self.settle();

@@ -17,22 +17,14 @@ pub struct Permit {
     owner: Owner,
     /// The request whose handler has it.
     of: Option<RequestKey>,
-    /// The place was given to others meanwhile.
-    free: bool,
-}
-
-impl Permit {
-    /// Whether its place [was given to others](Endpoint::free_permit).
-    pub fn is_free(&self) -> bool {
-        self.free
-    }
 }
 
 impl<P: Probe> Endpoint<P> {
     /// Takes over the place that a request has. Whoever runs handlers that may go on after their request has ended does that, and
     /// [gives it back](Self::release_permit) when the handler is done: until then a request whose call is aborted does not end.
     /// Otherwise the place is free when the request has ended. `None` if it has none: it has ended, or somebody has taken its place
-    /// over.
+    /// over. If the request is stopped and its handler is not done for [`Config::grace`](super::Config::grace), its place is given to
+    /// others ([`Output::Stuck`]).
     pub fn keep_permit(&mut self, key: RequestKey) -> Option<Permit> {
         let handler = self.handlers.get_mut(key)?;
         if handler.place != Place::Request {
@@ -42,36 +34,39 @@ impl<P: Probe> Endpoint<P> {
         Some(Permit {
             owner: handler.owner(),
             of: Some(key),
-            free: false,
         })
     }
 
     /// Takes another place for a request that is open, if one is free.
     pub fn take_place(&mut self, key: RequestKey) -> Option<Permit> {
         let owner = self.handlers.get(key)?.owner();
-        let permit = |owner| Permit {
-            owner,
-            of: None,
-            free: false,
-        };
-        self.executor.try_run(owner).then(|| permit(owner))
+        let has_place = self.executor.try_run(owner);
+        has_place.then_some(Permit { owner, of: None })
     }
 
     /// Gives back what [`keep_permit`](Self::keep_permit) or [`take_place`](Self::take_place) has returned: the next request that
     /// waits gets [`Output::Run`].
     pub fn release_permit(&mut self, permit: Permit) {
-        if !permit.free {
-            self.free_place(permit.owner);
+        let Permit { owner, of } = permit;
+        if let Some(key) = of
+            && let Some(goes_on) = self.going_on.remove(&key)
+        {
+            return self.end_stopped(key, owner, &goes_on);
         }
-        if let Some(key) = permit.of {
-            self.note_done(key);
+        self.free_place(owner);
+        // Nobody says so once more, though the request may go on.
+        if let Some(handler) = of.and_then(|key| self.handlers.get_mut(key)) {
+            handler.place = Place::None;
         }
     }
 
-    /// The next request that waits gets the place, though the handler that has it is not done.
-    pub fn free_permit(&mut self, permit: &mut Permit) {
-        if !std::mem::replace(&mut permit.free, true) {
-            self.free_place(permit.owner);
+    /// The handler of a request does something now that is finished whatever becomes of the request: its permit keeps the place for
+    /// that, however long it takes.
+    pub fn keep_place(&mut self, key: RequestKey) {
+        if let Some(handler) = self.handlers.get_mut(key)
+            && handler.place == Place::Permit
+        {
+            handler.place = Place::Kept;
         }
     }
 

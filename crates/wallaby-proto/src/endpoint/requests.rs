@@ -406,7 +406,6 @@ impl<P: Probe> Endpoint<P> {
                 self.outputs.push_back(Output::Room(key, lane));
             }
         }
-        self.stopping -= usize::from(handler.stopping.is_some());
         if let Some(payload) = handler.owed {
             self.grant_request(handler.from, payload);
         }
@@ -425,7 +424,8 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
         match self.handlers.get(key) {
             Some(handler) if !handler.has_ended() => {
-                let known = handler.has_begun().then_some(handler.body);
+                let known = handler.is_untold().then_some(handler.body);
+                self.begin_grace(key);
                 self.end_with(key, &status);
                 if let Some(body) = known {
                     self.tell_stopped(key, body, status);
@@ -440,7 +440,8 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        let known = handler.has_begun().then_some(handler.body); // else nobody waits for it
+        let known = handler.is_untold().then_some(handler.body);
+        self.begin_grace(key);
         self.release(key);
         if let Some(body) = known {
             self.tell_stopped(key, body, status);

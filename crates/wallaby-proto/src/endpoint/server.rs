@@ -205,8 +205,10 @@ pub(super) enum Place {
     None,
     /// The request: it is free when that ends.
     Request,
-    /// Whoever runs its handler and says when that is done: it may go on when the request has ended.
+    /// Whoever runs its handler and says when that is done: it may go on when the request has ended, for a while.
     Permit,
+    /// The same, for however long it takes.
+    Kept,
 }
 
 /// One request that is handled.
@@ -390,10 +392,20 @@ impl HandledRequest {
         self.began.is_some()
     }
 
+    /// Whether somebody works for it who was not told yet that it was stopped.
+    pub(super) fn is_untold(&self) -> bool {
+        self.has_begun() && self.stopping.is_none()
+    }
+
     /// Whether it may come again in another attempt.
     pub(super) fn is_repeatable(&self) -> bool {
         let options = self.options.as_ref();
         options.is_some_and(|options| options.repeatable)
+    }
+
+    /// Whether its handler may go on when it has ended.
+    pub(super) fn goes_on_without(&self) -> bool {
+        matches!(self.place, Place::Permit | Place::Kept)
     }
 
     /// Whether an abort finds it: it waits for its turn, or the application may come back to it, or has.

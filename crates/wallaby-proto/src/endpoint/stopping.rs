@@ -1,15 +1,28 @@
-//! What goes on of a call that was aborted: requests end when their handlers do, and who has given the call up may wait for that.
+//! What goes on of requests that were stopped: their handlers, which keep their places for a while, and the requests of a call that was
+//! aborted, which end when their handlers do. Who has given the call up may wait for that.
 
 use std::time::Duration;
 
-use super::Endpoint;
-use super::event::{CallKey, RequestKey};
+use super::event::{CallKey, Output, RequestKey, StuckHandler};
 use super::probe::Probe;
 use super::server::Place;
+use super::{Alarm, Endpoint};
 use crate::Status;
 use crate::call::missing::Missing;
 use crate::call::watch::Unstopped;
 use crate::error::{StillRunning, UnstoppedRequest};
+use crate::executor::Owner;
+
+/// A handler goes on though its request was stopped.
+#[derive(Debug)]
+pub(super) enum GoesOn {
+    /// Its place is its own for however long it takes.
+    Kept,
+    /// Its place is its own until then.
+    Until(Duration, Owner, Box<StuckHandler>),
+    /// Its place was given to others.
+    Stuck,
+}
 
 impl<P: Probe> Endpoint<P> {
     // At servers.
@@ -20,25 +33,60 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
-        if handler.place != Place::Permit || handler.has_ended() {
+        if !handler.goes_on_without() || handler.has_ended() {
             return self.stop(key, status);
         }
         handler.server.discard_held();
         handler.stopping = Some(Box::new(status.clone()));
         let body = handler.body;
-        self.stopping += 1;
+        self.begin_grace(key);
         self.tell_stopped(key, body, status);
     }
 
-    /// How many handlers go on although their call was aborted.
+    /// A request is stopped. If its handler may go on without it, it keeps its place for a while.
+    pub(super) fn begin_grace(&mut self, key: RequestKey) {
+        let Some(handler) = self.handlers.get(key) else {
+            return;
+        };
+        if self.going_on.contains_key(&key) {
+            return;
+        }
+        let goes_on = match handler.place {
+            Place::None | Place::Request => return,
+            Place::Kept => GoesOn::Kept,
+            Place::Permit => {
+                let until = self.raw.saturating_add(self.config.grace);
+                self.alarms.insert((until, Alarm::Grace(key)));
+                let stuck = StuckHandler {
+                    call: handler.call(),
+                    request: handler.id(),
+                    method: self.method_of(key).cloned(),
+                };
+                GoesOn::Until(until, handler.owner(), Box::new(stuck))
+            }
+        };
+        self.going_on.insert(key, goes_on);
+    }
+
+    /// A handler has gone on for too long after its request was stopped: the next request that waits gets its place.
+    pub(super) fn end_grace(&mut self, key: RequestKey) {
+        let goes_on = self.going_on.insert(key, GoesOn::Stuck);
+        if let Some(GoesOn::Until(_, owner, stuck)) = goes_on {
+            self.metrics.stuck += 1;
+            self.outputs.push_back(Output::Stuck(stuck));
+            self.free_place(owner);
+        }
+    }
+
+    /// How many handlers go on although their requests were stopped.
     pub fn stopping(&self) -> usize {
-        self.stopping
+        self.going_on.len()
     }
 
     /// Whether nothing but the end of its handler is waited for.
     #[inline]
     pub(super) fn is_stopping(&self, key: RequestKey) -> bool {
-        self.stopping > 0 && self.was_told_to_stop(key)
+        !self.going_on.is_empty() && self.was_told_to_stop(key)
     }
 
     #[cold]
@@ -47,18 +95,15 @@ impl<P: Probe> Endpoint<P> {
         handler.is_some_and(|handler| handler.stopping.is_some())
     }
 
-    /// The handler of a request is done, whose permit is given back: nobody says so once more, though the request may go on.
-    #[inline]
-    pub(super) fn note_done(&mut self, key: RequestKey) {
-        if self.is_stopping(key) {
-            self.end_stopped(key);
-        } else if let Some(handler) = self.handlers.get_mut(key) {
-            handler.place = Place::None;
-        }
-    }
-
+    /// A handler is done that went on though its request was stopped: this ends now, if it has not.
     #[cold]
-    fn end_stopped(&mut self, key: RequestKey) {
+    pub(super) fn end_stopped(&mut self, key: RequestKey, owner: Owner, goes_on: &GoesOn) {
+        if let GoesOn::Until(until, ..) = goes_on {
+            self.alarms.remove(&(*until, Alarm::Grace(key)));
+        }
+        if !matches!(goes_on, GoesOn::Stuck) {
+            self.free_place(owner);
+        }
         let handler = self.handlers.get(key);
         if let Some(status) = handler.and_then(|handler| handler.stopping.clone()) {
             self.end_with(key, &status);

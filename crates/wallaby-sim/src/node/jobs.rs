@@ -130,9 +130,7 @@ impl Node {
         }
         // Who is tardy finds out only when it goes on.
         match self.plan.tardy {
-            true if self.plan.places.is_none() && context.random.one_in(8) => {
-                self.wake(STUBBORN, Timer::Resume(key), context)
-            }
+            true if context.random.one_in(8) => self.wake(STUBBORN, Timer::Resume(key), context),
             true => self.wake(TARDY, Timer::Resume(key), context),
             false => drop(self.jobs.remove(&key)),
         }

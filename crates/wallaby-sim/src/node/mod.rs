@@ -28,6 +28,7 @@ use self::sight::Sight;
 use self::streams::Stream;
 use crate::broken::Broken;
 use crate::context::{Context, note};
+use crate::coverage::Point;
 use crate::network::Socket;
 use crate::plan::{LinkPlan, NodePlan, Plan, Reach};
 use crate::queue::{Event, Timer};
@@ -246,6 +247,7 @@ impl Node {
                 Output::Run(request) => self.run(request, context),
                 Output::Call(call) => self.look_at_call(call, context),
                 Output::Stopped(request, status) => self.stopped(request, &status, context),
+                Output::Stuck(_) => context.hit(Point::HandlerStuck),
                 Output::Room(request, lane) => self.has_room(request, lane, context),
                 Output::Space => self.has_space(context),
                 Output::Socket(udp, _) => self.udp = Some(udp),
@@ -368,6 +370,8 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         gone_after: links.longest() * SOON,
         keep_ended: plan.tokio,
         shortest_heartbeat: MS,
+        // Others may wait for those places.
+        grace: Duration::from_secs(1),
         streams_first: plan.tokio,
         timers_wait: MS * if plan.tokio { 5 } else { 1 },
         ..Config::default()

@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Closed, ConnId, Placed, SocketId};
+use wallaby_proto::endpoint::{Closed, ConnId, Placed, SocketId, StuckHandler};
 use wallaby_proto::{Address, CallId, NodeId, Status};
 
 use super::port::Port;
@@ -38,6 +38,8 @@ pub(crate) enum Effect {
     Placed(Arc<Handling>, Arc<Around>, Box<Placed>),
     /// A request was stopped, with this status.
     Stop(Arc<Handling>, Box<Status>),
+    /// A handler that was stopped goes on for long: somebody should know that, and how many others there were.
+    Stuck(Box<StuckHandler>, u64),
     /// A stream is to be opened.
     Dial(Arc<Inner>, ConnId, Address),
     /// A socket is to be opened from which this address is reached.
@@ -230,6 +232,16 @@ impl Effect {
                 }
             }
             Self::Stop(handling, status) => handling.handle_stopped(&status),
+            Self::Stuck(stuck, left_out) => {
+                let method = (stuck.method.as_ref()).map_or("", |method| method.name());
+                tracing::warn!(
+                    method,
+                    call = %stuck.call,
+                    request = %stuck.request,
+                    left_out,
+                    "a handler goes on for long after its request was stopped, and no longer counts as running"
+                );
+            }
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),
             Self::Close(endpoint, stream, closed) => {

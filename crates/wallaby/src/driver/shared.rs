@@ -414,6 +414,11 @@ impl Core {
                     effects::push(Effect::Placed(handling, around, placed));
                 }
             }
+            Output::Stuck(handler) => {
+                if let Some(left_out) = shell.logs.stuck.pass() {
+                    effects::push(Effect::Stuck(handler, left_out));
+                }
+            }
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
             Output::Space => {
                 let refused = self.waiters.those_without_space();

@@ -17,7 +17,6 @@ use crate::driver::shared::Core;
 use crate::intercept::Intent;
 use crate::request::RawRequest;
 use crate::service::{Handler, HandlerFuture};
-use crate::timer::{self, Instant, Sleep};
 
 /// What is done for a request.
 pub(crate) enum Work {
@@ -101,7 +100,6 @@ impl Job {
             future: None,
             handling,
             span,
-            grace: None,
             place,
             enlisted: false,
             closing: false,
@@ -130,8 +128,6 @@ struct RunningHandler {
     handling: Arc<Handling>,
     span: tracing::Span,
     future: Option<HandlerFuture>,
-    /// The request was stopped, and the handler has so much time left.
-    grace: Option<Sleep>,
     place: Option<Permit>,
     /// An abort finds it.
     enlisted: bool,
@@ -236,35 +232,6 @@ impl RunningHandler {
         let dropped = idle.map_or(Ok(()), |handler| self.handling.drop_handler(handler));
         self.end_poll(Some(dropped));
     }
-
-    /// A handler that goes on for too long after a stop gives up its place.
-    fn poll_grace(&mut self, cx: &mut Context<'_>) {
-        let holds = self.place.as_ref().is_some_and(|place| !place.is_free());
-        if !holds || !self.handling.is_cancelled() {
-            return;
-        }
-        let endpoint = Arc::clone(&self.handling.endpoint);
-        let grace = endpoint.settings.driver.grace;
-        let grace = self
-            .grace
-            .get_or_insert_with(|| timer::sleep_until(Instant::now() + grace));
-        if Pin::new(grace).poll(cx).is_ready()
-            && let Some(place) = &mut self.place
-        {
-            endpoint.meters.stuck.add();
-            if let Some(left_out) = endpoint.logs.stuck.pass() {
-                let handling = &self.handling;
-                tracing::warn!(
-                    method = handling.method().name().as_ref(),
-                    call = %handling.call,
-                    request = %handling.id,
-                    left_out,
-                    "a handler goes on for long after its request was stopped, and no longer counts as running"
-                );
-            }
-            endpoint.enter(|core| core.endpoint.free_permit(place));
-        }
-    }
 }
 
 impl Future for RunningHandler {
@@ -298,7 +265,6 @@ impl Future for RunningHandler {
             self.give_up();
             return Poll::Ready(());
         }
-        self.poll_grace(cx);
         Poll::Pending
     }
 }

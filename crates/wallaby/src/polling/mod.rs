@@ -759,8 +759,9 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Ended(call, end) => {
                     self.calling.ended(self.core.call_id(call), call, &end);
                 }
-                // Nobody is kept waiting here.
-                Output::Settled(_)
+                // Nobody is kept waiting here, and no handler goes on without its request.
+                Output::Stuck(_)
+                | Output::Settled(_)
                 | Output::Sent(_)
                 | Output::Room(..)
                 | Output::Placed(..)

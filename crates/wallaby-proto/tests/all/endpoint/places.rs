@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wallaby_proto::Code;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     BodyNext, CallOptions, Endpoint, Follows, Limits, Output, Placed, Serving,
 };
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
+use wallaby_proto::{Code, RequestId};
 
 use super::queues::{MS, World, at, executor};
 
@@ -192,6 +192,76 @@ fn a_place_that_is_kept_is_given_back_later() {
     assert_eq!(world.run(), "b");
     assert_eq!(world.load(), (0, 0));
     assert_eq!(world.server().keep_permit(key), None, "it is over");
+}
+
+/// Whether its call is aborted or its deadline passes, and whatever comes of it later.
+#[test]
+fn a_handler_that_goes_on_for_long_after_a_stop_loses_its_place() {
+    for aborted in [true, false] {
+        let mut world = World::new(executor(1, 2, Schedule::Fifo));
+        let call = world.call_with("a", 1, &within(2));
+        world.call("b");
+        let (key, _) = world.take();
+        let place = world.server().keep_permit(key).expect("it has one");
+        world.server().put_aside(key);
+        if aborted {
+            world.endpoints[0].abort(call);
+            world.settle();
+        } else {
+            world.pass_slowly(2100 * MS);
+        }
+        assert_eq!(world.stopped.len(), 1);
+        assert_eq!((world.load(), world.next_run()), ((1, 1), None));
+        world.pass_slowly(4800 * MS);
+        assert_eq!((world.load(), world.next_run()), ((1, 1), None));
+        world.pass_slowly(300 * MS);
+        assert_eq!(world.stuck.len(), 1, "aborted: {aborted}");
+        assert_eq!(world.stuck[0].request, RequestId::FIRST);
+        let method = world.stuck[0].method.as_ref().expect("it is served");
+        assert_eq!(method.name().as_ref(), "test.Work/do");
+        assert_eq!(world.server().metrics().stuck, 1);
+        assert_eq!((world.server().stopping(), world.load()), (1, (1, 0)));
+        world.server().release_permit(place);
+        world.settle();
+        assert_eq!((world.server().stopping(), world.load()), (0, (1, 0)));
+        assert_eq!(world.run(), "b");
+        assert_eq!(world.load(), (0, 0));
+        world.pass_slowly(10_000 * MS);
+        assert_eq!(world.stuck.len(), 1);
+    }
+}
+
+#[test]
+fn a_handler_that_ends_soon_after_a_stop_is_not_stuck() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let call = world.call("a");
+    let (key, _) = world.take();
+    let place = world.server().keep_permit(key).expect("it has one");
+    world.server().put_aside(key);
+    world.endpoints[0].abort(call);
+    world.pass_slowly(4800 * MS);
+    world.server().release_permit(place);
+    world.settle();
+    assert_eq!((world.server().stopping(), world.load()), (0, (0, 0)));
+    world.pass_slowly(10_000 * MS);
+    assert!(world.stuck.is_empty() && world.server().metrics().stuck == 0);
+}
+
+#[test]
+fn what_is_finished_in_any_case_keeps_its_place_for_long() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    let call = world.call("a");
+    let (key, _) = world.take();
+    let place = world.server().keep_permit(key).expect("it has one");
+    world.server().put_aside(key);
+    world.server().keep_place(key);
+    world.endpoints[0].abort(call);
+    world.pass_slowly(10_000 * MS);
+    assert_eq!((world.server().stopping(), world.load()), (1, (1, 0)));
+    assert!(world.stuck.is_empty());
+    world.server().release_permit(place);
+    world.settle();
+    assert_eq!((world.server().stopping(), world.load()), (0, (0, 0)));
 }
 
 #[test]

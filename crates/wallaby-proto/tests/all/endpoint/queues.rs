@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds, Serving,
+    RequestKey, Schemes, Seeds, Serving, StuckHandler,
 };
 use wallaby_proto::error::CallError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
@@ -37,6 +37,7 @@ pub(crate) struct World {
     /// What is to run, by endpoint.
     pub(crate) runs: BTreeMap<usize, Vec<RequestKey>>,
     pub(crate) stopped: Vec<(RequestKey, Status)>,
+    pub(crate) stuck: Vec<StuckHandler>,
     pub(crate) heard: BTreeMap<(usize, CallKey), Heard>,
     /// How often somebody was dialled.
     pub(crate) dials: usize,
@@ -72,6 +73,7 @@ impl World {
             method: Arc::new(MethodDefinition::new("test.Work/do", "raw", 0, 0).expect("a name")),
             runs: BTreeMap::new(),
             stopped: Vec::new(),
+            stuck: Vec::new(),
             heard: BTreeMap::new(),
             dials: 0,
             ends: false,
@@ -192,6 +194,12 @@ impl World {
         self.settle();
     }
 
+    /// So much time passes, step by step.
+    pub(crate) fn pass_slowly(&mut self, time: Duration) {
+        let steps = time.as_millis() / 100;
+        (0..steps).for_each(|_| self.pass(100 * MS));
+    }
+
     /// So much time passes, but only these endpoints do what is due, and nothing is carried.
     pub(crate) fn pass_at(&mut self, time: Duration, those: &[usize]) {
         self.now += time;
@@ -243,6 +251,7 @@ impl World {
                 Output::Run(key) => self.runs.entry(number).or_default().push(key),
                 Output::Call(call) => self.hear(number, call),
                 Output::Stopped(key, status) => self.stopped.push((key, *status)),
+                Output::Stuck(handler) => self.stuck.push(*handler),
                 Output::Dial(conn, to) => self.dial((number, conn), &to),
                 Output::Write(conn) => self.write((number, conn)),
                 Output::Close(conn, closed) if self.ends => {

@@ -301,7 +301,7 @@ impl World {
             | Output::Sent(_)
             | Output::Room(..)
             | Output::Space => {}
-            Output::Connected(..) | Output::Placed(..) | Output::Drained => {}
+            Output::Connected(..) | Output::Placed(..) | Output::Drained | Output::Stuck(_) => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);
                 let stream = self.streams.len();

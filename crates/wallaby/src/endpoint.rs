@@ -302,10 +302,7 @@ impl Inner {
             self.enter(|core| core.endpoint.stop_all());
         }
         self.flush_ports();
-        self.enter(|core| {
-            core.endpoint.hang_up();
-            core.stop_requests();
-        });
+        self.enter(|core| core.endpoint.hang_up());
         self.close_ports();
         // They may hold this endpoint; what they hold else is free again. Out of the lock: dropping it runs foreign code.
         let services = self.ask(|core| std::mem::take(&mut core.served));

@@ -4,6 +4,7 @@ use super::Endpoint;
 use super::event::{Output, RequestKey};
 use super::probe::Probe;
 use super::server::HandlerState;
+use crate::error::CLOSED;
 use crate::{Code, ConnId, Status};
 
 /// How an endpoint ends, step by step, though it may leave some out.
@@ -90,24 +91,33 @@ impl<P: Probe> Endpoint<P> {
         }
         self.records.announce_handed_on(self.now);
         self.settle();
-        // First what waits for a place: each that becomes free would be given to it.
-        self.stop_those(|state| matches!(state, HandlerState::Queued(_)));
-        self.stop_those(|_| true);
-        for id in self.conns.ids() {
-            self.take_requests_back(id);
-        }
-        self.settle();
-    }
-
-    fn stop_those(&mut self, which: impl Fn(HandlerState) -> bool) {
-        let those: Vec<RequestKey> = self.handlers.those(which).collect();
-        for key in those {
+        for key in self.all_requests() {
             match self.handlers.get(key) {
                 Some(handler) if handler.is_repeatable() => self.stop_silently(key, unfinished()),
                 Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
                 _ => self.stop(key, shutting_down()),
             }
         }
+        for id in self.conns.ids() {
+            self.take_requests_back(id);
+        }
+        self.settle();
+    }
+
+    /// Requests that are left end without a word to their initiators; whoever works for one is told.
+    pub(super) fn leave_requests(&mut self) {
+        for key in self.all_requests() {
+            self.stop(key, Status::new(Code::Cancelled, CLOSED), false);
+        }
+    }
+
+    /// First those that wait for a place: each that becomes free would be given to them.
+    fn all_requests(&self) -> Vec<RequestKey> {
+        let waits = |state| matches!(state, HandlerState::Queued(_));
+        let waiting = self.handlers.those(waits);
+        waiting
+            .chain(self.handlers.those(|state| !waits(state)))
+            .collect()
     }
 }
 

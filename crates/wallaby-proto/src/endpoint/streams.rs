@@ -304,7 +304,8 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The same without a word of its requests, as if its process had died: who waits for them finds that out.
+    /// The same without a word of its requests, as if its process had died: who waits for them finds that out. Only who works for them
+    /// here is told ([`Output::Stopped`]).
     pub fn hang_up(&mut self) {
         let is_told = self.is_ending();
         if !self.reach(Lifecycle::Closed) {
@@ -328,6 +329,7 @@ impl<P: Probe> Endpoint<P> {
             }
             next = on;
         }
+        self.leave_requests();
         self.farewells.clear();
     }
 

@@ -526,16 +526,6 @@ impl Core {
         }
     }
 
-    /// The endpoint was closed: nobody waits for what its handlers do.
-    pub(crate) fn stop_requests(&mut self) {
-        let known = self.handlings.0.iter_mut().filter_map(Option::take);
-        for (_, handling) in known {
-            let why = Status::new(Code::Cancelled, CLOSED);
-            handling.cancel();
-            effects::push(Effect::Stop(handling, Box::new(why)));
-        }
-    }
-
     /// A request has ended.
     pub(crate) fn forget_request(&mut self, key: RequestKey) {
         if self.waiters.wait_for_space() {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use wallaby_proto::Code;
-use wallaby_proto::endpoint::{DelegateOptions, How, Limits, NewDelegation, Outcome};
+use wallaby_proto::endpoint::{DelegateOptions, How, Limits, NewDelegation, Outcome, Output};
 use wallaby_proto::error::SendError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
@@ -114,6 +114,26 @@ fn all_that_waits_can_be_stopped() {
     assert_eq!(*stopped, aside);
     world.pass(MS);
     assert!(world.server().is_drained());
+}
+
+/// As if its process had died. Nothing that waits begins.
+#[test]
+fn of_an_endpoint_that_is_hung_up_only_who_works_for_requests_is_told() {
+    let mut world = World::new(executor(1, 9, Schedule::Fifo));
+    world.ends = true;
+    let calls = ["a", "b"].map(|name| world.call(name));
+    let (aside, _) = world.take();
+    world.server().put_aside(aside);
+    world.server().hang_up();
+    let outputs: Vec<Output> = std::iter::from_fn(|| world.server().poll_output()).collect();
+    let told = |output: &&Output| matches!(output, Output::Stopped(key, _) if *key == aside);
+    assert_eq!(outputs.iter().filter(told).count(), 1, "{outputs:?}");
+    let others = |output: &&Output| matches!(output, Output::Stopped(..) | Output::Run(_));
+    assert_eq!(outputs.iter().filter(others).count(), 1, "{outputs:?}");
+    assert_eq!((world.server().sizes().requests, world.load()), (0, (0, 0)));
+    for call in calls {
+        assert!(world.heard(call).statuses.is_empty());
+    }
 }
 
 /// Of a server that is closed each caller learns in the same moment what became of its request: it runs, it waits, or it was not even

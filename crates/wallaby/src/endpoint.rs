@@ -16,7 +16,7 @@ use wallaby_proto::{Address, NodeId};
 
 use crate::builder::Builder;
 use crate::client::{Caller, Outgoing};
-use crate::driver::shared::{Core, Inner, locked};
+use crate::driver::shared::{Inner, locked};
 use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::health::Health;
@@ -24,9 +24,6 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
-
-/// So long a drain waits for calls of which nothing lives: longer than by default the longest pause between two attempts.
-const BETWEEN: Duration = Duration::from_secs(3);
 
 /// See `Config::timers_wait`: each alarm of the timer's thread costs a task switch.
 const TIMERS_WAIT: Duration = Duration::from_millis(5);
@@ -196,7 +193,8 @@ impl Endpoint {
         let Load { running, waiting } = self.load();
         tracing::info!(%endpoint, running, waiting, "is drained: takes no more requests");
         self.inner.enter(|core| core.endpoint.drain());
-        if self.inner.come_to_rest(end).await {
+        let rest = timer::timeout_at(end, self.inner.come_to_rest());
+        if rest.await.is_some() {
             tracing::info!(%endpoint, "is drained: nothing runs any more");
             self.close();
             return Ok(());
@@ -252,30 +250,11 @@ impl Inner {
         })
     }
 
-    /// Waits until nothing runs any more, but not longer than until then; whether that is so. Calls that are between two attempts have
-    /// [a while](BETWEEN) to begin the next one: nobody may wait for them any more.
-    async fn come_to_rest(self: &Arc<Self>, end: Instant) -> bool {
-        let rests = |core: &Core| core.endpoint.is_drained();
-        let begun = || self.meters.retries.get() + self.meters.hedges.get();
-        loop {
-            if timer::timeout_at(end, self.until(rests)).await.is_none() {
-                return false;
-            }
-            let before = begun();
-            let soon = end.min(Instant::now() + BETWEEN);
-            let goes_on = self.until(|core| core.is_drained() || begun() > before);
-            timer::timeout_at(soon, goes_on).await;
-            if self.ask(|core| core.is_drained() || rests(core) && begun() == before) {
-                return true;
-            }
-        }
-    }
-
-    /// Waits until what changes as the endpoint comes to rest is so.
-    async fn until(self: &Arc<Self>, is_so: impl Fn(&Core) -> bool) {
+    /// Waits until nothing is left to be done.
+    async fn come_to_rest(self: &Arc<Self>) {
         poll_fn(|cx| {
             self.enter(|core| {
-                if is_so(core) {
+                if core.endpoint.is_drained() {
                     return Poll::Ready(());
                 }
                 core.wait(Wait::Drained, cx.waker());

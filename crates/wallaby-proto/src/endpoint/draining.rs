@@ -1,9 +1,12 @@
 //! How an endpoint comes to rest without loss.
 
-use super::Endpoint;
-use super::event::{Output, RequestKey};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::event::{CallKey, Outcome, Output, RequestKey};
 use super::probe::Probe;
 use super::server::HandlerState;
+use super::{Alarm, Endpoint};
 use crate::error::CLOSED;
 use crate::{Code, ConnId, Status};
 
@@ -17,6 +20,21 @@ pub(super) enum Lifecycle {
     Ending,
     /// It was closed.
     Closed,
+}
+
+/// What is between two attempts has so much time to begin the next one: nobody may wait for it any more.
+const BETWEEN: Duration = Duration::from_secs(3);
+
+/// How far a draining endpoint is from its rest.
+#[derive(Debug, Default)]
+pub(super) struct Draining {
+    /// Nothing was left to be done when it was looked last, and that was told.
+    told: bool,
+    /// Attempts that may still deliver, of each undertaking that may have further ones.
+    undecided: BTreeMap<u64, Vec<CallKey>>,
+    latest: u64,
+    /// Until when these alone are waited for.
+    until: Option<Duration>,
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -70,15 +88,64 @@ impl<P: Probe> Endpoint<P> {
         if datagrams.is_some() {
             return datagrams;
         }
+        if !self.rests() {
+            self.wait_again();
+        } else if self.draining.until.is_none() && !self.is_decided() {
+            let until = self.raw.saturating_add(BETWEEN);
+            self.draining.until = Some(until);
+            self.alarms.insert((until, Alarm::Rest));
+        }
         let drained = self.is_drained();
-        let before = std::mem::replace(&mut self.drained, drained);
+        let before = std::mem::replace(&mut self.draining.told, drained);
         (drained && !before).then_some(Output::Drained)
     }
 
-    /// Whether no handler runs, no request waits, no call lives, and all that was sent has left. It looks at all connections.
+    /// Whether no handler runs, no request waits, no call lives or is to be made again, and all that was sent has left. It looks at all
+    /// connections.
     pub fn is_drained(&self) -> bool {
+        let is_over = |until| self.raw >= until;
+        self.rests() && (self.is_decided() || self.draining.until.is_some_and(is_over))
+    }
+
+    fn rests(&self) -> bool {
         let is_idle = self.load().is_idle() && self.calls.len() == 0;
         is_idle && self.conns.iter().all(|(id, _)| self.is_idle(id))
+    }
+
+    // Calls that are made again.
+
+    /// What is to be done may take several calls, which are its attempts: its number. Until it [is decided](Self::decide), an endpoint
+    /// that is drained waits for the next of them, for three seconds.
+    pub fn undertake(&mut self) -> u64 {
+        self.draining.latest += 1;
+        self.draining.latest
+    }
+
+    /// These of its attempts may still deliver; without any it pauses.
+    pub fn race(&mut self, number: u64, attempts: Vec<CallKey>) {
+        self.draining.undecided.insert(number, attempts);
+        self.wait_again();
+    }
+
+    /// It has no further attempts.
+    pub fn decide(&mut self, number: u64) {
+        self.draining.undecided.remove(&number);
+    }
+
+    fn wait_again(&mut self) {
+        if let Some(until) = self.draining.until.take() {
+            self.alarms.remove(&(until, Alarm::Rest));
+        }
+    }
+
+    /// Whether there is no further attempt: of what has delivered there is none, though its application may not have looked.
+    fn is_decided(&self) -> bool {
+        let delivers = |attempt: &CallKey| {
+            let outcome = self.outcome(*attempt);
+            matches!(outcome, Some(Outcome::Complete { statuses: 0 }))
+        };
+        let mut undecided = self.draining.undecided.values();
+        undecided.all(|racing| racing.iter().any(delivers))
     }
 
     /// Ends all requests, as the endpoint is about to be [closed](Self::close): those whose handlers have not begun with the status
@@ -107,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
     /// Requests that are left end without a word to their initiators; whoever works for one is told.
     pub(super) fn leave_requests(&mut self) {
         for key in self.all_requests() {
-            self.stop(key, Status::new(Code::Cancelled, CLOSED), false);
+            self.stop_silently(key, Status::new(Code::Cancelled, CLOSED));
         }
     }
 

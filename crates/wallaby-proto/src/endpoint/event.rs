@@ -58,8 +58,7 @@ pub enum Output {
     /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
     /// ([`Config::keep_ended`](super::Config::keep_ended)).
     Settled(CallKey),
-    /// The endpoint [is drained](super::Endpoint::drain): no handler runs, no request waits, no call lives, and all that was sent
-    /// has left. Told again if it was otherwise meanwhile, as when somebody had to be refused.
+    /// The endpoint [is drained](super::Endpoint::is_drained). Told again if it was otherwise meanwhile, as when somebody had to be refused.
     Drained,
     /// A request that was put aside has ended: it was aborted, or had no time left. Its initiator is told this in its name.
     Stopped(RequestKey, Box<Status>),

@@ -227,7 +227,7 @@ use self::conn::{Conn, Conns, Parcel};
 use self::conns::note_progress;
 use self::dialling::Dialling;
 use self::directory::Directory;
-use self::draining::Lifecycle;
+use self::draining::{Draining, Lifecycle};
 use self::handler_table::Handlers;
 use self::methods::Methods;
 use self::queue_room::QueueRoom;
@@ -286,6 +286,8 @@ enum Alarm {
     EndedRequests,
     /// A handler that goes on though its request was stopped has had its time.
     Grace(RequestKey),
+    /// A draining endpoint has waited for long enough for further attempts.
+    Rest,
 }
 
 /// One participant, client and server at once, without IO.
@@ -367,8 +369,7 @@ pub struct Endpoint<P = ()> {
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
     lifecycle: Lifecycle,
-    /// Nothing was left to be done when it was looked last while it was drained, and that was told.
-    drained: bool,
+    draining: Draining,
 }
 
 impl Endpoint {
@@ -463,7 +464,7 @@ impl<P: Probe> Endpoint<P> {
             untaken: 0,
             kept: 0,
             lifecycle: Lifecycle::Open,
-            drained: false,
+            draining: Draining::default(),
         }
     }
 
@@ -666,6 +667,7 @@ impl<P: Probe> Endpoint<P> {
                     }
                 }
                 Alarm::Grace(key) => self.end_grace(key),
+                Alarm::Rest => {} // whoever asks what is next learns it
             }
         }
         self.settle();

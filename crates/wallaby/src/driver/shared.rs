@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use wallaby_proto::endpoint::{
-    CallKey, ConnId, Endpoint as Proto, Lane, Outcome as Ended, Output, RequestKey, SocketId,
+    CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
 use wallaby_proto::error::CLOSED;
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -77,9 +77,6 @@ pub(crate) struct Core {
     pub(crate) served: Vec<Arc<Registered>>,
     /// Who wants to know how calls end.
     pub(crate) watched: HashMap<CallKey, Vec<CallWatch>>,
-    /// Attempts that may still deliver, of each call that may have further ones.
-    undecided: HashMap<u64, Vec<CallKey>>,
-    latest_undecided: u64,
     watcher: Watcher,
 }
 
@@ -93,27 +90,19 @@ impl Undecided {
     pub(crate) fn new(endpoint: &Arc<Inner>) -> Self {
         Self {
             endpoint: Arc::clone(endpoint),
-            number: endpoint.ask(|core| {
-                core.latest_undecided += 1;
-                core.latest_undecided
-            }),
+            number: endpoint.ask(|core| core.endpoint.undertake()),
         }
     }
 
     /// These of its attempts may still deliver; without any it pauses.
     pub(crate) fn race(&self, attempts: Vec<CallKey>) {
-        (self.endpoint).ask(|core| core.undecided.insert(self.number, attempts));
+        (self.endpoint).enter(|core| core.endpoint.race(self.number, attempts));
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        self.endpoint.enter(|core| {
-            core.undecided.remove(&self.number);
-            if core.endpoint.is_draining() {
-                core.wake(Wait::Drained);
-            }
-        });
+        (self.endpoint).enter(|core| core.endpoint.decide(self.number));
     }
 }
 
@@ -195,8 +184,6 @@ impl Inner {
                 ports: Vec::new(),
                 served: Vec::new(),
                 watched: HashMap::new(),
-                undecided: HashMap::new(),
-                latest_undecided: 0,
                 watcher: Watcher::default(),
             }),
             alarm: AtomicU64::new(u64::MAX),
@@ -478,17 +465,6 @@ impl Core {
         for task in self.waiters.take(what) {
             effects::push(Effect::Drop(Box::new(task)));
         }
-    }
-
-    /// Whether nothing runs any more, and no call has another attempt.
-    pub(crate) fn is_drained(&self) -> bool {
-        // One that has delivered, though its application has not looked, is not made again.
-        let delivers = |attempt: &CallKey| {
-            let outcome = self.endpoint.outcome(*attempt);
-            matches!(outcome, Some(Ended::Complete { statuses: 0 }))
-        };
-        let mut undecided = self.undecided.values();
-        self.endpoint.is_drained() && undecided.all(|racing| racing.iter().any(delivers))
     }
 
     // Requests.

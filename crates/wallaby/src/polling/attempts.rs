@@ -39,6 +39,8 @@ pub(super) struct Retried {
 struct RetriedCall {
     /// Its attempts by their keys: there is none of one whose call could not begin.
     plan: Plan<Option<CallKey>>,
+    /// The endpoint's number for it.
+    number: u64,
     begun: Duration,
     method: Arc<MethodDefinition>,
     /// The arguments, kept for a further attempt.
@@ -112,6 +114,7 @@ impl<D: Datagrams> Endpoint<D> {
         self.look_at_clock();
         let mut call = RetriedCall {
             plan: Plan::new(Arc::new(policy.clone()), server, None, time),
+            number: self.core.undertake(),
             begun: self.now,
             method: target.definition,
             payload,
@@ -153,7 +156,7 @@ impl<D: Datagrams> Endpoint<D> {
         self.retried
             .attempts
             .extend(attempt.map(|attempt| (attempt, key)));
-        self.retried.note_due(key);
+        self.retried.note_racing(&mut self.core, key);
         if let Err(Unsent { failure, .. }) = made {
             self.hear_of(attempt, key, Err(failure.into()));
         }
@@ -218,12 +221,13 @@ impl<D: Datagrams> Endpoint<D> {
         match heard {
             Heard::Delivers(others) => {
                 call.payload = Bytes::new();
+                self.core.decide(call.number);
                 self.retried.give_up(&mut self.core, &others);
                 true
             }
             Heard::GoesOn(failed) => {
                 self.retried.give_up(&mut self.core, &[failed]);
-                self.retried.note_due(key);
+                self.retried.note_racing(&mut self.core, key);
                 false
             }
             Heard::Over(failure, all) => {
@@ -240,6 +244,7 @@ impl<D: Datagrams> Endpoint<D> {
         let Some(mut call) = self.retried.calls.remove(&key) else {
             return;
         };
+        self.core.decide(call.number);
         let racing = call.plan.give_up();
         self.retried.give_up(&mut self.core, &racing);
         if let Some(noted) = call.noted {
@@ -295,10 +300,13 @@ impl Retried {
         self.due.first().map(|(at, _)| *at)
     }
 
-    fn note_due(&mut self, key: CallKey) {
+    /// Other attempts may deliver than before, or the next one has another time.
+    fn note_racing(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
+        let racing = call.plan.racing().iter();
+        core.race(call.number, racing.filter_map(|attempt| attempt.handle).collect());
         let due = call.plan.due().map(|at| call.begun.saturating_add(at));
         let before = std::mem::replace(&mut call.noted, due);
         if let Some(before) = before {

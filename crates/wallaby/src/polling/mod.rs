@@ -268,10 +268,10 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.drain();
     }
 
-    /// Whether nothing runs or waits here, no call lives or waits for its next attempt, and all that was sent has left. Events may be
-    /// left that were not taken.
+    /// Whether nothing runs or waits here, no call lives or is to be made again, and all that was sent has left. Events may be left
+    /// that were not taken. What is between two attempts then has three seconds to begin the next one.
     pub fn is_drained(&self) -> bool {
-        self.core.is_drained() && self.retried.next_due().is_none()
+        self.core.is_drained()
     }
 
     /// Ends the endpoint as if its process had died, for tests of those who call it: its connections end, and nobody is told what
@@ -723,7 +723,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// Does what the endpoint wants done, but for writing.
     #[inline]
     fn follow(&mut self) {
-        if self.core.has_output() || self.calling.bodies.have_notes() {
+        if self.core.has_output() || self.core.is_draining() || self.calling.bodies.have_notes() {
             self.follow_all();
         }
     }

@@ -305,6 +305,52 @@ fn a_call_whose_end_is_not_taken_holds_no_drain_up() {
     );
 }
 
+/// One that fails is to be made again, which happens when that is looked at; a long pause is not waited for to its end.
+#[test]
+fn who_drains_waits_three_seconds_for_a_further_attempt() {
+    for taken in [false, true] {
+        let (world, mut client, mut server) = pair(1);
+        let count = serve_after(&mut server, 1);
+        let pause = if taken { 9000 * MS } else { MS };
+        let retry = Retry::idempotent(2).on(Code::ResourceExhausted);
+        let policy = RetryPolicy::default().retry(retry.backoff(pause, pause));
+        let call = begin(
+            &mut client,
+            server.address(),
+            &CallOptions::default(),
+            &policy,
+        );
+        while client.metrics().statuses_received == 0 {
+            world.step(&mut [&mut client, &mut server], MS);
+        }
+        if taken {
+            assert_eq!(client.next_event(), None, "it is made again");
+        }
+        client.drain();
+        for _ in 0..28 {
+            world.pass(100 * MS);
+            world.step(&mut [&mut client, &mut server], MS);
+            assert!(!client.is_drained(), "taken: {taken}");
+        }
+        if taken {
+            let mut steps = 0..20;
+            while !client.is_drained() {
+                steps.next().expect("it is long before the next attempt");
+                world.pass(100 * MS);
+                world.step(&mut [&mut client, &mut server], MS);
+            }
+            continue;
+        }
+        let all = events(&world, &mut [&mut client, &mut server]);
+        let [Event::Answer(answer), Event::Complete { .. }] = &all[..] else {
+            panic!("{all:?}")
+        };
+        assert!(call.owns(answer) && count.get() == 2);
+        world.step(&mut [&mut client, &mut server], MS);
+        assert!(client.is_drained());
+    }
+}
+
 #[test]
 fn a_body_is_sent_once() {
     let (_, mut client, server) = pair(1);

@@ -158,16 +158,11 @@ impl Caller {
     }
 
     pub(crate) fn within(request: &RequestInfo) -> Self {
-        let handling = &request.handling;
-        let mut options = CallOptions::default();
-        options.deadline = Some(handling.remaining());
-        options.traced = handling.traced;
-        options.metadata = handling.inherited();
         Self {
-            endpoint: Arc::clone(&handling.endpoint),
+            endpoint: Arc::clone(&request.handling.endpoint),
             open: None,
             parent: Some(request.clone()),
-            options: Arc::new(options),
+            options: Arc::default(),
             refused: None,
         }
     }
@@ -184,8 +179,10 @@ impl Caller {
 
     /// How much time its next call has.
     pub fn time(&self) -> Duration {
+        let own = self.options.deadline;
+        let left = self.request().map(Handling::remaining);
         let default = self.endpoint.settings.config.default_deadline;
-        self.options.deadline.unwrap_or(default)
+        own.into_iter().chain(left).min().unwrap_or(default)
     }
 
     /// The name of its next call, if it was given one ([`durable`](Self::durable)).
@@ -256,11 +253,10 @@ impl Caller {
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
-        if let Some(refused) = &self.refused {
-            return self.failed(refused.clone());
+        match self.options() {
+            Ok(options) => RawCall::new(CallShared::begin(&self.endpoint, self.request(), options)),
+            Err(failure) => self.failed(failure),
         }
-        let call = CallShared::begin(&self.endpoint, self.request(), self.options());
-        RawCall::new(call)
     }
 
     fn change_metadata(&mut self, change: impl FnOnce(&mut Metadata) -> Result<(), MetadataError>) {
@@ -299,14 +295,16 @@ impl Caller {
         self.endpoint.settings.config.limits.message
     }
 
-    /// How the next call is made.
-    fn options(&self) -> Arc<CallOptions> {
-        let mut options = Arc::clone(&self.options);
-        if let Some(parent) = &self.parent {
-            let options = Arc::make_mut(&mut options);
-            parent.handling.inherit(parent.author, options);
+    /// How the next call is made, or why it is not.
+    fn options(&self) -> Result<Arc<CallOptions>, Failure> {
+        match (&self.refused, &self.parent) {
+            (Some(refused), _) => Err(refused.clone()),
+            (None, None) => Ok(Arc::clone(&self.options)),
+            (None, Some(of)) => {
+                let options = of.handling.options_for(of.author, &self.options);
+                options.map(Arc::new)
+            }
         }
-        options
     }
 
     /// The request with which its calls end.
@@ -524,13 +522,17 @@ impl Client {
             Ok(server) => server,
             Err(error) => return self.caller.failed(Failure::Address(error.clone())),
         };
+        let options = match self.caller.options() {
+            Ok(options) => options,
+            Err(failure) => return self.caller.failed(failure),
+        };
         let visit = self.among.as_ref().map(|servers| servers.visit(&[]));
         let server = visit.as_ref().map_or(server, |visit| visit.server());
         self.send(Outgoing {
             server: server.clone(),
             method: Arc::clone(method),
             payload,
-            options: self.caller.options(),
+            options,
             attempt: 0,
             body,
             visit,
@@ -540,7 +542,7 @@ impl Client {
 
     /// Makes a call, once.
     pub(crate) fn send(&self, mut outgoing: Outgoing) -> RawCall {
-        let checked = self.check(&mut outgoing);
+        let checked = self.caller.endpoint.intercept(&mut outgoing);
         let mut watches = std::mem::take(&mut outgoing.watches);
         // An interceptor may have sent it elsewhere: of that server it says nothing.
         let visit = outgoing.visit.take();
@@ -555,14 +557,6 @@ impl Client {
         };
         call.shared().watch(watches);
         call
-    }
-
-    /// Whether the request may leave.
-    fn check(&self, outgoing: &mut Outgoing) -> Result<(), Failure> {
-        if let Some(refused) = &self.caller.refused {
-            return Err(refused.clone());
-        }
-        self.caller.endpoint.intercept(outgoing)
     }
 }
 
@@ -599,10 +593,7 @@ macro_rules! options {
 options! {
     /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
     #[doc(alias = "timeout")]
-    deadline(after: Duration) = |caller| {
-        let inherited = caller.parent.is_some().then_some(caller.options.deadline).flatten();
-        caller.change().deadline = Some(inherited.map_or(after, |inherited| after.min(inherited)));
-    };
+    deadline(after: Duration) = |caller| caller.change().deadline = Some(after);
 
     /// Each hop reports its timings for [`Call::trace`].
     traced() = |caller| caller.change().traced = true;
@@ -710,9 +701,14 @@ impl Client {
         self.among.as_ref()
     }
 
-    /// How the next attempt is made.
-    pub(crate) fn options(&self) -> Arc<CallOptions> {
+    /// How the next attempt is made, or why it is not.
+    pub(crate) fn options(&self) -> Result<Arc<CallOptions>, Failure> {
         self.caller.options()
+    }
+
+    /// A call that has failed before it began.
+    pub(crate) fn failed(&self, failure: Failure) -> RawCall {
+        self.caller.failed(failure)
     }
 
     /// How much time a call has.

@@ -81,6 +81,8 @@ pub(crate) struct Handling {
 
 struct State {
     deadline: Instant,
+    /// What it leads to has these pairs in place of those that it came with.
+    inherited: Option<Metadata>,
     /// The request's handle was dropped.
     dropped: bool,
     /// A blocking handler runs: what it returns decides how the request ends.
@@ -185,6 +187,7 @@ impl Handling {
             intercepted: !served.interceptors.is_empty(),
             state: Mutex::new(State {
                 deadline: endpoint.moment(request.deadline()),
+                inherited: None,
                 dropped: false,
                 kept: false,
                 over: false,
@@ -284,10 +287,15 @@ impl Handling {
         }
     }
 
-    /// A call on behalf of this one is made like this, and with what it inherits.
-    pub(crate) fn inherit(&self, author: Author, options: &mut CallOptions) {
-        self.endpoint
-            .ask(|core| core.endpoint.inherit(self.key, author, options));
+    /// How a call on behalf of this one is made that would be made like this otherwise; it may have ended.
+    pub(crate) fn options_for(
+        &self,
+        author: Author,
+        own: &CallOptions,
+    ) -> Result<CallOptions, Failure> {
+        let mut options = own.on_behalf(Some(&self.inherited()), self.remaining(), self.traced)?;
+        (self.endpoint).ask(|core| core.endpoint.share_for(self.key, author, &mut options));
+        Ok(options)
     }
 
     // What handlers send.
@@ -932,11 +940,7 @@ impl Handling {
 
     /// The pairs that what it leads to inherits.
     pub(crate) fn inherited(&self) -> Metadata {
-        let changed = || {
-            self.endpoint
-                .ask(|core| core.endpoint.request(self.key)?.metadata().cloned())
-        };
-        let changed = self.intercepted.then(changed).flatten();
+        let changed = self.lock().inherited.clone();
         changed.unwrap_or_else(|| self.metadata.clone())
     }
 
@@ -944,6 +948,7 @@ impl Handling {
     pub(crate) fn set_inherited(&self, key: &str, value: &str) -> Result<(), MetadataError> {
         let mut metadata = self.inherited();
         metadata.insert(key, value)?;
+        self.lock().inherited = Some(metadata.clone());
         self.endpoint
             .ask(|core| core.endpoint.set_inherited(self.key, metadata));
         Ok(())

@@ -1,16 +1,42 @@
 //! Calls on behalf of requests: what they inherit, and that they end when their request is stopped.
 
+use std::time::Duration;
+
 use super::Endpoint;
 use super::calls::CallOptions;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
-use super::server::{Author, HandledRequest};
+use super::server::Author;
 use crate::error::Failure;
+use crate::wire::{Metadata, MetadataError};
+
+impl CallOptions {
+    /// How a call on behalf of a request is made that would be made like this otherwise: with the request's metadata beside its own,
+    /// which take the place of those with the same keys, in no more time than the request has left, and traced if that is.
+    ///
+    /// # Errors
+    ///
+    /// If the metadata are too much.
+    pub fn on_behalf(
+        &self,
+        metadata: Option<&Metadata>,
+        left: Duration,
+        traced: bool,
+    ) -> Result<Self, MetadataError> {
+        let mut options = self.clone();
+        if let Some(inherited) = metadata {
+            options.metadata = inherited.clone();
+            options.metadata.insert_all(&self.metadata)?;
+        }
+        options.deadline = Some(self.deadline.map_or(left, |own| own.min(left)));
+        options.traced |= traced;
+        Ok(options)
+    }
+}
 
 impl<P: Probe> Endpoint<P> {
-    /// Begins a call on behalf of a request that is handled here. It has the request's metadata beside its own, which take the place of
-    /// those with the same keys, and what [`inherit`](Self::inherit) says. It is aborted when the request is stopped; one whose request
-    /// has ended otherwise goes on.
+    /// Begins a call on behalf of a request that is handled here, as [`options_for`](Self::options_for) says. It is aborted when the
+    /// request is stopped; one whose request has ended otherwise goes on.
     ///
     /// # Errors
     ///
@@ -26,7 +52,8 @@ impl<P: Probe> Endpoint<P> {
         self.begin_within(request, &options)
     }
 
-    /// How a call on behalf of a request is made that would be made like this otherwise: as [`begin_for`](Self::begin_for) says.
+    /// How a call on behalf of a request is made that would be made like this otherwise: as [`CallOptions::on_behalf`] says, and with
+    /// [its share](Self::share_for). It is begun by [`begin_within`](Self::begin_within). Like this if the request has ended.
     ///
     /// # Errors
     ///
@@ -37,30 +64,21 @@ impl<P: Probe> Endpoint<P> {
         author: Author,
         own: &CallOptions,
     ) -> Result<CallOptions, Failure> {
-        let mut options = own.clone();
-        if let Some(inherited) = self
-            .handlers
-            .get(request)
-            .and_then(HandledRequest::metadata)
-        {
-            options.metadata = inherited.clone();
-            options.metadata.insert_all(&own.metadata)?;
-        }
-        self.inherit(request, author, &mut options);
+        let Some(handler) = self.handlers.get(request) else {
+            return Ok(own.clone());
+        };
+        let left = self.remaining(request);
+        let mut options = own.on_behalf(handler.metadata(), left, handler.is_traced())?;
+        self.share_for(request, author, &mut options);
         Ok(options)
     }
 
-    /// How a call on behalf of a request is made that is otherwise made like this: it has no more time than the request has left, is
-    /// traced if that is, may use up a delegation's share of its budgets, its initial requests included, and, unless it has a name,
-    /// gets the next one of this author if the request has one. It is begun by [`begin_within`](Self::begin_within).
-    pub fn inherit(&mut self, request: RequestKey, author: Author, options: &mut CallOptions) {
-        let left = self.remaining(request);
+    /// A call on behalf of a request may use up a delegation's share of its budgets, its initial requests included, and, unless it has a
+    /// name, gets the next one of this author if the request has one. Nothing if that has ended.
+    pub fn share_for(&mut self, request: RequestKey, author: Author, options: &mut CallOptions) {
         let Some(handler) = self.handlers.get_mut(request) else {
             return;
         };
-        let time = options.deadline;
-        options.deadline = Some(time.map_or(left, |time| time.min(left)));
-        options.traced |= handler.is_traced();
         if let Some(share) = handler.share_for_call() {
             let own = options.budgets.unwrap_or_default();
             options.budgets = Some(own.at_most(&share));

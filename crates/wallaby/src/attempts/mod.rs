@@ -212,7 +212,10 @@ impl Attempts {
     fn begin_next(&mut self) {
         let (now, meters) = (self.begun.elapsed(), &self.client.endpoint().meters);
         self.plan.begin(now, meters, |new| {
-            let options = self.client.options();
+            let options = match self.client.options() {
+                Ok(options) => options,
+                Err(failure) => return self.client.failed(failure),
+            };
             self.client.send(Outgoing {
                 options: match new.time {
                     Some(_) => Arc::new(new.options(&options)),

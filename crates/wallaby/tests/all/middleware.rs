@@ -1,6 +1,7 @@
 //! Interceptors of calls, and what travels with a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::common::{Net, at, client, patience, service, sorted, work};
 use bytes::Bytes;
@@ -16,6 +17,8 @@ over_every_transport!(
     an_interceptor_may_refuse_a_request,
     metadata_travels_down_the_tree,
 );
+
+const SHORT: Duration = Duration::from_secs(20);
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -236,6 +239,48 @@ async fn metadata_travels_down_the_tree(net: Net) {
     );
     let (answers, _) = sorted(&mut work::at(&endpoint, at(&leaf)).many("plain".into())).await;
     assert_eq!(answers, ["plain: "]);
+}
+
+/// What an interceptor has changed is inherited whether the request goes on or not, and so is the deadline.
+#[tokio::test]
+async fn what_is_called_after_the_answer_inherits_the_same() {
+    patience(async {
+        let net = Net::tcp();
+        let (tells, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let leaf = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let pairs = request.metadata().iter();
+            let pairs: Vec<_> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
+            let _ = tells.send((pairs.join(" "), request.remaining()));
+            async move { Ok(request.respond(what).await?) }
+        });
+        let leaf = net.serve(leaf).await;
+        let next = at(&leaf);
+        let root = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let long = request.call().deadline(Duration::from_secs(3600));
+            let next = next.clone();
+            async move {
+                request.respond(what).await?;
+                assert!(long.time() <= SHORT);
+                work::within(long.at(next)).one("after".into()).await?;
+                Ok(())
+            }
+        });
+        let says = |incoming: &Incoming| {
+            incoming.set_inherited("b", "said").expect("it is short");
+            Admission::Run
+        };
+        let root = net
+            .bind(Endpoint::builder().serve(root).interceptor(says))
+            .await;
+        let client = net.endpoint().await;
+        let work = work::at(&client, at(&root)).metadata("a", "first");
+        let answer = work.deadline(SHORT).one("x".into()).await;
+        assert_eq!(answer.expect("it is sent before"), "x");
+        let (pairs, left) = told.recv().await.expect("it is called");
+        assert_eq!(pairs, "a=first b=said");
+        assert!(left <= SHORT, "{left:?}");
+    })
+    .await;
 }
 
 /// What a request says of where it comes from.

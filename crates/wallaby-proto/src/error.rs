@@ -21,6 +21,9 @@ use crate::{Address, AddressError, CallId, Code, NodeId, RequestId, Status};
 /// What everybody is told of an endpoint that was closed.
 pub const CLOSED: &str = "the endpoint was closed";
 
+/// What everybody is told of an endpoint in which something has panicked.
+pub const PANICKED: &str = "the endpoint was closed: something has panicked in it, which is a bug";
+
 /// What to do about a message that is too large, where another transport would carry it.
 pub fn hint(limit: u64, datagrams: bool) -> &'static str {
     if datagrams && limit == MAX_MESSAGE as u64 {
@@ -504,6 +507,9 @@ pub enum Failure {
     /// The endpoint was closed.
     #[error("{}", CLOSED)]
     Closed,
+    /// Something has panicked inside of the endpoint, which is a bug: it was closed. Requests may have been executed.
+    #[error("{}", PANICKED)]
+    Panicked,
     /// A request was to be sent, but its call takes no more.
     #[error("the call takes no more requests: it was closed, or has ended")]
     CallClosed,
@@ -580,6 +586,7 @@ impl Failure {
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
+            Self::Panicked => Code::Internal,
             Self::CallClosed => Code::FailedPrecondition,
             Self::WouldBlock => Code::FailedPrecondition,
             Self::NoLine { .. } | Self::Address(_) => Code::InvalidArgument,

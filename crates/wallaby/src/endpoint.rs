@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
+use wallaby_proto::error::PANICKED;
 use wallaby_proto::executor::Load;
 use wallaby_proto::{Address, NodeId};
 
@@ -269,13 +270,7 @@ impl Inner {
             return;
         }
         tracing::info!(endpoint = %self.node, "is closed");
-        // Now, so that the addresses are free when this returns.
-        let listeners = std::mem::take(&mut *locked(&self.listeners));
-        for (listening, accepting) in listeners {
-            accepting.abort();
-            let listener = locked(&listening).take();
-            drop(listener); // out of the locks: it may be foreign code
-        }
+        self.stop_listening();
         // Sessions send nothing any more once they are closed.
         if !killed {
             self.enter(|core| core.endpoint.stop_all());
@@ -283,6 +278,28 @@ impl Inner {
         self.flush_ports();
         self.enter(|core| core.endpoint.hang_up());
         self.close_ports();
+        self.drop_services();
+    }
+
+    /// It is closed since something has panicked in it.
+    pub(crate) fn shut_after_panic(self: &Arc<Self>) {
+        tracing::error!(endpoint = %self.node, "{PANICKED}");
+        self.stop_listening();
+        self.close_ports();
+        self.drop_services();
+    }
+
+    /// Now, so that the addresses are free when this returns.
+    fn stop_listening(&self) {
+        let listeners = std::mem::take(&mut *locked(&self.listeners));
+        for (listening, accepting) in listeners {
+            accepting.abort();
+            let listener = locked(&listening).take();
+            drop(listener); // out of the locks: it may be foreign code
+        }
+    }
+
+    fn drop_services(&self) {
         // They may hold this endpoint; what they hold else is free again. Out of the lock: dropping it runs foreign code.
         let services = self.ask(|core| std::mem::take(&mut core.served));
         drop(services);

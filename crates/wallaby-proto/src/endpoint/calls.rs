@@ -93,7 +93,7 @@ pub(super) struct Call {
     /// The request on whose behalf it was made, while it goes on.
     pub(super) within: Option<RequestKey>,
     /// Its end is told by itself.
-    reported: bool,
+    pub(super) reported: bool,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
@@ -193,7 +193,7 @@ impl<P: Probe> Endpoint<P> {
     pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
         let limit = self.config.limits.calls;
         if self.is_closed() {
-            return Err(Failure::Closed);
+            return Err(self.why_closed());
         }
         if self.calls.len().max(self.calls.over) >= limit {
             return Err(Failure::TooManyCalls { limit });
@@ -292,7 +292,7 @@ impl<P: Probe> Endpoint<P> {
     /// Why a call that is over takes no requests.
     fn takes_none(&self) -> Failure {
         match self.is_closed() {
-            true => Failure::Closed,
+            true => self.why_closed(),
             false => Failure::CallClosed,
         }
     }
@@ -433,7 +433,10 @@ impl<P: Probe> Endpoint<P> {
         }
         let call = self.calls.peek(key.0);
         let end = call.and_then(|call| call.client.reported_end());
-        Some(end.unwrap_or_else(|| ReportedEnd::failed(&Failure::aborted())))
+        Some(end.unwrap_or_else(|| match self.has_panicked() {
+            true => ReportedEnd::failed(&Failure::Panicked),
+            false => ReportedEnd::failed(&Failure::aborted()),
+        }))
     }
 
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
@@ -474,7 +477,8 @@ impl<P: Probe> Endpoint<P> {
     /// The next answer of a call, or how it ended: then it is forgotten. What is taken makes room for more.
     pub fn next_answer(&mut self, key: CallKey) -> Next {
         let Some(call) = self.calls.kept(key.0) else {
-            return Next::Pending;
+            let ended = self.outcome_of_unknown().cloned();
+            return ended.map_or(Next::Pending, Next::Ended);
         };
         if let Some(answer) = call.client.next_answer(self.config.limits.call) {
             self.untaken -= 1;
@@ -515,8 +519,10 @@ impl<P: Probe> Endpoint<P> {
     /// Whether [`next_answer`](Self::next_answer) has something of a call.
     pub fn has_next(&self, key: CallKey) -> bool {
         let call = self.calls.peek(key.0);
-        let call = call.map(|call| &call.client);
-        call.is_some_and(|call| !call.answers.is_empty() || call.outcome.is_some())
+        match call.map(|call| &call.client) {
+            Some(call) => !call.answers.is_empty() || call.outcome.is_some(),
+            None => self.has_panicked(),
+        }
     }
 
     /// Whether a call has come to its outcome, though the application may not have taken all of its answers.
@@ -527,7 +533,10 @@ impl<P: Probe> Endpoint<P> {
 
     /// How a call has ended; `None` while it goes on, and once it is forgotten.
     pub fn outcome(&self, key: CallKey) -> Option<&Outcome> {
-        self.calls.peek(key.0)?.client.outcome()
+        match self.calls.peek(key.0) {
+            Some(call) => call.client.outcome(),
+            None => self.outcome_of_unknown(),
+        }
     }
 
     /// What is known of a call's tree.

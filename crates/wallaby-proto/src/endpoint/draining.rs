@@ -20,6 +20,8 @@ pub(super) enum Lifecycle {
     Ending,
     /// It was closed.
     Closed,
+    /// The same, since something has panicked in it.
+    Panicked,
 }
 
 /// What is between two attempts has so much time to begin the next one: nobody may wait for it any more.
@@ -78,7 +80,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
-        self.lifecycle == Lifecycle::Closed
+        self.lifecycle >= Lifecycle::Closed
     }
 
     /// What is to be done next while it comes to rest, if nothing else is.

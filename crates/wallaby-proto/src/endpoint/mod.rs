@@ -16,6 +16,7 @@
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `methods` | which methods are served, and which of them a caller means |
 //! | `permits`, `draining`, `stopping` | which requests run and which wait; how an endpoint, and what was stopped, come to rest |
+//! | `panicked` | what becomes of an endpoint in which something has panicked |
 //! | `routing`, `sending` | which route messages take, how they are handed over, what reaches nobody |
 //! | `queues`, `answer_queues`, `queue_room` | what waits for a connection, and the room for it |
 //! | `relaying` | what is relayed for others |
@@ -33,6 +34,7 @@
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
+//! - If a panic comes out of the endpoint, [`handle_panic`](Endpoint::handle_panic) is next.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
 //!   before that has succeeded.
 //!
@@ -182,6 +184,7 @@ mod methods;
 mod metrics;
 mod missing;
 mod order;
+mod panicked;
 mod permits;
 mod probe;
 mod queue_room;

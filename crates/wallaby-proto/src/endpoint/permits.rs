@@ -48,6 +48,9 @@ impl<P: Probe> Endpoint<P> {
     /// waits gets [`Output::Run`].
     pub fn release_permit(&mut self, permit: Permit) {
         let Permit { owner, of } = permit;
+        if self.has_panicked() {
+            return; // it is of an executor that is gone
+        }
         if let Some(key) = of
             && let Some(goes_on) = self.going_on.remove(&key)
         {

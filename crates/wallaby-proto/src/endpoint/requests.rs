@@ -424,7 +424,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn stop(&mut self, key: RequestKey, status: Status) {
         match self.handlers.get(key) {
             Some(handler) if !handler.has_ended() => {
-                let known = handler.is_untold().then_some(handler.body);
+                let known = handler.is_worked_for().then_some(handler.body);
                 self.begin_grace(key);
                 self.end_with(key, &status);
                 if let Some(body) = known {
@@ -440,7 +440,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(handler) = self.handlers.get(key) else {
             return;
         };
-        let known = handler.is_untold().then_some(handler.body);
+        let known = handler.is_worked_for().then_some(handler.body);
         self.begin_grace(key);
         self.release(key);
         if let Some(body) = known {

@@ -392,8 +392,8 @@ impl HandledRequest {
         self.began.is_some()
     }
 
-    /// Whether somebody works for it who was not told yet that it was stopped.
-    pub(super) fn is_untold(&self) -> bool {
+    /// Whether somebody works for it, and was not told to stop.
+    pub(super) fn is_worked_for(&self) -> bool {
         self.has_begun() && self.stopping.is_none()
     }
 

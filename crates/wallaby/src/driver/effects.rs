@@ -57,6 +57,8 @@ pub(crate) enum Effect {
     Ended(CallId, Outcome),
     /// A call has ended: those who wanted to know are told.
     CallEnded(Vec<CallWatch>, Box<CallEnd>),
+    /// Something has panicked in an endpoint: what it has besides is closed.
+    Panicked(Arc<Inner>),
     /// Something that an operator should know.
     Trouble(NodeId, Trouble),
     /// Somebody's value, whose drop may do anything.
@@ -254,6 +256,7 @@ impl Effect {
             }
             Self::Ended(call, outcome) => tracing::debug!(%call, ?outcome, "ended"),
             Self::CallEnded(watches, end) => CallWatch::tell(&watches, &end),
+            Self::Panicked(endpoint) => endpoint.shut_after_panic(),
             Self::Trouble(endpoint, trouble) => trouble.tell(endpoint),
             Self::Drop(value) => drop(value),
         }

@@ -127,7 +127,20 @@ impl Drop for Look {
 /// Somebody has the endpoint. When the lock is free again, what is to be done is done.
 struct Entered<'a> {
     core: MutexGuard<'a, Core>,
+    lock: Watched<'a>,
     inside: Inside,
+}
+
+/// Somebody is about to have the endpoint. If he panics then, that is the endpoint's end.
+struct Watched<'a>(&'a Inner);
+
+impl Drop for Watched<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.core.is_poisoned() {
+            drop(self.0.lock());
+        }
+    }
 }
 
 /// How far a stream is.
@@ -213,12 +226,17 @@ impl Inner {
         let mut core = self.lock();
         core.endpoint.set_time(now);
         core.endpoint.begin_turn();
-        Entered { core, inside }
+        Entered {
+            core,
+            lock: Watched(self),
+            inside,
+        }
     }
 
     #[inline(never)]
     fn get_out(self: &Arc<Self>, entered: Entered<'_>) {
         let _inside = entered.inside;
+        let _lock = entered.lock;
         let mut core = entered.core; // goes first, whatever happens
         if core.endpoint.has_output() || core.endpoint.is_draining() || log::warns() {
             core.drain(self);
@@ -232,11 +250,37 @@ impl Inner {
 
     /// Only asks the endpoint something.
     pub(crate) fn ask<R>(&self, ask: impl FnOnce(&mut Core) -> R) -> R {
-        ask(&mut self.lock())
+        let _lock = Watched(self);
+        let mut core = self.lock(); // goes first, whatever happens
+        ask(&mut core)
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        loop {
+            match self.core.lock() {
+                Ok(core) => return core,
+                Err(poisoned) => self.end_after_panic(poisoned.into_inner()),
+            }
+        }
+    }
+
+    /// Somebody who had the endpoint has panicked: of what that has left half changed nothing is used any more, and who waits for
+    /// something is told.
+    #[cold]
+    fn end_after_panic(&self, core: MutexGuard<'_, Core>) {
+        let _inside = Inside::enter();
+        let mut core = core; // goes first
+        self.core.clear_poison();
+        core.endpoint.handle_panic();
+        let connecting = std::mem::take(&mut core.connecting);
+        effects::push(Effect::Drop(Box::new(connecting)));
+        for task in core.waiters.take_all() {
+            effects::push(Effect::Wake(task));
+        }
+        if let Some(shell) = self.me.upgrade() {
+            core.drain(&shell);
+            effects::push(Effect::Panicked(shell));
+        }
     }
 
     /// How long ago it was made.
@@ -583,5 +627,103 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inner").field("node", &self.node).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use tokio::sync::mpsc;
+
+    use crate::error::{CallError, Failure};
+    use crate::method::{Method, One};
+    use crate::{Address, Client, Endpoint, Request, Service};
+
+    static WAIT: Method<(String,), One<String>> = Method::new("test.Work/wait");
+
+    /// A server whose handlers wait, and say when they begin and when they are dropped; a client, and a call that waits there.
+    async fn waiting() -> (Endpoint, Endpoint, mpsc::UnboundedReceiver<&'static str>) {
+        let (tells, told) = mpsc::unbounded_channel();
+        let handler = move |request: Request<One<String>>, (_,): (String,)| {
+            let tells = tells.clone();
+            async move {
+                let _ = tells.send("begins");
+                let _dropped = Dropped(tells);
+                std::future::pending::<()>().await;
+                drop(request);
+                Ok(())
+            }
+        };
+        let service = Service::new("test").method(&WAIT, handler);
+        let server = Endpoint::builder().serve(service);
+        let server = server.listen("tcp://127.0.0.1:0").bind().await;
+        let client = Endpoint::builder().bind().await;
+        (server.expect("free"), client.expect("no address"), told)
+    }
+
+    struct Dropped(mpsc::UnboundedSender<&'static str>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.send("is dropped");
+        }
+    }
+
+    fn address(of: &Endpoint) -> Address {
+        of.address().cloned().expect("it listens")
+    }
+
+    fn panic_in(endpoint: &Endpoint) {
+        let inside = || endpoint.inner().enter(|_| panic!("a bug"));
+        catch_unwind(AssertUnwindSafe(inside)).expect_err("it panics");
+    }
+
+    fn failure(ended: Result<String, CallError>) -> Failure {
+        match ended {
+            Err(CallError::Failed(failure)) => failure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_of_an_endpoint_in_which_something_has_panicked_fail_and_say_so() {
+        let (server, client, mut told) = waiting().await;
+        let calls = Client::new(&client, address(&server));
+        let call = calls.call(&WAIT, ("a".into(),));
+        assert_eq!(told.recv().await, Some("begins"));
+        let waits = tokio::spawn(call.into_future());
+        tokio::task::yield_now().await; // it waits
+        panic_in(&client);
+        let ended = waits.await.expect("no panic");
+        assert_eq!(failure(ended), Failure::Panicked);
+        let later = calls.call(&WAIT, ("b".into(),)).await;
+        assert_eq!(failure(later), Failure::Panicked);
+        assert_eq!(
+            client.drain(std::time::Duration::from_secs(60)).await,
+            Ok(())
+        );
+        while server.metrics().connections_ended == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn handlers_of_an_endpoint_in_which_something_has_panicked_are_dropped() {
+        let (server, client, mut told) = waiting().await;
+        let address = address(&server);
+        let call = Client::new(&client, address.clone()).call(&WAIT, ("a".into(),));
+        assert_eq!(told.recv().await, Some("begins"));
+        panic_in(&server);
+        assert_eq!(told.recv().await, Some("is dropped"));
+        assert!(server.load().is_idle());
+        let lost = failure(call.await);
+        assert!(matches!(lost, Failure::Lost(_)), "{lost}");
+        // It listens no more.
+        let again = Endpoint::builder()
+            .listen(&address.to_string())
+            .bind()
+            .await;
+        again.expect("the address is free");
     }
 }

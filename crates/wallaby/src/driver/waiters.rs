@@ -82,6 +82,12 @@ impl Waiters {
         one.into_iter().chain(many)
     }
 
+    /// Nothing comes any more: all are to be woken.
+    pub(crate) fn take_all(&mut self) -> Vec<Waker> {
+        let all: Vec<Wait> = self.tasks.keys().copied().collect();
+        all.into_iter().flat_map(|what| self.take(what)).collect()
+    }
+
     /// Whether any wait for room.
     pub(crate) fn wait_for_space(&self) -> bool {
         !self.for_space.is_empty()

@@ -49,7 +49,7 @@ mod sockets;
 mod stream;
 mod streams;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +64,7 @@ use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     ConnId, Endpoint as Core, InputOutcome, Next, Outcome, Output, Serving, SocketId,
 };
+use wallaby_proto::error::PANICKED;
 use wallaby_proto::{Address, NodeId, RequestId, Status};
 
 pub use wallaby_proto::endpoint::{
@@ -152,6 +153,8 @@ pub struct Endpoint<D: Datagrams = Udp> {
     addresses: Vec<Address>,
     /// Where what streams have sent is read.
     input: BytesMut,
+    /// It is being turned, or something has panicked in that.
+    turns: bool,
 }
 
 /// What the application is told of.
@@ -218,6 +221,7 @@ impl<D: Datagrams> Endpoint<D> {
             takes_datagrams,
             addresses,
             input: BytesMut::new(),
+            turns: false,
         }
     }
 
@@ -654,12 +658,43 @@ impl<D: Datagrams> Endpoint<D> {
     /// # Errors
     ///
     /// The socket's, if nothing can be received any more.
+    ///
+    /// # Panics
+    ///
+    /// If there is a bug, in Wallaby or in what carries its datagrams. Then the endpoint is closed in the next turn, or when it is
+    /// dropped: its calls fail ([`Failure::Panicked`]), and requests that were put aside have ended.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.has_event() { Wait::Not } else { wait };
         self.receive(wait)
     }
 
     fn receive(&mut self, wait: Wait) -> io::Result<()> {
+        self.end_after_panic();
+        self.turns = true;
+        let received = self.receive_all(wait);
+        self.turns = false;
+        received
+    }
+
+    /// If the latest turn has panicked, nothing is used any more of what that has left half changed, and the application is told.
+    fn end_after_panic(&mut self) {
+        if !std::mem::take(&mut self.turns) {
+            return;
+        }
+        tracing::error!(endpoint = %self.core.node(), "{PANICKED}");
+        self.core.handle_panic();
+        self.asked = None;
+        self.follow();
+        self.calling.bodies.close();
+        // Of some there was something to tell before.
+        let mut calls = HashSet::new();
+        self.told.retain(|told| match told {
+            Notification::Call(call) => calls.insert(*call),
+            _ => true,
+        });
+    }
+
+    fn receive_all(&mut self, wait: Wait) -> io::Result<()> {
         self.look_at_clock();
         let known = self.news;
         let was_away = self
@@ -1069,6 +1104,7 @@ fn keep(arrived: &mut BytesMut, datagram: &[u8]) -> Bytes {
 
 impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
+        self.end_after_panic();
         self.look_at_clock();
         // Sessions send nothing any more once they are closed.
         self.core.stop_all();

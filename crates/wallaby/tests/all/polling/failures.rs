@@ -1,6 +1,7 @@
 //! Servers that die, are restarted, or do not go on; calls that are given up or take too long. In virtual time.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -48,6 +49,52 @@ fn call_through(
         world.step(&mut [&mut *client, &mut *first, &mut next], LONG);
     }
     next
+}
+
+/// Whoever goes on after a panic gets no answer of half a state; who has its requests finds out.
+#[test]
+fn an_endpoint_in_which_something_has_panicked_is_closed_in_the_next_turn() {
+    let (world, mut client, mut server) = pair(1);
+    let aside = serve_holding(&mut server);
+    for _ in 0..2 {
+        call(&mut client, server.address(), &CallOptions::default());
+    }
+    while aside.borrow().len() < 2 {
+        world.step(&mut [&mut client, &mut server], LONG);
+    }
+    let panics = |endpoint: &mut Endpoint<Link>| {
+        world.panic_next();
+        let turn = || endpoint.turn(Wait::Not);
+        catch_unwind(AssertUnwindSafe(turn)).expect_err("it panics");
+    };
+    panics(&mut server);
+    server.turn(Wait::Not).expect("it is only closed");
+    for key in aside.take() {
+        let Some(Event::Stopped { request, status }) = server.next_event() else {
+            panic!("it is not told")
+        };
+        assert_eq!((request, status.code()), (key, Code::Internal));
+        assert!(server.request(key).is_none());
+    }
+    assert_eq!((server.next_event(), server.sizes().requests), (None, 0));
+
+    panics(&mut client);
+    client.turn(Wait::Not).expect("it is only closed");
+    for _ in 0..2 {
+        let told = client.next_event().expect("each ends");
+        assert_eq!(failure(told), Failure::Panicked);
+    }
+    assert_eq!((client.next_event(), client.sizes().calls), (None, 0));
+    let later = client.call(
+        server.address(),
+        work::many("hop".into()),
+        &Default::default(),
+    );
+    assert_eq!(later.map(|_| ()), Err(Failure::Panicked));
+    // One that is dropped so says nothing more, either.
+    let mut other = world.bind(Endpoint::builder());
+    call(&mut other, server.address(), &CallOptions::default());
+    panics(&mut other);
 }
 
 fn failure(end: Event) -> Failure {

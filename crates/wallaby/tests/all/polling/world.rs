@@ -36,6 +36,8 @@ struct State {
     /// Who is there. What goes to others is lost.
     bound: BTreeSet<SocketAddr>,
     ports: u16,
+    /// The next one that receives panics.
+    panics: bool,
 }
 
 /// A network.
@@ -96,6 +98,11 @@ impl World {
     /// Time passes in which nobody turns anything.
     pub(crate) fn pass(&self, time: Duration) {
         self.0.borrow_mut().now += time;
+    }
+
+    /// The next one who turns panics.
+    pub(crate) fn panic_next(&self) {
+        self.0.borrow_mut().panics = true;
     }
 
     pub(crate) fn bind(&self, builder: Builder) -> Endpoint<Link> {
@@ -233,6 +240,7 @@ impl Datagrams for Link {
 
     fn receive(&mut self, _: Duration, _: bool) -> io::Result<usize> {
         let mut state = self.world.0.borrow_mut();
+        assert!(!std::mem::take(&mut state.panics), "as it was told");
         let now = state.now;
         let mine = state.under_way.iter();
         let mine = mine.filter(|((at, _), (to, ..))| *at <= now && *to == self.local);

@@ -1,0 +1,86 @@
+//! What becomes of an endpoint in which something has panicked: what it has left half changed is not used any more.
+
+use std::sync::LazyLock;
+
+use bytes::BytesMut;
+
+use super::draining::Lifecycle;
+use super::event::{CallKey, Closed, Outcome, Output, ReportedEnd};
+use super::probe::Probe;
+use super::server::HandledRequest;
+use super::{Endpoint, Seeds};
+use crate::error::{ConnectError, Failure, PANICKED};
+use crate::{Code, Status};
+
+impl Endpoint {
+    /// A panic has come out of this endpoint, which is a bug. From now on it is closed and has nothing of what it had before: its calls
+    /// have failed with [`Failure::Panicked`], and its requests were stopped and its connections have ended without a word to anybody,
+    /// as when its process dies. [`Output`]s say so of each.
+    #[cold]
+    pub fn handle_panic(&mut self) {
+        let seeds = Seeds {
+            tokens: self.secret,
+            cookies: [0; 16],
+        };
+        let mut after = Self::new(self.config.clone(), self.node, self.address.clone(), seeds);
+        (after.epoch, after.metrics) = (self.epoch, self.metrics());
+        after.set_time(self.raw);
+        after.reach(Lifecycle::Panicked);
+        let before = std::mem::replace(self, after);
+        let (calls, _) = before.calls.batch(0, usize::MAX);
+        for sequence in calls {
+            let key = CallKey(sequence);
+            if before
+                .calls
+                .peek(sequence)
+                .is_some_and(|call| call.reported)
+            {
+                let end = ReportedEnd::failed(&Failure::Panicked);
+                self.outputs.push_back(Output::Ended(key, Box::new(end)));
+            }
+            self.metrics.calls_failed += 1;
+            self.outputs.push_back(Output::Call(key));
+        }
+        for key in before.handlers.those(|_| true) {
+            let handler = before.handlers.get(key);
+            if handler.is_some_and(HandledRequest::is_worked_for) {
+                let status = Status::new(Code::Internal, PANICKED);
+                self.outputs
+                    .push_back(Output::Stopped(key, Box::new(status)));
+            }
+        }
+        for (id, conn) in before.conns.iter() {
+            let why = ConnectError::Closed {
+                server: conn.server(),
+                reason: PANICKED.into(),
+            };
+            let closed = Closed {
+                last_words: BytesMut::new(),
+                why,
+            };
+            self.outputs.push_back(Output::Close(id, Box::new(closed)));
+        }
+    }
+}
+
+impl<P: Probe> Endpoint<P> {
+    /// How calls end that are not known any more, if that is since something has [panicked](Endpoint::handle_panic).
+    pub(super) fn outcome_of_unknown(&self) -> Option<&Outcome> {
+        static FAILED: LazyLock<Outcome> =
+            LazyLock::new(|| Outcome::Failed(Box::new(Failure::Panicked)));
+        self.has_panicked().then(|| &*FAILED)
+    }
+
+    pub(super) fn has_panicked(&self) -> bool {
+        self.lifecycle == Lifecycle::Panicked
+    }
+
+    /// Why nothing begins any more.
+    #[cold]
+    pub(super) fn why_closed(&self) -> Failure {
+        match self.has_panicked() {
+            true => Failure::Panicked,
+            false => Failure::Closed,
+        }
+    }
+}

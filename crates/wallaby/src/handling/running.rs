@@ -11,7 +11,8 @@ use bytes::Bytes;
 use wallaby_proto::endpoint::Permit;
 use wallaby_proto::{Code, Status};
 
-use super::{Ended, Handling, WaitingHandler};
+use super::ending::Ended;
+use super::{Handling, WaitingHandler};
 use crate::driver::effects::{self, Effect, Inside};
 use crate::driver::shared::Core;
 use crate::intercept::Intent;

@@ -69,6 +69,8 @@
 //! | `Alarm::Resend` | a call whose initial request was lost | sends the request again |
 //! | `Alarm::Body` | a delegation that a body follows | breaks the body off |
 //! | `Alarm::EndedRequests` | the abort of a request that has delegated what still waits | drops what waits in vain |
+//! | `Alarm::Grace` | the stop of a handler that goes on, until [`Config::grace`] is over | tells of it ([`Output::Stuck`]); it keeps its place no longer |
+//! | `Alarm::Rest` | an endpoint that is drained, while further attempts may begin | the next `poll_output` finds it drained |
 //!
 //! `due` is never later than the first of the state machines' times, so that it need not be found for each entry. `written_next` and
 //! `purge_next` only keep something from being done again too soon.

@@ -306,7 +306,10 @@ impl Retried {
             return;
         };
         let racing = call.plan.racing().iter();
-        core.race(call.number, racing.filter_map(|attempt| attempt.handle).collect());
+        core.race(
+            call.number,
+            racing.filter_map(|attempt| attempt.handle).collect(),
+        );
         let due = call.plan.due().map(|at| call.begun.saturating_add(at));
         let before = std::mem::replace(&mut call.noted, due);
         if let Some(before) = before {

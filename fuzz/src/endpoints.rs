@@ -277,7 +277,7 @@ impl World {
         let Host {
             endpoint, aside, ..
         } = &mut nodes[host];
-        let Some(mut incoming) = endpoint.take_request(key) else {
+        let Ok(mut incoming) = endpoint.take_request(key) else {
             return;
         };
         if let Some(body) = incoming.body {

@@ -244,7 +244,7 @@ impl Host {
     fn settle(&mut self) -> Vec<(ConnId, Message)> {
         for output in self.alone.settle() {
             match output {
-                Output::Run(key) if self.alone.endpoint.take_request(key).is_some() => {
+                Output::Run(key) if self.alone.endpoint.take_request(key).is_ok() => {
                     self.alone.endpoint.put_aside(key);
                     self.alone.endpoint.returned(key, Ok(()));
                     self.handlers.push(key);

@@ -44,7 +44,8 @@ use std::thread::{self, Thread};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
-use wallaby_proto::{Code, Status};
+use wallaby_proto::Status;
+use wallaby_proto::endpoint::unfinished;
 
 use crate::builder::Builder;
 use crate::error::BindError;
@@ -132,7 +133,7 @@ pub struct WouldBlock;
 ///
 /// # Errors
 ///
-/// A status if the runtime is shutting down.
+/// A status [`Code::Unfinished`](crate::Code::Unfinished) if the runtime is shutting down.
 ///
 /// # Panics
 ///
@@ -148,7 +149,7 @@ pub async fn run<R: Send + 'static>(
     });
     worker.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => Status::new(Code::Unavailable, "the server is shutting down"),
+        Err(_) => unfinished(),
     })
 }
 

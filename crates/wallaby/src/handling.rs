@@ -87,7 +87,7 @@ struct State {
     /// The status with which that is to begin.
     failed: Option<Status>,
     /// Why the framework ended the request.
-    stopped: Option<String>,
+    stopped: Option<Box<Status>>,
     /// Who wants to know how it ends.
     watch: Option<Box<RequestWatches>>,
     /// The handler's task, while it waits, and the handler: who stops the request drops it.

@@ -196,8 +196,9 @@ pub(super) fn shutting_down() -> Status {
     Status::new(Code::Unavailable, why).not_executed(true)
 }
 
+/// How a request ends that was begun, and whose server is closed, or whose runtime ends, before it is done.
 #[cold]
-fn unfinished() -> Status {
+pub fn unfinished() -> Status {
     let why =
         "this server was closed before the request was done: it is unknown how much of it was";
     Status::new(Code::Unfinished, why)

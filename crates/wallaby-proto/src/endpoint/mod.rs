@@ -210,6 +210,7 @@ use std::time::Duration;
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::{CallOptions, Follows};
 pub use self::config::{Config, Limits, Schemes, Seeds};
+pub use self::draining::unfinished;
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey, StuckHandler,

@@ -16,8 +16,11 @@ use super::routing::gone;
 use super::sending::ABORTED;
 use super::{Alarm, Endpoint};
 
-/// How often it is looked, at most, whether requests wait whose calls have ended.
+/// How often it is looked, at most, whether requests wait whose calls have ended: less often the more of them wait.
 const PURGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// For so many that were looked at the pause is as long again.
+const LOOKED_AT: usize = 10_000;
 
 /// Calls whose answers wait for others in parts and that are tried each time that something has left.
 const LARGE_TRIED: usize = 16;
@@ -191,14 +194,14 @@ impl<P: Probe> Endpoint<P> {
         if self.raw < self.purge_next {
             return false;
         }
-        self.purge_next = self.raw.saturating_add(PURGE_PAUSE);
-        let mut ended: Vec<Parcel> = Vec::new();
+        let (mut ended, mut looked_at): (Vec<Parcel>, usize) = (Vec::new(), 0);
         for id in self.conns.ids() {
             let Some(queues) = self.conns.get_mut(id).and_then(|conn| conn.queues.as_mut()) else {
                 continue;
             };
             let requests = std::mem::take(&mut queues.requests);
             let followed = std::mem::take(&mut queues.followed);
+            looked_at += requests.len() + followed.len();
             let requests = self.without_ended(id, requests, &mut ended);
             let followed = self.without_ended(id, followed, &mut ended);
             if let Some(conn) = self.conns.get_mut(id) {
@@ -210,6 +213,8 @@ impl<P: Probe> Endpoint<P> {
             }
             self.may_rest(id);
         }
+        let pause = PURGE_PAUSE.saturating_mul(1 + (looked_at / LOOKED_AT) as u32);
+        self.purge_next = self.raw.saturating_add(pause);
         for parcel in ended {
             if let Some(body) = parcel.body() {
                 self.body_over(body);

@@ -214,30 +214,34 @@ impl<P: Probe> Endpoint<P> {
 
     // Running.
 
-    /// What a request asks for ([`Output::Run`]); `None` if it has ended meanwhile. The shell runs a handler for it, with the verbs
-    /// below, and says when it has [`returned`](Self::returned).
-    pub fn take_request(&mut self, key: RequestKey) -> Option<IncomingRequest> {
+    /// What a request asks for ([`Output::Run`]). The shell runs a handler for it, with the verbs below, and says when it has
+    /// [`returned`](Self::returned).
+    ///
+    /// # Errors
+    ///
+    /// How it has ended meanwhile.
+    pub fn take_request(&mut self, key: RequestKey) -> Result<IncomingRequest, Box<Status>> {
         let taken = self.take_turn(key);
-        if taken.is_none() {
+        if taken.is_err() {
             self.abort_calls_within(key);
         }
-        taken
+        taken.map_err(Box::new)
     }
 
-    fn take_turn(&mut self, key: RequestKey) -> Option<IncomingRequest> {
+    fn take_turn(&mut self, key: RequestKey) -> Result<IncomingRequest, Status> {
         if self.was_stopped(key) {
             self.fail(key, &stopped());
-            return None;
+            return Err(stopped());
         }
-        let handler = self.handlers.get(key)?;
+        let handler = self.handlers.get(key).ok_or_else(stopped)?;
         if handler.state == HandlerState::Late && !self.starts_late(key) {
-            return None;
+            return Err(too_late());
         }
         let raw = self.raw;
-        let handler = self.handlers.get_mut(key)?;
-        let method = handler.served?;
+        let handler = self.handlers.get_mut(key).ok_or_else(stopped)?;
+        let method = handler.served.ok_or_else(stopped)?;
         (handler.state, handler.began) = (HandlerState::Runs, Some(raw));
-        Some(IncomingRequest {
+        Ok(IncomingRequest {
             method,
             payload: std::mem::take(&mut handler.payload),
             body: handler.body,

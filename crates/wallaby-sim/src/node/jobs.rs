@@ -60,7 +60,7 @@ enum Step {
 impl Node {
     /// A request is to be handled.
     pub(super) fn run(&mut self, key: RequestKey, context: &mut Context<'_>) {
-        let Some(incoming) = self.endpoint.take_request(key) else {
+        let Ok(incoming) = self.endpoint.take_request(key) else {
             return;
         };
         if let Some(body) = incoming.body {

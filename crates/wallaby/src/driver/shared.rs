@@ -519,7 +519,7 @@ impl Core {
             let handling = Arc::clone(handling);
             return Job::go_on(handling, self).map_or((), effects::run);
         }
-        let Some(incoming) = self.endpoint.take_request(key) else {
+        let Ok(incoming) = self.endpoint.take_request(key) else {
             return;
         };
         let Some(served) = self.served.get(incoming.method).map(Arc::clone) else {

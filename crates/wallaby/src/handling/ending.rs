@@ -82,7 +82,7 @@ impl Handling {
         if state.stopped.is_some() {
             return;
         }
-        state.stopped = Some(status.message().to_owned());
+        state.stopped = Some(Box::new(status.clone()));
         self.cancel();
         let (task, job) = (state.task.take(), state.job.take());
         let mut around = state.around.take();
@@ -178,7 +178,7 @@ impl Handling {
             })
         });
         watches.watches.push(watch);
-        let status = state.stopped.as_deref().map(Status::cancelled);
+        let status = state.stopped.as_deref().cloned();
         drop(state);
         if status.is_some() {
             self.note_end(status.as_ref());
@@ -238,7 +238,7 @@ impl Handling {
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
         let state = self.lock();
         match &state.stopped {
-            Some(why) => Err(SendError::Ended(why.clone())),
+            Some(why) => Err(SendError::Ended(why.message().to_owned())),
             None if state.closing || state.over => {
                 Err(SendError::Ended("it was answered or failed before".into()))
             }

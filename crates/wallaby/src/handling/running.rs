@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use wallaby_proto::endpoint::Permit;
-use wallaby_proto::{Code, Status};
+use wallaby_proto::Status;
+use wallaby_proto::endpoint::{Permit, unfinished};
 
 use super::ending::Ended;
 use super::{Handling, WaitingHandler};
@@ -47,11 +47,10 @@ pub(crate) struct Job {
 impl Job {
     /// The turn of a request has come which has run before: what passes it on.
     pub(crate) fn go_on(handling: Arc<Handling>, core: &mut Core) -> Option<Self> {
-        if core.endpoint.take_request(handling.key).is_none() {
+        if let Err(why) = core.endpoint.take_request(handling.key) {
             core.forget_request(handling.key);
-            let why = Status::new(Code::Cancelled, "it ended before its turn came");
             handling.cancel();
-            effects::push(Effect::Stop(handling, Box::new(why)));
+            effects::push(Effect::Stop(handling, why));
             return None;
         }
         let WaitingHandler {
@@ -275,8 +274,7 @@ impl Drop for RunningHandler {
         if !self.done {
             // The runtime ends and takes the handler along: what it would have sent is missing.
             if !self.handling.has_ended() {
-                let why = "its server shut down before its handler was done";
-                self.handling.fail(&Status::new(Code::Unfinished, why));
+                self.handling.fail(&unfinished());
             }
             // Its place stays taken: whoever waits for it would only begin, and be taken along, too.
         }

@@ -193,7 +193,7 @@ impl Handling {
     #[cold]
     fn ended(&self, error: SendError) -> SendError {
         match (error, &self.lock().stopped) {
-            (SendError::Ended(_), Some(why)) => SendError::Ended(why.clone()),
+            (SendError::Ended(_), Some(why)) => SendError::Ended(why.message().to_owned()),
             (error, _) => error,
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use wallaby_proto::endpoint::unfinished;
 use wallaby_proto::{Code, Status};
 
 use super::{Exchange, Exit, Intent, SendFuture};
@@ -164,8 +165,7 @@ impl Exchange for Hold {
             };
             let committing = exit.handling.finish_all(commit(Arc::clone(&kept)));
             let Ok((committed, _place)) = committing.await else {
-                let why = "the server is shutting down";
-                return Err(Status::new(Code::Unavailable, why));
+                return Err(unfinished());
             };
             committed?;
             exit.send_all(kept.to_vec()).await

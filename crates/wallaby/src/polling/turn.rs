@@ -211,7 +211,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Runs the handler of a request.
     fn run(&mut self, key: RequestKey) {
-        let Some(incoming) = self.core.take_request(key) else {
+        let Ok(incoming) = self.core.take_request(key) else {
             return;
         };
         let Some(handler) = self.handlers.get_mut(incoming.method) else {

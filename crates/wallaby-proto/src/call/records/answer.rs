@@ -285,9 +285,7 @@ impl Records {
         let (call, now) = (record.call, Nanoseconds::from(now));
         record.pinged = record.pinged.max(now);
         // Nobody asks about the request that has shown where the initiator is, either.
-        if let Some(back) = self.nearest_to_initiator(call).filter(|back| *back != slot) {
-            self.renew_relaying(back, now);
-        }
+        self.renew_way_back(call, now);
     }
 
     /// Sends missing responses again that were kept, and returns those that are lost for certain.

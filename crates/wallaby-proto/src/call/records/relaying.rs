@@ -126,11 +126,28 @@ impl Records {
         let Some(call) = self.table.call(&key) else {
             return;
         };
-        let beats = self.table.calls.get(call).settings.heartbeats.is_some();
-        let onward = self.nearest(call, pong.request).map(|(slot, _)| slot);
-        let back = beats.then(|| self.nearest_to_initiator(call)).flatten();
-        for slot in onward.into_iter().chain(back) {
-            self.renew_relaying(slot, now);
+        if let Some((onward, _)) = self.nearest(call, pong.request) {
+            self.renew_relaying(onward, now);
+        }
+        if self.table.calls.get(call).settings.heartbeats.is_some() {
+            self.renew_way_back(call, now);
+        }
+    }
+
+    /// Heartbeats of a call leave: the request by which they go back is remembered for longer. It is looked for once in half a period,
+    /// however many they are.
+    pub(super) fn renew_way_back(&mut self, call: u32, now: Nanoseconds) {
+        let known = self.table.calls.at(call);
+        let pause = known.settings.quiet().divided_by(2);
+        if known
+            .way_back
+            .is_some_and(|renewed| now < renewed.saturating_add(pause))
+        {
+            return;
+        }
+        known.way_back = Some(now);
+        if let Some(back) = self.nearest_to_initiator(call) {
+            self.renew_relaying(back, now);
         }
     }
 

@@ -147,6 +147,8 @@ pub(super) struct Call {
     further: BTreeMap<(RequestId, u32), u32>,
     /// How many were taken that state no budgets.
     pub(super) unstated: u32,
+    /// When the request was last renewed by which heartbeats go back.
+    pub(super) way_back: Option<Nanoseconds>,
 }
 
 /// One request.
@@ -517,6 +519,7 @@ impl Table {
             first: None,
             further: BTreeMap::new(),
             unstated: 0,
+            way_back: None,
         });
         if self.bare.last(0) != Some(peer) {
             self.bare.remove(peer);

@@ -527,7 +527,7 @@ fn a_body_that_nobody_takes_is_stopped_when_its_request_ends() {
     let key = world.waiting.remove(0);
     world.endpoint(0).abort(call);
     world.turn_all();
-    assert!(world.endpoint(1).take_request(key).is_none());
+    assert!(world.endpoint(1).take_request(key).is_err());
     world.turn_all();
     assert!(!world.endpoint(0).wants_body(out));
     assert_eq!(bodies(&world), [0, 0]);

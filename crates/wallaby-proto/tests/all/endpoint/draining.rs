@@ -106,7 +106,7 @@ fn all_that_waits_can_be_stopped() {
         assert!(status.message().contains(WHY), "{status}");
         assert!(status.is_not_executed());
     }
-    assert!(world.server().take_request(untaken).is_none());
+    assert!(world.server().take_request(untaken).is_err());
     assert_eq!(world.next_run(), None, "nothing begins");
     let [(stopped, _)] = &world.stopped[..] else {
         panic!("only of one anybody knows: {:?}", world.stopped);

@@ -260,7 +260,7 @@ impl World {
         match output {
             Output::Run(key) if !self.takes => self.waiting.push(key),
             Output::Run(key) => {
-                if let Some(incoming) = this.endpoint.take_request(key) {
+                if let Ok(incoming) = this.endpoint.take_request(key) {
                     this.runs.push((key, incoming));
                 }
             }

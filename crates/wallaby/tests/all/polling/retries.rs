@@ -311,15 +311,14 @@ fn who_drains_waits_three_seconds_for_a_further_attempt() {
     for taken in [false, true] {
         let (world, mut client, mut server) = pair(1);
         let count = serve_after(&mut server, 1);
-        let pause = if taken { 9000 * MS } else { MS };
+        // Pauses are drawn by chance, up to so much.
+        let day = Duration::from_secs(24 * 3600);
+        let pause = if taken { 100 * day } else { MS };
+        let mut options = CallOptions::default();
+        options.deadline = Some(200 * day);
         let retry = Retry::idempotent(2).on(Code::ResourceExhausted);
         let policy = RetryPolicy::default().retry(retry.backoff(pause, pause));
-        let call = begin(
-            &mut client,
-            server.address(),
-            &CallOptions::default(),
-            &policy,
-        );
+        let call = begin(&mut client, server.address(), &options, &policy);
         while client.metrics().statuses_received == 0 {
             world.step(&mut [&mut client, &mut server], MS);
         }

@@ -14,7 +14,7 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
 use super::effects::Inside;
 use super::shared::Inner;
 use crate::panics::{carried, polled};
-use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf};
+use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf, is_broken};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
 /// arrives, whoever waits for some of it goes first.
@@ -258,13 +258,16 @@ impl Stream {
                 return Poll::Pending; // until the transport takes something
             }
             if !std::mem::take(&mut input.unread) {
-                let why = match ready!(input.poll_read(reader, cx)) {
-                    Ok(0) => Some("the peer closed it".to_owned()),
+                let ended = match ready!(input.poll_read(reader, cx)) {
+                    Ok(0) => Some(("the peer closed it".to_owned(), false)),
                     Ok(_) => None,
-                    Err(error) => Some(format!("cannot read: {error}")),
+                    Err(error) => Some((format!("cannot read: {error}"), is_broken(&error))),
                 };
-                if let Some(why) = why {
+                if let Some((why, is_broken)) = ended {
                     endpoint.enter(|core| {
+                        if is_broken {
+                            core.endpoint.note_broken();
+                        }
                         core.endpoint.handle_ended(self.id, &mut input.bytes, why);
                     });
                     return Poll::Ready(());

@@ -238,6 +238,9 @@ impl Inner {
                     if let Some(left_out) = endpoint.logs.not_opened.pass() {
                         tracing::warn!(endpoint = %endpoint.node, reason, left_out, "a stream that came in was not accepted");
                     }
+                    if transport::is_broken(&error) {
+                        endpoint.enter(|core| core.endpoint.note_broken());
+                    }
                     endpoint.end_unopened(conn, reason);
                 }
             }

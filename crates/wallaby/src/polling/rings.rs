@@ -11,6 +11,7 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 use super::stream::Stream;
 use super::streams::Streams;
 use crate::error::dial_failed;
+use crate::transport;
 
 /// Most connections that are looked at in turns that do not wait. If more are awake, those that have nothing go to rest.
 const AWAKE: usize = 64;
@@ -147,7 +148,7 @@ impl Streams {
                 let server = core.server(id);
                 let at = server.as_ref().map(tracing::field::display);
                 tracing::debug!(server = at, %error, "memory is not shared");
-                if error.kind() == std::io::ErrorKind::InvalidData {
+                if transport::is_broken(&error) {
                     core.note_broken();
                 }
                 match server.filter(|_| !was_open) {

@@ -13,7 +13,7 @@ use super::rings::Rings;
 use super::sockets::{Channel, Listener};
 use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
-use crate::transport::PAUSE;
+use crate::transport::{self, PAUSE};
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
@@ -297,7 +297,7 @@ impl Streams {
             Ok(Read::Some) => return Some(true),
             Ok(Read::End) => "the peer closed it".to_owned(),
             Err(error) => {
-                if error.kind() == io::ErrorKind::InvalidData {
+                if transport::is_broken(&error) {
                     core.note_broken();
                 }
                 format!("cannot read: {error}")

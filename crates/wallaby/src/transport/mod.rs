@@ -233,6 +233,11 @@ pub(crate) async fn listen(
     Ok((entrance, here))
 }
 
+/// Whether the peer does not keep to what the transport says, as far as that tells it.
+pub(crate) fn is_broken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
 /// What others are told: the address that was given for that, or the first that is listened at. Port 0 stands for the one that is
 /// listened at over the same scheme, as who takes a free one does not know it before. Nobody else can dial `0.0.0.0` or `::`, whatever
 /// the scheme: who tried would reach itself. In their place comes the address from which this host sends to other networks. Where

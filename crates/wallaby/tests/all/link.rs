@@ -319,6 +319,7 @@ enum Fault {
     WritesNothing,
     PanicsWriting,
     PanicsReading,
+    ReadsNonsense,
 }
 
 #[derive(Debug)]
@@ -377,7 +378,10 @@ impl ReadHalf for FaultyHalf<Box<dyn ReadHalf>> {
             !self.is_due(Fault::PanicsReading),
             "a fault of this transport"
         );
-        Poll::Ready(read)
+        match self.is_due(Fault::ReadsNonsense) {
+            true => Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
+            false => Poll::Ready(read),
+        }
     }
 }
 
@@ -399,9 +403,10 @@ async fn what_a_transport_does_wrong_ends_its_connection() {
             Fault::WritesNothing,
             Fault::PanicsWriting,
             Fault::PanicsReading,
+            Fault::ReadsNonsense,
         ] {
             // All there is may come by the first read.
-            let reads = fault == Fault::PanicsReading;
+            let reads = matches!(fault, Fault::PanicsReading | Fault::ReadsNonsense);
             let faulty = || {
                 let soon = (Duration::from_millis(20), Duration::from_millis(200));
                 let builder = Endpoint::builder().ping(soon.0, soon.1);
@@ -411,6 +416,10 @@ async fn what_a_transport_does_wrong_ends_its_connection() {
             let client = faulty().bind().await.expect("there is a runtime");
             let answer = heap::at(&client, at(&server)).one(what.clone()).await;
             assert!(answer.is_err() || reads, "{fault:?}");
+            let is_counted = || client.metrics().connections_broken > 0;
+            while fault == Fault::ReadsNonsense && !is_counted() {
+                let _ = heap::at(&client, at(&server)).one(what.clone()).await;
+            }
 
             let server = net.bind(faulty().serve(echo())).await;
             for _ in 0..3 {

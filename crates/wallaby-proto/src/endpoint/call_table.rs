@@ -101,6 +101,12 @@ impl CallTable {
         }
     }
 
+    /// All calls that live, or are kept for their outcomes.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, &Call)> {
+        let taken = self.places.iter().flatten();
+        taken.filter_map(|(sequence, call)| Some((*sequence, call.as_ref().as_ref()?)))
+    }
+
     /// Nothing of a call runs any more. It goes as soon as its outcome was taken.
     pub(super) fn finish(&mut self, sequence: u64) {
         let Some(call) = self.get_mut(sequence).filter(|call| !call.over) else {

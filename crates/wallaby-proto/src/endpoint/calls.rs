@@ -92,7 +92,7 @@ pub(super) struct Call {
     told: bool,
     /// The request on whose behalf it was made, while it goes on.
     pub(super) within: Option<RequestKey>,
-    /// Its end is told by itself.
+    /// Its end is told by itself, and was not yet.
     pub(super) reported: bool,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
@@ -773,7 +773,9 @@ impl<P: Probe> Endpoint<P> {
             },
             _ => self.metrics.calls_completed += 1,
         }
-        if let Some(end) = call.client.reported_end().filter(|_| call.reported) {
+        if std::mem::take(&mut call.reported)
+            && let Some(end) = call.client.reported_end()
+        {
             self.outputs
                 .push_back(Output::Ended(CallKey(sequence), Box::new(end)));
         }

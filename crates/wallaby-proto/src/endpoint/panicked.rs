@@ -14,8 +14,8 @@ use crate::{Code, Status};
 
 impl Endpoint {
     /// A panic has come out of this endpoint, which is a bug. From now on it is closed and has nothing of what it had before: its calls
-    /// have failed with [`Failure::Panicked`], and its requests were stopped and its connections have ended without a word to anybody,
-    /// as when its process dies. [`Output`]s say so of each.
+    /// have failed with [`Failure::Panicked`], also those whose end was not taken yet, and its requests were stopped and its connections
+    /// have ended without a word to anybody, as when its process dies. [`Output`]s say so of each that they have not said it of before.
     #[cold]
     pub fn handle_panic(&mut self) {
         let seeds = Seeds {
@@ -27,19 +27,23 @@ impl Endpoint {
         after.set_time(self.raw);
         after.reach(Lifecycle::Panicked);
         let before = std::mem::replace(self, after);
-        let (calls, _) = before.calls.batch(0, usize::MAX);
-        for sequence in calls {
+        // What was to be told already is told: nobody else knows of it any more.
+        let tells = |output: &Output| {
+            use Output::{Close, Ended, Stopped, Stuck};
+            matches!(output, Ended(..) | Stopped(..) | Stuck(_) | Close(..))
+        };
+        self.outputs
+            .extend(before.outputs.into_iter().filter(tells));
+        for (sequence, call) in before.calls.all() {
             let key = CallKey(sequence);
-            if before
-                .calls
-                .peek(sequence)
-                .is_some_and(|call| call.reported)
-            {
+            if call.reported {
                 let end = ReportedEnd::failed(&Failure::Panicked);
                 self.outputs.push_back(Output::Ended(key, Box::new(end)));
             }
-            self.metrics.calls_failed += 1;
-            self.outputs.push_back(Output::Call(key));
+            self.metrics.calls_failed += u64::from(!call.client.has_ended());
+            if !call.taken {
+                self.outputs.push_back(Output::Call(key));
+            }
         }
         for key in before.handlers.those(|_| true) {
             let handler = before.handlers.get(key);

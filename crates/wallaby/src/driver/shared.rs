@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
-use wallaby_proto::error::CLOSED;
+use wallaby_proto::error::{CLOSED, PANICKED};
 use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::effects::{self, Effect, Inside};
@@ -174,6 +174,11 @@ impl<K: Copy + PartialEq, V> SlotMap<K, V> {
             .take_if(|(known, _)| *known == key)
             .map(|taken| taken.1)
     }
+
+    fn take_all(&mut self) -> impl Iterator<Item = V> + use<K, V> {
+        let all = std::mem::take(&mut self.0).into_iter();
+        all.flatten().map(|taken| taken.1)
+    }
 }
 
 impl Inner {
@@ -280,6 +285,12 @@ impl Inner {
         if let Some(shell) = self.me.upgrade() {
             core.drain(&shell);
             effects::push(Effect::Panicked(shell));
+        }
+        // The endpoint does not know of these any more.
+        for handling in core.handlings.take_all() {
+            let status = Status::new(Code::Internal, PANICKED);
+            handling.cancel();
+            effects::push(Effect::Stop(handling, Box::new(status)));
         }
     }
 
@@ -725,5 +736,22 @@ mod tests {
             .bind()
             .await;
         again.expect("the address is free");
+    }
+
+    /// What was to be told of a handler when something panicked is told all the same.
+    #[tokio::test]
+    async fn handlers_that_were_stopped_in_the_moment_of_a_panic_are_dropped() {
+        let (server, client, mut told) = waiting().await;
+        let call = Client::new(&client, address(&server)).call(&WAIT, ("a".into(),));
+        assert_eq!(told.recv().await, Some("begins"));
+        let inside = || {
+            server.inner().enter(|core| {
+                core.endpoint.hang_up();
+                panic!("a bug")
+            })
+        };
+        catch_unwind(AssertUnwindSafe(inside)).expect_err("it panics");
+        assert_eq!(told.try_recv(), Ok("is dropped"));
+        drop(call);
     }
 }

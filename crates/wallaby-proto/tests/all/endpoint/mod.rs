@@ -6,6 +6,7 @@
 //! | `sockets` | several UDP sockets: which one is dialled from, and what becomes of one that fails |
 //! | `places` | which requests run, which wait, in which order, and what ends those that wait |
 //! | `draining` | how an endpoint comes to rest |
+//! | `panicked` | what is told of an endpoint in which something has panicked |
 //! | `watching` | calls that last: that they are watched, and end |
 //! | `hostile` | what a message of a peer costs, whatever it has set up before |
 //!
@@ -14,6 +15,7 @@
 mod bodies;
 mod draining;
 mod hostile;
+mod panicked;
 mod places;
 mod queues;
 mod sockets;

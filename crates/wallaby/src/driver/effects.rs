@@ -71,6 +71,15 @@ enum Writable {
     Port(Arc<Inner>, Arc<Port>),
 }
 
+impl Writable {
+    fn flush(self) {
+        match self {
+            Self::Stream(endpoint, stream) => stream.flush(&endpoint),
+            Self::Port(endpoint, port) => port.flush(&endpoint),
+        }
+    }
+}
+
 thread_local! {
     static EFFECTS: RefCell<Effects> = const { RefCell::new(Effects::new()) };
     /// How many this thread is inside of, one within the other: the outermost does all of it.
@@ -194,7 +203,7 @@ enum NextEffect {
     Output(Writable),
 }
 
-/// Does what is next; whether there was something.
+/// Does what is next; whether there was something. Whatever panics there, the others are not the ones to suffer for it.
 fn do_next() -> bool {
     let next = with(|effects| {
         if let Some(effect) = effects.list.pop_front() {
@@ -212,10 +221,9 @@ fn do_next() -> bool {
     match next {
         Some(NextEffect::Effect(Effect::Wake(task))) => contain("a waker", || task.wake()),
         Some(NextEffect::Effect(effect)) => contain("a value", || effect.perform()),
-        Some(NextEffect::Run(job)) => job.start(),
+        Some(NextEffect::Run(job)) => contain("an endpoint", || job.start()),
         Some(NextEffect::Later(job)) => job.start_later(),
-        Some(NextEffect::Output(Writable::Stream(endpoint, stream))) => stream.flush(&endpoint),
-        Some(NextEffect::Output(Writable::Port(endpoint, port))) => port.flush(&endpoint),
+        Some(NextEffect::Output(output)) => contain("an endpoint", || output.flush()),
         None => return false,
     }
     true

@@ -156,6 +156,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// What happened next, if anything has.
     pub fn next_event(&mut self) -> Option<Event> {
+        self.end_after_panic();
         if self.told.is_empty() {
             self.follow();
         }

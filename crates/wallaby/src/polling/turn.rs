@@ -1,6 +1,5 @@
 //! What an endpoint does in a turn.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -35,8 +34,10 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// # Panics
     ///
-    /// If there is a bug, in Wallaby or in what carries its datagrams. Then the endpoint is closed in the next turn, or when it is
-    /// dropped: its calls fail ([`Failure::Panicked`]), and requests that were put aside have ended.
+    /// If there is a bug, in Wallaby or in what carries its datagrams. Then the endpoint is closed in the next turn, by
+    /// [`next_event`](Self::next_event), or when it is dropped: its calls fail ([`Failure::Panicked`]), and requests that were put aside
+    /// have ended. Until then nothing else is to be done with it. A panic of any other method of the endpoint may leave it half changed:
+    /// drop it then. One that comes out of what a handler asks of its request is taken for the handler's own, and ends that request alone.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.has_event() { Wait::Not } else { wait };
         self.receive(wait)
@@ -58,14 +59,11 @@ impl<D: Datagrams> Endpoint<D> {
         tracing::error!(endpoint = %self.core.node(), "{PANICKED}");
         self.core.handle_panic();
         self.asked = None;
+        // Each that is to be told of is told of once more.
+        self.told
+            .retain(|told| !matches!(told, Notification::Call(_)));
         self.follow();
         self.calling.bodies.close();
-        // Of some there was something to tell before.
-        let mut calls = HashSet::new();
-        self.told.retain(|told| match told {
-            Notification::Call(call) => calls.insert(*call),
-            _ => true,
-        });
     }
 
     fn receive_all(&mut self, wait: Wait) -> io::Result<()> {

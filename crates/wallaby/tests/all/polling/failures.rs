@@ -53,7 +53,7 @@ fn call_through(
 
 /// Whoever goes on after a panic gets no answer of half a state; who has its requests finds out.
 #[test]
-fn an_endpoint_in_which_something_has_panicked_is_closed_in_the_next_turn() {
+fn an_endpoint_in_which_something_has_panicked_is_closed_when_it_is_used_next() {
     let (world, mut client, mut server) = pair(1);
     let aside = serve_holding(&mut server);
     for _ in 0..2 {
@@ -79,7 +79,6 @@ fn an_endpoint_in_which_something_has_panicked_is_closed_in_the_next_turn() {
     assert_eq!((server.next_event(), server.sizes().requests), (None, 0));
 
     panics(&mut client);
-    client.turn(Wait::Not).expect("it is only closed");
     for _ in 0..2 {
         let told = client.next_event().expect("each ends");
         assert_eq!(failure(told), Failure::Panicked);

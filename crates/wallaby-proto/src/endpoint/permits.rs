@@ -4,6 +4,7 @@ use super::event::{Output, RequestKey};
 use super::probe::{Note, Probe};
 use super::requests::too_late;
 use super::server::{HandledRequest, HandlerState, Place};
+use super::stopping::GoesOn;
 use super::{Alarm, Endpoint};
 use crate::detach::detach;
 use crate::executor::{Load, Owner};
@@ -63,13 +64,22 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// The handler of a request does something now that is finished whatever becomes of the request: its permit keeps the place for
-    /// that, however long it takes.
-    pub fn keep_place(&mut self, key: RequestKey) {
+    /// Whoever has this permit does something now that is finished whatever becomes of the request: its place is its own for that,
+    /// however long it takes, unless it was given to others before.
+    pub fn keep_place(&mut self, permit: &Permit) {
+        let Some(key) = permit.of else {
+            return; // no stop takes it
+        };
         if let Some(handler) = self.handlers.get_mut(key)
             && handler.place == Place::Permit
         {
             handler.place = Place::Kept;
+        }
+        if let Some(goes_on) = self.going_on.get_mut(&key)
+            && let GoesOn::Until(until, ..) = *goes_on
+        {
+            *goes_on = GoesOn::Kept;
+            self.alarms.remove(&(until, Alarm::Grace(key)));
         }
     }
 

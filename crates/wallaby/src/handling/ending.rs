@@ -285,8 +285,8 @@ impl Handling {
     ) -> JoinHandle<(Result<(), Status>, Occupied)> {
         let place = self.lock().place.take();
         let place = self.endpoint.enter(|core| {
-            core.endpoint.keep_place(self.key);
-            place.or_else(|| core.endpoint.take_place(self.key))
+            let place = place.or_else(|| core.endpoint.take_place(self.key));
+            place.inspect(|place| core.endpoint.keep_place(place))
         });
         let handling = Arc::clone(self);
         self.endpoint.runtime.spawn(async move {

@@ -255,7 +255,7 @@ fn what_is_finished_in_any_case_keeps_its_place_for_long() {
     let (key, _) = world.take();
     let place = world.server().keep_permit(key).expect("it has one");
     world.server().put_aside(key);
-    world.server().keep_place(key);
+    world.server().keep_place(&place);
     world.endpoints[0].abort(call);
     world.pass_slowly(10_000 * MS);
     assert_eq!((world.server().stopping(), world.load()), (1, (1, 0)));
@@ -263,6 +263,30 @@ fn what_is_finished_in_any_case_keeps_its_place_for_long() {
     world.server().release_permit(place);
     world.settle();
     assert_eq!((world.server().stopping(), world.load()), (0, (0, 0)));
+}
+
+/// It may begin only when the request was stopped. Another place, which it has besides, says nothing of the handler's own.
+#[test]
+fn what_is_finished_in_any_case_keeps_the_place_that_it_takes_along() {
+    for own in [true, false] {
+        let mut world = World::new(executor(2, 2, Schedule::Fifo));
+        let call = world.call("a");
+        let (key, _) = world.take();
+        let place = world.server().keep_permit(key).expect("it has one");
+        let other = world.server().take_place(key).expect("there is another");
+        world.server().put_aside(key);
+        world.endpoints[0].abort(call);
+        world.settle();
+        assert_eq!(world.stopped.len(), 1);
+        let taken_along = if own { &place } else { &other };
+        world.server().keep_place(taken_along);
+        world.pass_slowly(10_000 * MS);
+        assert_eq!(world.stuck.is_empty(), own);
+        world.server().release_permit(other);
+        world.server().release_permit(place);
+        world.settle();
+        assert_eq!((world.server().stopping(), world.load()), (0, (0, 0)));
+    }
 }
 
 #[test]

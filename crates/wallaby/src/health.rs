@@ -90,27 +90,31 @@ impl HealthBoard {
 }
 
 impl Said {
-    fn health(&self, endpoint: &Inner, service: &str) -> Health {
-        if self.draining {
-            return Health::NotServing;
+    /// How a service is, as far as that was said.
+    fn of(&self, service: &str) -> Option<Health> {
+        match self.draining {
+            true => Some(Health::NotServing),
+            false => self.services.get(service).copied(),
         }
-        if let Some(health) = self.services.get(service) {
-            return *health;
-        }
-        let is_of = |method: &str| {
-            let rest = method.strip_prefix(service);
-            rest.is_some_and(|rest| rest.starts_with('/'))
-        };
-        let served = || {
-            endpoint.ask(|core| {
-                let mut served = core.served.iter();
-                served.any(|method| is_of(method.definition.name()))
-            })
-        };
-        match service.is_empty() || served() {
-            true => Health::Serving,
-            false => Health::Unknown,
-        }
+    }
+}
+
+/// How a service is of which nothing was said. The board is not borrowed meanwhile: if something has panicked in the endpoint, that is
+/// found here, and what it sets off may write on the board.
+fn unsaid(endpoint: &Inner, service: &str) -> Health {
+    let is_of = |method: &str| {
+        let rest = method.strip_prefix(service);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    let served = || {
+        endpoint.ask(|core| {
+            let mut served = core.served.iter();
+            served.any(|method| is_of(method.definition.name()))
+        })
+    };
+    match service.is_empty() || served() {
+        true => Health::Serving,
+        false => Health::Unknown,
     }
 }
 
@@ -124,7 +128,8 @@ pub(crate) fn service() -> Service {
 
 async fn check(request: Request<One<Health>>, service: String) -> Result<(), Status> {
     let endpoint = &request.handling.endpoint;
-    let health = endpoint.health.0.borrow().health(endpoint, &service);
+    let said = endpoint.health.0.borrow().of(&service);
+    let health = said.unwrap_or_else(|| unsaid(endpoint, &service));
     if health == Health::Unknown {
         let message = format!("no service {service:?} here");
         return Err(Status::new(Code::NotFound, message));
@@ -137,10 +142,11 @@ async fn watch(request: Request<Many<Health>>, service: String) -> Result<(), St
     let mut board = endpoint.health.0.subscribe();
     let mut told = None;
     loop {
-        let (health, last) = {
+        let (said, last) = {
             let said = board.borrow_and_update();
-            (said.health(endpoint, &service), said.draining)
+            (said.of(&service), said.draining)
         };
+        let health = said.unwrap_or_else(|| unsaid(endpoint, &service));
         if told != Some(health) {
             request.reply(health).await?;
             told = Some(health);

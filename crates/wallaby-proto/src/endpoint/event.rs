@@ -185,7 +185,7 @@ pub enum Next {
     Answer(Answer),
     /// A traced call has ended: its tree of hops. How it ended comes next.
     Trace(Box<Trace>),
-    /// The call has ended, and how; nothing more comes of it.
+    /// The call has ended, and how; nothing more comes of it. Whoever asks again is told the same perhaps.
     Ended(Outcome),
     /// Nothing yet, or the call is not known.
     Pending,

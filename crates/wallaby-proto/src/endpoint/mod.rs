@@ -34,6 +34,8 @@
 //! - After each of its entries it drains [`poll_output`](Endpoint::poll_output), and it asks
 //!   [`poll_timeout`](Endpoint::poll_timeout) before it waits: time stands still for the endpoint while nobody looks at that.
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
+//! - Of a call that has [ended](Next::Ended) it asks nothing more: where calls are kept, or something has panicked, it is told the same
+//!   for ever.
 //! - If a panic comes out of the endpoint, [`handle_panic`](Endpoint::handle_panic) is next.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
 //!   before that has succeeded.
@@ -127,6 +129,7 @@
 //!                 Output::Call(call) => loop {
 //!                     match endpoint.next_answer(call) {
 //!                         Next::Pending => break,
+//!                         ended @ Next::Ended(_) => break heard.push(ended),
 //!                         next => heard.push(next),
 //!                     }
 //!                 },

@@ -276,7 +276,7 @@ impl World {
                     Err(error) => panic!("{error}"),
                 },
                 Next::Trace(trace) => heard.trace = Some(trace),
-                Next::Ended(outcome) => heard.outcome = Some(outcome),
+                Next::Ended(outcome) => return heard.outcome = Some(outcome),
                 Next::Pending => return,
             }
         }

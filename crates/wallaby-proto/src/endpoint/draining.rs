@@ -120,6 +120,7 @@ impl<P: Probe> Endpoint<P> {
     /// that is drained waits for the next of them, for three seconds.
     pub fn undertake(&mut self) -> u64 {
         self.draining.latest += 1;
+        self.race(self.draining.latest, Vec::new());
         self.draining.latest
     }
 
@@ -140,14 +141,15 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Whether there is no further attempt: of what has delivered there is none, though its application may not have looked.
+    /// Whether there is no further attempt: of what has delivered there is none, though its application may not have looked, and once the
+    /// endpoint is closed there is none of anything.
     fn is_decided(&self) -> bool {
         let delivers = |attempt: &CallKey| {
             let outcome = self.outcome(*attempt);
             matches!(outcome, Some(Outcome::Complete { statuses: 0 }))
         };
         let mut undecided = self.draining.undecided.values();
-        undecided.all(|racing| racing.iter().any(delivers))
+        self.is_closed() || undecided.all(|racing| racing.iter().any(delivers))
     }
 
     /// Ends all requests, as the endpoint is about to be [closed](Self::close): those whose handlers have not begun with the status

@@ -612,8 +612,9 @@ impl<P: Probe> Endpoint<P> {
     /// When the endpoint has to be looked at next, by the shell's clock; `None` is never. Nothing is to be done at once if
     /// [`poll_output`](Self::poll_output) has said so since the last entry. It may be too soon, if what was to be done has gone.
     pub fn poll_timeout(&mut self) -> Option<Duration> {
+        let alarm = self.alarms.first().map(|first| first.0);
         if self.is_closed() {
-            return None;
+            return alarm; // handlers may go on, and whoever drains it waits
         }
         if let Some(sooner) = self.records.take_sooner() {
             self.note_due(sooner);
@@ -625,7 +626,6 @@ impl<P: Probe> Endpoint<P> {
         let due = (self.due != NEVER).then_some(self.due);
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
-        let alarm = self.alarms.first().map(|first| first.0);
         if !self.config.timers_wait.is_zero() {
             let until = self.raw.saturating_add(self.config.timers_wait);
             self.sockets.put_off_timers(until);

@@ -129,6 +129,7 @@ impl<D: Datagrams> Endpoint<D> {
         );
         let made = made.expect("the first attempt of a call is always made");
         let Some(key) = key_of(&made) else {
+            self.core.decide(call.number);
             return made.map(Call::new).map_err(|unsent| unsent.failure);
         };
         self.retried.calls.insert(key, call);

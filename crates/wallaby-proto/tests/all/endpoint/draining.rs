@@ -85,6 +85,61 @@ fn own_calls_and_output_come_to_an_end_first() {
     assert!(world.endpoints[0].is_drained());
 }
 
+/// Also before the first of its attempts has begun.
+#[test]
+fn what_may_have_further_attempts_is_waited_for_as_long_as_it_is_undecided() {
+    let mut world = World::new(ExecutorConfig::default());
+    let client = &mut world.endpoints[0];
+    let numbers = [(); 2].map(|()| client.undertake());
+    client.drain();
+    world.settle();
+    assert!(!world.endpoints[0].is_drained());
+    world.endpoints[0].decide(numbers[0]);
+    world.pass_slowly(2900 * MS);
+    assert!(!world.endpoints[0].is_drained());
+    world.pass_slowly(200 * MS);
+    assert!(world.endpoints[0].is_drained(), "for three seconds");
+
+    let server = world.server();
+    let number = server.undertake();
+    server.drain();
+    assert!(!server.is_drained());
+    server.decide(number);
+    assert!(server.is_drained());
+}
+
+/// Nothing of it is made again: nobody is to wait for that.
+#[test]
+fn what_may_have_further_attempts_has_none_at_a_closed_endpoint() {
+    let mut world = World::new(ExecutorConfig::default());
+    let client = &mut world.endpoints[0];
+    client.undertake();
+    client.drain();
+    assert!(client.poll_output().is_none() && !client.is_drained());
+    client.close();
+    assert!(client.is_drained());
+    assert!(matches!(client.poll_output(), Some(Output::Drained)));
+}
+
+#[test]
+fn a_handler_that_goes_on_for_long_at_a_closed_endpoint_is_told_of() {
+    let mut world = World::new(executor(1, 2, Schedule::Fifo));
+    world.ends = true;
+    world.call("a");
+    let (key, _) = world.take();
+    let place = world.server().keep_permit(key).expect("it has one");
+    world.server().put_aside(key);
+    world.server().close();
+    world.settle();
+    world.pass_slowly(4800 * MS);
+    assert!(world.stuck.is_empty());
+    world.pass_slowly(300 * MS);
+    assert_eq!((world.stuck.len(), world.load()), (1, (0, 0)));
+    world.server().release_permit(place);
+    assert_eq!((world.server().stopping(), world.load()), (0, (0, 0)));
+    assert_eq!(world.server().poll_timeout(), None);
+}
+
 #[test]
 fn all_that_waits_can_be_stopped() {
     let mut world = World::new(executor(2, 9, Schedule::Fifo));

@@ -7,7 +7,7 @@ use super::event::{CallKey, Outcome, Output, RequestKey};
 use super::probe::Probe;
 use super::server::HandlerState;
 use super::{Alarm, Endpoint};
-use crate::error::CLOSED;
+use crate::error::{CLOSED, Failure};
 use crate::{Code, ConnId, Status};
 
 /// How an endpoint ends, step by step, though it may leave some out.
@@ -118,10 +118,18 @@ impl<P: Probe> Endpoint<P> {
 
     /// What is to be done may take several calls, which are its attempts: its number. Until it [is decided](Self::decide), an endpoint
     /// that is drained waits for the next of them, for three seconds.
-    pub fn undertake(&mut self) -> u64 {
+    ///
+    /// # Errors
+    ///
+    /// If as many are undecided as there may be calls: while one pauses, no attempt of it counts among these.
+    pub fn undertake(&mut self) -> Result<u64, Failure> {
+        let limit = self.config.limits.calls;
+        if self.draining.undecided.len() >= limit {
+            return Err(Failure::TooManyCalls { limit });
+        }
         self.draining.latest += 1;
         self.race(self.draining.latest, Vec::new());
-        self.draining.latest
+        Ok(self.draining.latest)
     }
 
     /// These of its attempts may still deliver; without any it pauses.

@@ -49,7 +49,7 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// A call whose first attempt has begun.
+    /// A call whose first attempt has begun. It has failed if as many are undecided as there may be calls.
     pub(crate) fn begin(
         client: Client,
         server: Address,
@@ -57,10 +57,14 @@ impl Attempts {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> RawCall {
+        let undecided = match Undecided::new(client.endpoint()) {
+            Ok(undecided) => Some(undecided),
+            Err(failure) => return client.failed(failure),
+        };
         let time = timer::bounded(client.time());
         let mut attempts = Self {
             plan: Plan::new(Arc::clone(policy), server, client.servers().cloned(), time),
-            undecided: Some(Undecided::new(client.endpoint())),
+            undecided,
             client: client.kept(),
             method: Arc::clone(method),
             payload,

@@ -27,7 +27,7 @@ use super::streams::Listening;
 use super::waiters::{Wait, Waiters};
 use crate::builder::Builder;
 use crate::call::{CallEnd, CallWatch, Outcome};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, Failure};
 use crate::handling::{Handling, Job, WaitingHandler, Work};
 use crate::health::HealthBoard;
 use crate::log::{self, Logs, Watcher};
@@ -87,11 +87,10 @@ pub(crate) struct Undecided {
 }
 
 impl Undecided {
-    pub(crate) fn new(endpoint: &Arc<Inner>) -> Self {
-        Self {
-            endpoint: Arc::clone(endpoint),
-            number: endpoint.ask(|core| core.endpoint.undertake()),
-        }
+    pub(crate) fn new(endpoint: &Arc<Inner>) -> Result<Self, Failure> {
+        let number = endpoint.ask(|core| core.endpoint.undertake())?;
+        let endpoint = Arc::clone(endpoint);
+        Ok(Self { endpoint, number })
     }
 
     /// These of its attempts may still deliver; without any it pauses.

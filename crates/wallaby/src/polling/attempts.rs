@@ -104,17 +104,12 @@ impl<D: Datagrams> Endpoint<D> {
             });
         }
         let payload = target.payload?;
-        // While a call pauses, no attempt of it counts.
-        let limit = self.core.limits().calls;
-        if self.retried.calls.len() >= limit {
-            return Err(Failure::TooManyCalls { limit });
-        }
         let time = options.deadline.unwrap_or(self.core.default_deadline());
         let time = timer::bounded(time);
         self.look_at_clock();
         let mut call = RetriedCall {
             plan: Plan::new(Arc::new(policy.clone()), server, None, time),
-            number: self.core.undertake(),
+            number: self.core.undertake()?,
             begun: self.now,
             method: target.definition,
             payload,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wallaby_proto::Code;
 use wallaby_proto::endpoint::{DelegateOptions, How, Limits, NewDelegation, Outcome, Output};
-use wallaby_proto::error::SendError;
+use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 
 use super::queues::{MS, World, at, executor};
@@ -90,7 +90,7 @@ fn own_calls_and_output_come_to_an_end_first() {
 fn what_may_have_further_attempts_is_waited_for_as_long_as_it_is_undecided() {
     let mut world = World::new(ExecutorConfig::default());
     let client = &mut world.endpoints[0];
-    let numbers = [(); 2].map(|()| client.undertake());
+    let numbers = [(); 2].map(|()| client.undertake().expect("there is room"));
     client.drain();
     world.settle();
     assert!(!world.endpoints[0].is_drained());
@@ -101,11 +101,25 @@ fn what_may_have_further_attempts_is_waited_for_as_long_as_it_is_undecided() {
     assert!(world.endpoints[0].is_drained(), "for three seconds");
 
     let server = world.server();
-    let number = server.undertake();
+    let number = server.undertake().expect("there is room");
     server.drain();
     assert!(!server.is_drained());
     server.decide(number);
     assert!(server.is_drained());
+}
+
+/// Of what pauses between two attempts there is no call.
+#[test]
+fn as_much_may_have_further_attempts_as_there_may_be_calls() {
+    let mut limits = Limits::default();
+    limits.calls = 1;
+    let mut world = World::with(ExecutorConfig::default(), limits);
+    let server = world.server();
+    let number = server.undertake().expect("there is room");
+    let full = Failure::TooManyCalls { limit: 1 };
+    assert_eq!(server.undertake(), Err(full));
+    server.decide(number);
+    assert!(server.undertake().is_ok());
 }
 
 /// Nothing of it is made again: nobody is to wait for that.
@@ -113,7 +127,7 @@ fn what_may_have_further_attempts_is_waited_for_as_long_as_it_is_undecided() {
 fn what_may_have_further_attempts_has_none_at_a_closed_endpoint() {
     let mut world = World::new(ExecutorConfig::default());
     let client = &mut world.endpoints[0];
-    client.undertake();
+    client.undertake().expect("there is room");
     client.drain();
     assert!(client.poll_output().is_none() && !client.is_drained());
     client.close();

@@ -45,7 +45,7 @@
 //! # What wakes an endpoint
 //!
 //! [`poll_timeout`](Endpoint::poll_timeout) is the earliest of these times. Those of the state machines are by a clock that stands
-//! still while nobody listens ([`Clock`](crate::call::clock::Clock)); `find_due` knows them, and they are done in this order:
+//! still while nobody listens ([`Clock`]); `find_due` knows them, and they are done in this order:
 //!
 //! | what wakes | who sets it | what is done then |
 //! |---|---|---|

@@ -43,9 +43,9 @@ impl<D: Datagrams> Endpoint<D> {
         )
     }
 
-    /// Serves a method behind whose requests something follows, bytes ([`Body`]) or items ([`crate::Streaming`]), and gives that to
-    /// its handler: which reads by `try_next` what has come, and keeps the rest for later turns. [`Event::Body`] tells when there is
-    /// more. Whoever drops it stops its sender.
+    /// Serves a method behind whose requests something follows, bytes ([`Body`](crate::Body)) or items ([`crate::Streaming`]), and
+    /// gives that to its handler: which reads by `try_next` what has come, and keeps the rest for later turns.
+    /// [`Event::Body`](super::Event::Body) tells when there is more. Whoever drops it stops its sender.
     ///
     /// # Errors
     ///

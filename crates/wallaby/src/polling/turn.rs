@@ -35,9 +35,10 @@ impl<D: Datagrams> Endpoint<D> {
     /// # Panics
     ///
     /// If there is a bug, in Wallaby or in what carries its datagrams. Then the endpoint is closed in the next turn, by
-    /// [`next_event`](Self::next_event), or when it is dropped: its calls fail ([`Failure::Panicked`]), and requests that were put aside
-    /// have ended. Until then nothing else is to be done with it. A panic of any other method of the endpoint may leave it half changed:
-    /// drop it then. One that comes out of what a handler asks of its request is taken for the handler's own, and ends that request alone.
+    /// [`next_event`](Self::next_event), or when it is dropped: its calls fail ([`Failure::Panicked`](crate::Failure::Panicked)), and
+    /// requests that were put aside have ended. Until then nothing else is to be done with it. A panic of any other method of the
+    /// endpoint may leave it half changed: drop it then. One that comes out of what a handler asks of its request is taken for the
+    /// handler's own, and ends that request alone.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.has_event() { Wait::Not } else { wait };
         self.receive(wait)

@@ -110,6 +110,8 @@ impl Records {
             call: ping.call,
             token: ping.token,
         };
+        // A call that was aborted, and for whose mark there was no room, may still come.
+        let is_forgotten = ping.abort && self.table.call(&key).is_none();
         let relay = self.relayed_pong(key, ping.request);
         relay.unwrap_or_else(|| Pong {
             call: ping.call,
@@ -119,7 +121,7 @@ impl Records {
             attempt: 0,
             announced: false,
             writing: false,
-            evicted: now < self.evicted_until,
+            evicted: is_forgotten || now < self.evicted_until,
             gone: false,
             heartbeats: false,
             progress: None,

@@ -319,7 +319,9 @@ fn marks_of_aborted_calls_are_bounded() {
     });
     let running = shelf.accept(request(1, "0"));
     for sequence in 2..1000 {
-        shelf.ask(abort(sequence, "0"));
+        let (pong, _) = shelf.ask(abort(sequence, "0"));
+        // A request of that may still come, and is not refused then: its initiator is to know.
+        assert_eq!(pong.evicted, sequence > 5, "{sequence}");
     }
     assert_eq!(shelf.records.remembered().requests, 5);
     assert!(shelf.records.may_delegate(running.ticket));

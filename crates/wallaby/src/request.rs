@@ -324,7 +324,8 @@ impl RawRequest {
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
     ///
-    /// A server that cannot be reached shows as a status among the call's answers.
+    /// A server that cannot be reached shows as a status among the call's answers. It leaves when the handler waits for something or
+    /// goes on, as [`reply`](Self::reply) says; if the handler returns an error before that, the status takes its place.
     ///
     /// # Errors
     ///
@@ -794,7 +795,8 @@ impl<T: Send + 'static, C: Codec<T>> Request<Many<T>, C> {
 
     /// Hands work to another server, which answers the initiator directly; more may follow.
     ///
-    /// A server that cannot be reached shows as a status among the call's answers.
+    /// A server that cannot be reached shows as a status among the call's answers. It leaves when the handler waits for something or
+    /// goes on, as [`reply`](Self::reply) says; if the handler returns an error before that, the status takes its place.
     ///
     /// # Errors
     ///

@@ -12,6 +12,7 @@ use crate::call::initiator::Violation;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
 use crate::call::watch::{Location, Loss, Step};
 use crate::error::Failure;
+use crate::wire::HandledBy;
 use crate::{Code, RequestId};
 
 impl ClientCall {
@@ -149,10 +150,7 @@ impl ClientCall {
             return at.clone();
         }
         let by = self.initiator.handled_by(request);
-        by.map_or_else(Location::default, |by| Location {
-            address: by.server.clone(),
-            node: Some(by.node),
-        })
+        by.map_or_else(Location::default, HandledBy::location)
     }
 
     fn state_of(&self, request: RequestId, now: Duration) -> MissingState {

@@ -551,7 +551,7 @@ impl<P: Probe> Endpoint<P> {
     /// This endpoint handed a request on to who is asked about it for another initiator, who may never have reached that server: it
     /// learns from here that the server is gone for certain.
     fn tell_gone(&mut self, ping: &Ping, asked: &Asked, why: Option<&ConnectError>) {
-        let told = asked.relayed_from.filter(|_| asked.met && !ping.abort);
+        let told = asked.relayed_from.filter(|_| asked.met);
         let Some(from) = told.filter(|_| self.is_gone_for_certain(&asked.to, why)) else {
             return;
         };

@@ -214,3 +214,33 @@ async fn what_it_has_handed_on_goes_on() {
     })
     .await;
 }
+
+/// Answers came back through it, as nobody can dial the caller. Who has the request now said with its first answer where it is, so the
+/// caller asks there, and the next answers come that way.
+#[tokio::test]
+async fn so_it_does_for_a_caller_that_does_not_listen() {
+    over_each(async |net| {
+        let mut server = Server::start(&net.address());
+        let gate = Gate::new();
+        let opened = gate.clone();
+        let last = service().method(&work::MANY, move |request: Request<Many<String>>, (_,)| {
+            let gate = opened.clone();
+            async move {
+                request.reply("begun".into()).await?;
+                gate.pass().await;
+                request.reply("done".into()).await?;
+                Ok(())
+            }
+        });
+        let last = net.serve(last).await;
+        let client = net.client().await;
+        let mut call = work::at(&client, &server.address).many(at(&last).to_string());
+        assert_eq!(call.next().await, Some(Ok("begun".into())));
+        server.kill();
+        until(|| last.metrics().connections_opened > 1).await;
+        gate.open(1);
+        assert_eq!(call.next().await, Some(Ok("done".into())));
+        assert_eq!(call.next().await, None);
+    })
+    .await;
+}

@@ -32,13 +32,17 @@ impl Watch {
 
     /// When a branch will have been silent for too long, if nothing happens until then.
     pub(super) fn silent_at(&self, position: u32) -> Duration {
-        let timeout = self.settings.ping.timeout;
         let watched = &self.branches[position as usize];
         let mut evidence = self.evidence_of(position);
         if watched.is_awaited() {
             evidence = evidence.max(self.excused.get(&position).copied().unwrap_or_default());
         }
-        let limit = evidence.saturating_add(timeout);
+        self.silent_since(watched, evidence)
+    }
+
+    /// When a branch of which nothing was heard since then has been silent for too long: earlier if its server is gone.
+    fn silent_since(&self, watched: &WatchedBranch, evidence: Duration) -> Duration {
+        let limit = evidence.saturating_add(self.settings.ping.timeout);
         match watched.gone {
             Some(gone) => {
                 let early = limit.min(self.given_up_early(evidence, gone));
@@ -138,8 +142,8 @@ impl Watch {
 
     /// When a branch that does not answer is no longer asked to stop (rule 35).
     pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
-        let evidence = self.branches[position as usize].evidence.max(since);
-        let silent = evidence.saturating_add(self.settings.ping.timeout);
+        let watched = &self.branches[position as usize];
+        let silent = self.silent_since(watched, watched.evidence.max(since));
         let let_go = self.let_go_at(position);
         let settled = let_go.map_or(silent, |let_go| silent.min(let_go));
         settled.min(self.ends_winding_at(since))

@@ -97,11 +97,7 @@ impl Watch {
         self.locate(position, number, &from.location, now);
         // Nobody asks back where it is, so that a later question finds it.
         if let Some(by) = progress.handled_by.as_ref().filter(|_| pong.heartbeats) {
-            let at = Location {
-                address: by.server.clone(),
-                node: Some(by.node),
-            };
-            self.locate_named(position, number, &at, now);
+            self.locate_named(position, number, &by.location(), now);
         }
         let Some(index) = self.hop(position, number, now) else {
             return;
@@ -339,6 +335,24 @@ impl Watch {
         }
     }
 
+    /// The latest request of a branch is where its messages say that it is handled, if nobody else has told: so it can be asked
+    /// when nobody is left who brought it there (rule 17). What they said of an earlier attempt is over.
+    fn locate_as_told(&mut self, position: u32, now: Duration) {
+        let watched = &self.branches[position as usize];
+        let is_located = watched.top().is_some_and(|top| top.at.is_known());
+        if is_located || watched.attempt > 0 || !self.is_open(position) {
+            return;
+        }
+        let Some(branch) = self.tree.branch_at(position) else {
+            return;
+        };
+        let hop = branch.hop.max(watched.top().map_or(0, |top| top.hop));
+        if let Some(by) = branch.handled_by(hop) {
+            let at = by.location();
+            self.locate_named(position, hop, &at, now);
+        }
+    }
+
     /// Returns which hop of the branch is to be asked now.
     fn note_location(
         &mut self,
@@ -475,6 +489,7 @@ impl Watch {
         {
             self.locate(position, 0, &at, now);
         }
+        self.locate_as_told(position, now);
         let Some(branch) = self.tree.branch_at(position) else {
             return;
         };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::address::Address;
 use crate::id::NodeId;
-use crate::wire::Child;
+use crate::wire::{Child, HandledBy};
 
 /// Where a request is handled, as far as known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,6 +64,15 @@ impl Child {
         Location {
             address: Some(self.server.clone()),
             node: self.node,
+        }
+    }
+}
+
+impl HandledBy {
+    pub(crate) fn location(&self) -> Location {
+        Location {
+            address: self.server.clone(),
+            node: Some(self.node),
         }
     }
 }

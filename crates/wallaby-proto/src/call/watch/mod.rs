@@ -509,9 +509,10 @@ impl Watch {
                 self.ping_unless_recent(position, index, now);
             }
         }
-        self.look_at(position, now);
+        // Over the connection that it came on, even if what it says of itself leads there, too: that may be a long way.
         let top = self.watched(position).top();
         let is_lost = top.is_some_and(|top| top.hop == pong.request.hop && !top.at.is_known());
+        self.look_at(position, now);
         let needs_no_ping = pong.heartbeats && self.unasked_until(position) > now;
         let asks = pong.announced && is_lost && !needs_no_ping && self.phase != Phase::Quiet;
         asks.then(|| Ping {

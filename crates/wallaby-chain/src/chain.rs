@@ -389,15 +389,21 @@ pub enum ChainError {
     Durable,
 }
 
+impl ChainError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Codec(error) => error.code(),
+            Self::TooLarge(_) => Code::ResourceExhausted,
+            Self::NoServers(_) => Code::NotFound,
+            Self::Durable => Code::InvalidArgument,
+        }
+    }
+}
+
 impl From<ChainError> for Status {
     fn from(error: ChainError) -> Self {
-        let code = match error {
-            ChainError::Codec(_) => Code::Internal,
-            ChainError::TooLarge(_) => Code::ResourceExhausted,
-            ChainError::NoServers(_) => Code::NotFound,
-            ChainError::Durable => Code::InvalidArgument,
-        };
-        Self::new(code, error.to_string())
+        Self::new(error.code(), error.to_string())
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 use thiserror::Error;
 
+use crate::status::Code;
 use crate::varint::{self, DecodeError, Reader};
 
 /// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux), and
@@ -96,6 +97,13 @@ pub enum AddressError {
         /// What was given.
         text: String,
     },
+}
+
+impl AddressError {
+    /// What kind of error it is: always [`Code::InvalidArgument`].
+    pub fn code(&self) -> Code {
+        Code::InvalidArgument
+    }
 }
 
 const TCP4: u8 = 0;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::connection::DialLimits;
-use crate::{Address, OtherAddress};
+use crate::{Address, Code, OtherAddress};
 use thiserror::Error;
 
 /// Which addresses an endpoint dials because others say so: to answer an initiator, to hand work on for a handler, to ask
@@ -72,6 +72,13 @@ const INNER: &[&str] = &[
 pub struct DialRangeError {
     /// What was given.
     pub text: String,
+}
+
+impl DialRangeError {
+    /// What kind of error it is: always [`Code::InvalidArgument`].
+    pub fn code(&self) -> Code {
+        Code::InvalidArgument
+    }
 }
 
 impl DialPolicy {

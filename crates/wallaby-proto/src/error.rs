@@ -10,7 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
-use crate::call::initiator::{LimitReached, Violation};
+use crate::call::initiator::LimitReached;
 use crate::call::missing::{Missing, named};
 use crate::call::watch::{FailureKind, Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
@@ -21,8 +21,32 @@ use crate::{Address, AddressError, CallId, Code, NodeId, RequestId, Status};
 /// What everybody is told of an endpoint that was closed.
 pub const CLOSED: &str = "the endpoint was closed";
 
-/// What everybody is told of an endpoint in which something has panicked.
-pub const PANICKED: &str = "the endpoint was closed: something has panicked in it, which is a bug";
+/// Why an endpoint was closed though nobody has asked for that. Requests may have been executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error)]
+#[non_exhaustive]
+pub enum Breakdown {
+    /// Something has panicked inside of it, which is a bug.
+    #[error("the endpoint was closed: something has panicked in it, which is a bug")]
+    Panicked,
+    /// The runtime that it was made in has ended.
+    #[error("the endpoint was closed: the runtime that it was made in has ended")]
+    RuntimeEnded,
+}
+
+impl Breakdown {
+    /// What kind of error it is.
+    pub fn code(self) -> Code {
+        match self {
+            Self::Panicked => Code::Internal,
+            Self::RuntimeEnded => Code::Cancelled,
+        }
+    }
+
+    /// With what requests end there.
+    pub fn status(self) -> Status {
+        Status::new(self.code(), self.to_string())
+    }
+}
 
 /// What to do about a message that is too large, where another transport would carry it.
 pub fn hint(limit: u64, datagrams: bool) -> &'static str {
@@ -48,6 +72,11 @@ impl CodecError {
             codec,
             what: what.into(),
         }
+    }
+
+    /// What kind of error it is: always [`Code::Internal`].
+    pub fn code(&self) -> Code {
+        Code::Internal
     }
 }
 
@@ -231,14 +260,14 @@ impl SendError {
     /// What kind of error it is.
     pub fn code(&self) -> Code {
         match self {
-            Self::Codec(_) => Code::Internal,
+            Self::Codec(error) => error.code(),
             Self::Metadata(error) => error.code(),
             Self::Continuation(error) => error.code(),
+            Self::Exhausted(exhausted) => exhausted.code(),
             Self::TooLarge { .. }
             | Self::Full
             | Self::TooDeep { .. }
-            | Self::TooMuchHeld { .. }
-            | Self::Exhausted(_) => Code::ResourceExhausted,
+            | Self::TooMuchHeld { .. } => Code::ResourceExhausted,
             Self::Ended(_) => Code::Cancelled,
             Self::Source(_) => Code::Aborted,
             Self::Forbidden { .. } => Code::PermissionDenied,
@@ -318,6 +347,11 @@ impl UnreadableAnswer {
             server: None,
             error,
         }
+    }
+
+    /// What kind of error it is: that of the codec.
+    pub fn code(&self) -> Code {
+        self.error.code()
     }
 }
 
@@ -494,10 +528,6 @@ pub enum Failure {
     /// A further request was to be sent, and the call has as many as it may. See [`Failure::limit_reached`].
     #[error("the call cannot go on: {0}")]
     LimitReached(LimitReached),
-    /// The call was sent again, and its second execution was another one than the first: its handlers are not
-    /// deterministic, or a server refused what it did before.
-    #[error("the second execution of the call differs from the first: {0}")]
-    Diverged(Violation),
     /// This endpoint has as many calls as it may; nothing was sent.
     #[error("{limit} calls are live already: no more are allowed")]
     TooManyCalls {
@@ -507,9 +537,9 @@ pub enum Failure {
     /// The endpoint was closed.
     #[error("{}", CLOSED)]
     Closed,
-    /// Something has panicked inside of the endpoint, which is a bug: it was closed. Requests may have been executed.
-    #[error("{}", PANICKED)]
-    Panicked,
+    /// The endpoint was closed, as it could not go on.
+    #[error(transparent)]
+    BrokenDown(Breakdown),
     /// A request was to be sent, but its call takes no more.
     #[error("the call takes no more requests: it was closed, or has ended")]
     CallClosed,
@@ -577,7 +607,9 @@ impl Failure {
             Self::TooLarge { .. } | Self::TooManyCalls { .. } | Self::LimitReached(_) => {
                 Code::ResourceExhausted
             }
-            Self::Codec(_) | Self::Diverged(_) | Self::NoAnswer => Code::Internal,
+            Self::Codec(error) => error.code(),
+            Self::Address(error) => error.code(),
+            Self::NoAnswer => Code::Internal,
             Self::Metadata(error) => error.code(),
             Self::Continuation(error) => error.code(),
             Self::Lost(loss) => loss.code(),
@@ -586,11 +618,11 @@ impl Failure {
             Self::Intercepted { status, .. } => status.code(),
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Closed | Self::Aborted { .. } | Self::FailedFast => Code::Cancelled,
-            Self::Panicked => Code::Internal,
+            Self::BrokenDown(why) => why.code(),
             Self::CallClosed => Code::FailedPrecondition,
             Self::WouldBlock => Code::FailedPrecondition,
-            Self::NoLine { .. } | Self::Address(_) => Code::InvalidArgument,
-            Self::Attempts(failed) => failed.last.code(),
+            Self::NoLine { .. } => Code::InvalidArgument,
+            Self::Attempts(failed) => failed.code(),
         }
     }
 }
@@ -786,6 +818,11 @@ pub struct UnstoppedRequest {
 }
 
 impl StillRunning {
+    /// What kind of error it is: always [`Code::DeadlineExceeded`].
+    pub fn code(&self) -> Code {
+        Code::DeadlineExceeded
+    }
+
     /// Whether nothing runs, and everything has said so that could.
     pub fn is_empty(&self) -> bool {
         self.handlers.is_empty() && self.unheard.is_empty()
@@ -909,6 +946,11 @@ impl FailedAttempt {
 }
 
 impl AttemptsFailed {
+    /// What kind of error it is: that of the last attempt.
+    pub fn code(&self) -> Code {
+        self.last.code()
+    }
+
     /// So many attempts were made, and the last one ended so; see the fields for the others.
     pub fn new(
         made: u32,

@@ -3,6 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
+use crate::status::Code;
 use crate::varint::{self, DecodeError, MAX_LEN, Reader};
 
 /// What an item's length is called in errors.
@@ -31,6 +32,17 @@ pub enum ItemError {
         /// How many came.
         came: u64,
     },
+}
+
+impl ItemError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Length(_) => Code::InvalidArgument,
+            Self::TooLarge { .. } => Code::ResourceExhausted,
+            Self::Truncated { .. } => Code::DataLoss,
+        }
+    }
 }
 
 /// Appends the length of an item, behind which its bytes follow.

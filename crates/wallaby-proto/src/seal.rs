@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::id::NodeId;
+use crate::status::Code;
 use crate::varint;
 use crate::wire::{Options, ReplyTo, Request};
 
@@ -41,6 +42,13 @@ pub struct ClusterKey([u8; 16]);
 pub struct ClusterKeyError {
     /// How many there were.
     pub len: usize,
+}
+
+impl ClusterKeyError {
+    /// What kind of error it is: always [`Code::InvalidArgument`].
+    pub fn code(&self) -> Code {
+        Code::InvalidArgument
+    }
 }
 
 /// Why a request is not taken.

@@ -44,8 +44,8 @@ use std::thread::{self, Thread};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
-use wallaby_proto::Status;
 use wallaby_proto::endpoint::unfinished;
+use wallaby_proto::{Code, Status};
 
 use crate::builder::Builder;
 use crate::error::BindError;
@@ -128,6 +128,13 @@ thread_local! {
     "a blocking wait inside an async runtime would stop it: await in place of it, or wait on a thread of its own"
 )]
 pub struct WouldBlock;
+
+impl WouldBlock {
+    /// What kind of error it is: always [`Code::FailedPrecondition`].
+    pub fn code(&self) -> Code {
+        Code::FailedPrecondition
+    }
+}
 
 /// Runs `work` on a worker thread of the runtime's blocking pool.
 ///

@@ -4,14 +4,15 @@ mod same_host;
 mod services;
 
 use std::fmt;
-use std::future::poll_fn;
-use std::sync::{Arc, Mutex};
+use std::future::{pending, poll_fn};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::error::PANICKED;
+use wallaby_proto::endpoint::Endpoint as Proto;
+use wallaby_proto::error::Breakdown;
 use wallaby_proto::executor::Load;
 use wallaby_proto::{Address, NodeId};
 
@@ -118,6 +119,7 @@ impl Endpoint {
             let accepting = inner.runtime.spawn(accept).abort_handle();
             locked(&inner.listeners).push((listening, accepting));
         }
+        inner.watch_runtime();
         Ok(Self {
             _open: Arc::new(Open(Arc::clone(&inner))),
             inner,
@@ -238,6 +240,17 @@ impl Drop for Open {
     }
 }
 
+/// Lives as long as the runtime in which an endpoint was made.
+struct Runtime(Weak<Inner>);
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if let Some(endpoint) = self.0.upgrade() {
+            endpoint.end_with_runtime();
+        }
+    }
+}
+
 impl Inner {
     /// Connects to a server.
     pub(crate) async fn connect(self: &Arc<Self>, server: &Address) -> Result<(), ConnectError> {
@@ -266,27 +279,58 @@ impl Inner {
     }
 
     fn close(self: &Arc<Self>, killed: bool) {
-        if self.is_closed() {
-            return;
+        if !self.is_closed() {
+            tracing::info!(endpoint = %self.node, "is closed");
+            self.end(killed, Proto::hang_up);
         }
-        tracing::info!(endpoint = %self.node, "is closed");
+    }
+
+    /// Its runtime has ended: so does the endpoint, with what last words it can still say.
+    fn end_with_runtime(self: &Arc<Self>) {
+        if !self.is_closed() {
+            let why = Breakdown::RuntimeEnded;
+            tracing::info!(endpoint = %self.node, "{why}");
+            self.end(false, Proto::runtime_ended);
+        }
+    }
+
+    fn end(self: &Arc<Self>, killed: bool, hang_up: impl FnOnce(&mut Proto)) {
         self.stop_listening();
         // Sessions send nothing any more once they are closed.
         if !killed {
             self.enter(|core| core.endpoint.stop_all());
         }
         self.flush_ports();
-        self.enter(|core| core.endpoint.hang_up());
+        self.enter(|core| hang_up(&mut core.endpoint));
         self.close_ports();
         self.drop_services();
+        self.forget_runtime();
     }
 
     /// It is closed since something has panicked in it.
     pub(crate) fn shut_after_panic(self: &Arc<Self>) {
-        tracing::error!(endpoint = %self.node, "{PANICKED}");
+        tracing::error!(endpoint = %self.node, "{}", Breakdown::Panicked);
         self.stop_listening();
         self.close_ports();
         self.drop_services();
+        self.forget_runtime();
+    }
+
+    /// If the runtime ends before the endpoint is closed, nobody reads its sockets any more: its calls must not wait for that.
+    fn watch_runtime(self: &Arc<Self>) {
+        let runtime = Runtime(Arc::downgrade(self));
+        let watch = async move {
+            let _dropped_with_it = runtime;
+            pending::<()>().await;
+        };
+        let watch = self.runtime.spawn(watch).abort_handle();
+        *locked(&self.runtime_watch) = Some(watch);
+    }
+
+    fn forget_runtime(&self) {
+        if let Some(watch) = locked(&self.runtime_watch).take() {
+            watch.abort();
+        }
     }
 
     /// Now, so that the addresses are free when this returns.

@@ -11,8 +11,8 @@ use wallaby_proto::{Address, AddressError, Code, Status};
 use crate::blocking::WouldBlock;
 
 pub use wallaby_proto::error::{
-    AttemptsFailed, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError, ServeError,
-    StillRunning, UnreadableAnswer, UnstoppedRequest,
+    AttemptsFailed, Breakdown, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
+    ServeError, StillRunning, UnreadableAnswer, UnstoppedRequest,
 };
 
 /// Why an endpoint could not be made.
@@ -142,6 +142,14 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
         {
             ConnectError::Rejected { server, reason }
         }
+        // Somebody took the connection, and let it go before it was open.
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => ConnectError::Closed {
+            server: Some(server),
+            reason,
+        },
         _ => ConnectError::Unreachable { server, reason },
     }
 }

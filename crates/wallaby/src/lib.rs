@@ -129,8 +129,8 @@ pub use call::{
 pub use client::{CallInterceptor, Caller, Client, Outgoing};
 pub use endpoint::Endpoint;
 pub use error::{
-    AttemptsFailed, BindError, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
-    ServeError, StillRunning, Undrained, UnreadableAnswer, UnstoppedRequest,
+    AttemptsFailed, BindError, Breakdown, CallError, ConnectError, FailedAttempt, Failure, NoMore,
+    SendError, ServeError, StillRunning, Undrained, UnreadableAnswer, UnstoppedRequest,
 };
 pub use health::Health;
 pub use hedge::Hedge;

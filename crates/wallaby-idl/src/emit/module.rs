@@ -339,6 +339,10 @@ impl Module<'_> {
                 "ping",
                 vec![("period", time.clone()), ("timeout", time.clone())],
             ),
+            (
+                "heartbeats",
+                vec![("heartbeats", quote!(#framework::Heartbeats))],
+            ),
             ("stall_limit", vec![("limit", time)]),
             ("retry", vec![("retry", quote!(#framework::Retry))]),
             (

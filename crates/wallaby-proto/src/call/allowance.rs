@@ -15,6 +15,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::status::Code;
 use crate::wire::Budgets;
 
 /// What is left of the budgets that a request was given.
@@ -73,6 +74,11 @@ impl fmt::Display for Budget {
 }
 
 impl Exhausted {
+    /// What kind of error it is: always [`Code::ResourceExhausted`].
+    pub fn code(&self) -> Code {
+        Code::ResourceExhausted
+    }
+
     /// The error if `left` is less than what is wanted.
     fn unless(budget: Budget, left: u64, wanted: u64) -> Result<(), Self> {
         if left >= wanted {

@@ -434,7 +434,7 @@ impl<P: Probe> Endpoint<P> {
         let call = self.calls.peek(key.0);
         let end = call.and_then(|call| call.client.reported_end());
         Some(end.unwrap_or_else(|| match self.has_panicked() {
-            true => ReportedEnd::failed(&Failure::Panicked),
+            true => ReportedEnd::failed(&self.why_closed()),
             false => ReportedEnd::failed(&Failure::aborted()),
         }))
     }
@@ -887,7 +887,7 @@ impl<P: Probe> Endpoint<P> {
     /// An initial request certainly reaches nobody.
     pub(super) fn not_sent(&mut self, sequence: u64, request: RequestId, error: ConnectError) {
         if self.is_ending() {
-            return self.end_call(sequence, Err(Failure::Closed));
+            return self.end_call(sequence, Err(self.why_closed()));
         }
         if let Some((call, context)) = self.call(sequence) {
             call.not_sent(request, error, &context);

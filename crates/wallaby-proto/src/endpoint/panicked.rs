@@ -9,12 +9,13 @@ use super::event::{CallKey, Closed, Outcome, Output, ReportedEnd};
 use super::probe::Probe;
 use super::server::HandledRequest;
 use super::{Endpoint, Seeds};
-use crate::error::{ConnectError, Failure, PANICKED};
-use crate::{Code, Status};
+use crate::error::{Breakdown, ConnectError, Failure};
+
+const PANICKED: Breakdown = Breakdown::Panicked;
 
 impl Endpoint {
     /// A panic has come out of this endpoint, which is a bug. From now on it is closed and has nothing of what it had before: its calls
-    /// have failed with [`Failure::Panicked`], also those whose end was not taken yet, and its requests were stopped and its connections
+    /// have failed with [`Failure::BrokenDown`], also those whose end was not taken yet, and its requests were stopped and its connections
     /// have ended without a word to anybody, as when its process dies. [`Output`]s say so of each that they have not said it of before.
     #[cold]
     pub fn handle_panic(&mut self) {
@@ -25,7 +26,7 @@ impl Endpoint {
         let mut after = Self::new(self.config.clone(), self.node, self.address.clone(), seeds);
         (after.epoch, after.metrics) = (self.epoch, self.metrics());
         after.set_time(self.raw);
-        after.reach(Lifecycle::Panicked);
+        after.reach(Lifecycle::BrokenDown(PANICKED));
         let before = std::mem::replace(self, after);
         // What was to be told already is told: nobody else knows of it any more.
         let tells = |output: &Output| {
@@ -37,7 +38,7 @@ impl Endpoint {
         for (sequence, call) in before.calls.all() {
             let key = CallKey(sequence);
             if call.reported {
-                let end = ReportedEnd::failed(&Failure::Panicked);
+                let end = ReportedEnd::failed(&Failure::BrokenDown(PANICKED));
                 self.outputs.push_back(Output::Ended(key, Box::new(end)));
             }
             self.metrics.calls_failed += u64::from(!call.client.has_ended());
@@ -48,15 +49,14 @@ impl Endpoint {
         for key in before.handlers.those(|_| true) {
             let handler = before.handlers.get(key);
             if handler.is_some_and(HandledRequest::is_worked_for) {
-                let status = Status::new(Code::Internal, PANICKED);
                 self.outputs
-                    .push_back(Output::Stopped(key, Box::new(status)));
+                    .push_back(Output::Stopped(key, Box::new(PANICKED.status())));
             }
         }
         for (id, conn) in before.conns.iter() {
             let why = ConnectError::Closed {
                 server: conn.server(),
-                reason: PANICKED.into(),
+                reason: PANICKED.to_string(),
             };
             let closed = Closed {
                 last_words: BytesMut::new(),
@@ -71,20 +71,20 @@ impl<P: Probe> Endpoint<P> {
     /// How calls end that are not known any more, if that is since something has [panicked](Endpoint::handle_panic).
     pub(super) fn outcome_of_unknown(&self) -> Option<&Outcome> {
         static FAILED: LazyLock<Outcome> =
-            LazyLock::new(|| Outcome::Failed(Box::new(Failure::Panicked)));
+            LazyLock::new(|| Outcome::Failed(Box::new(Failure::BrokenDown(PANICKED))));
         self.has_panicked().then(|| &*FAILED)
     }
 
     pub(super) fn has_panicked(&self) -> bool {
-        self.lifecycle == Lifecycle::Panicked
+        self.lifecycle == Lifecycle::BrokenDown(PANICKED)
     }
 
     /// Why nothing begins any more.
     #[cold]
     pub(super) fn why_closed(&self) -> Failure {
-        match self.has_panicked() {
-            true => Failure::Panicked,
-            false => Failure::Closed,
+        match self.lifecycle {
+            Lifecycle::BrokenDown(why) => Failure::BrokenDown(why),
+            _ => Failure::Closed,
         }
     }
 }

@@ -27,7 +27,7 @@ const MOST: u32 = 32;
 /// *deterministic*: executed again, they send the same messages to the same methods in the same order, whatever has changed since.
 ///
 /// Then the call goes on where it was: answers that have arrived are not delivered again. Handlers run at most once in each attempt.
-/// If a second execution contradicts the first, the call fails ([`Failure::Diverged`]). It is not sent again once a status has
+/// If a second execution contradicts the first, the call fails ([`FailureKind::Diverged`]). It is not sent again once a status has
 /// arrived, whose reason need not come again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resend {
@@ -309,18 +309,15 @@ impl<P: Probe> Endpoint<P> {
 
 impl Resending {
     /// How a call fails of which so many statuses have arrived.
-    pub(super) fn failure(&mut self, failure: Failure, statuses: u64) -> Failure {
-        let violation = match &failure {
-            Failure::Lost(loss) => match loss.kind {
-                FailureKind::Violation(violation) => Some(violation),
-                _ => None,
-            },
-            _ => None,
-        };
-        match violation {
-            Some(violation) if self.times > 0 => return Failure::Diverged(violation),
-            None if failure.is_loss() => {}
-            _ => return failure,
+    pub(super) fn failure(&mut self, mut failure: Failure, statuses: u64) -> Failure {
+        if let Failure::Lost(loss) = &mut failure
+            && let FailureKind::Violation(violation) = loss.kind
+            && self.times > 0
+        {
+            loss.kind = FailureKind::Diverged(violation);
+        }
+        if !failure.is_loss() {
+            return failure;
         }
         let why = match () {
             () if self.unkept => NoMore::NotKept,

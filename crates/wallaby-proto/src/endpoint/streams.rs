@@ -14,7 +14,7 @@ use crate::call::clock::earliest;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
-use crate::error::{CLOSED, ConnectError, Failure};
+use crate::error::{Breakdown, CLOSED, ConnectError};
 use crate::{Address, ConnId, RequestId};
 
 /// Most messages that are handled of one stream's input at a time.
@@ -307,10 +307,20 @@ impl<P: Probe> Endpoint<P> {
     /// The same without a word of its requests, as if its process had died: who waits for them finds that out. Only who works for them
     /// here is told ([`Output::Stopped`]).
     pub fn hang_up(&mut self) {
+        self.end_as(Lifecycle::Closed);
+    }
+
+    /// The same since the runtime that drives it has ended: its calls fail with [`Breakdown::RuntimeEnded`].
+    pub fn runtime_ended(&mut self) {
+        self.end_as(Lifecycle::BrokenDown(Breakdown::RuntimeEnded));
+    }
+
+    fn end_as(&mut self, lifecycle: Lifecycle) {
         let is_told = self.is_ending();
-        if !self.reach(Lifecycle::Closed) {
+        if !self.reach(lifecycle) {
             return;
         }
+        let why = self.why_closed();
         for id in self.conns.ids() {
             if let Some(carrier) = self.carrier(id).filter(|_| is_told) {
                 carrier.stop_reading();
@@ -321,7 +331,7 @@ impl<P: Probe> Endpoint<P> {
         while let Some(from) = next {
             let (calls, on) = self.calls.batch(from, usize::MAX);
             for sequence in calls {
-                self.end_call(sequence, Err(Failure::Closed));
+                self.end_call(sequence, Err(why.clone()));
                 // One that had ended before may have waited for what ran on: nobody tells this endpoint of it any more.
                 if self.calls.get(sequence).is_some() {
                     self.call_over(sequence);

@@ -238,6 +238,13 @@ impl ClientCall {
         }
     }
 
+    /// One of its servers, which was met before, took a connection and closed it before it was open.
+    pub fn handle_turned_away(&mut self, node: NodeId, context: &impl CallContext) {
+        if let Some(watch) = self.initiator.watch_mut() {
+            watch.handle_turned_away(node, context.now());
+        }
+    }
+
     /// A server that others have named is not where they say.
     pub fn handle_not_found(&mut self, (node, found): (NodeId, Found), context: &impl CallContext) {
         if let Some(watch) = self.initiator.watch_mut() {
@@ -544,6 +551,8 @@ impl<P: Probe> Endpoint<P> {
         } else if is_absent {
             call.handle_not_found((node, found), &context);
             self.probe.notes(Note::NotFound);
+        } else if met && matches!(why, Some(ConnectError::Closed { .. })) {
+            call.handle_turned_away(node, &context);
         }
         // A server that only others can reach was never reached: that it still cannot be says nothing.
     }

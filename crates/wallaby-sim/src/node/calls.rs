@@ -298,7 +298,12 @@ impl Node {
             Failure::Aborted { .. } | Failure::FailedFast => return Verdict::Aborted,
             Failure::Closed => return Verdict::InitiatorGone,
             Failure::Deadline { .. } => return Verdict::Deadline,
-            Failure::Lost(failure) if matches!(failure.kind, FailureKind::Violation(_)) => {
+            Failure::Lost(failure)
+                if matches!(
+                    failure.kind,
+                    FailureKind::Violation(_) | FailureKind::Diverged(_)
+                ) =>
+            {
                 if !context.oracle.reruns.may_differ(id) {
                     context.violate(Rule::FalseAccusation, format!("{id}: {failure}"));
                 }
@@ -320,7 +325,6 @@ impl Node {
                 context.oracle.not_sent(now, (id, request), hanging);
             }
             Failure::TooLarge { .. } => return Verdict::TooLarge,
-            Failure::Diverged(_) if context.oracle.reruns.may_differ(id) => {}
             Failure::Attempts(_) => {}
             other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
         }

@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
-use wallaby_proto::error::{CLOSED, PANICKED};
+use wallaby_proto::error::{Breakdown, CLOSED};
 use wallaby_proto::{Address, Code, NodeId, Status};
 
 use super::effects::{self, Effect, Inside};
@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     pub(crate) stored: Store,
     pub(crate) health: HealthBoard,
     pub(crate) listeners: Mutex<Vec<(Arc<Listening>, AbortHandle)>>,
+    /// What is dropped with the runtime.
+    pub(crate) runtime_watch: Mutex<Option<AbortHandle>>,
 }
 
 /// The endpoint, and what its shell knows by the keys that it gives.
@@ -208,6 +210,7 @@ impl Inner {
             stored: Store::default(),
             health: HealthBoard::default(),
             listeners: Mutex::default(),
+            runtime_watch: Mutex::default(),
         })
     }
 
@@ -287,7 +290,7 @@ impl Inner {
         }
         // The endpoint does not know of these any more.
         for handling in core.handlings.take_all() {
-            let status = Status::new(Code::Internal, PANICKED);
+            let status = Breakdown::Panicked.status();
             handling.cancel();
             effects::push(Effect::Stop(handling, Box::new(status)));
         }
@@ -646,7 +649,7 @@ mod tests {
 
     use tokio::sync::mpsc;
 
-    use crate::error::{CallError, Failure};
+    use crate::error::{Breakdown, CallError, Failure};
     use crate::method::{Method, One};
     use crate::{Address, Client, Endpoint, Request, Service};
 
@@ -706,9 +709,9 @@ mod tests {
         tokio::task::yield_now().await; // it waits
         panic_in(&client);
         let ended = waits.await.expect("no panic");
-        assert_eq!(failure(ended), Failure::Panicked);
+        assert_eq!(failure(ended), Failure::BrokenDown(Breakdown::Panicked));
         let later = calls.call(&WAIT, ("b".into(),)).await;
-        assert_eq!(failure(later), Failure::Panicked);
+        assert_eq!(failure(later), Failure::BrokenDown(Breakdown::Panicked));
         assert_eq!(
             client.drain(std::time::Duration::from_secs(60)).await,
             Ok(())

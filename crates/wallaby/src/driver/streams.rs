@@ -26,8 +26,8 @@ pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
 impl Inner {
     /// Opens a stream for the endpoint.
     pub(super) fn dial(self: &Arc<Self>, conn: ConnId, to: Address) {
-        let (endpoint, server) = (Arc::clone(self), to.clone());
-        let begun = self.open(conn, async move {
+        let endpoint = Arc::clone(self);
+        self.open(conn, async move {
             match endpoint.dial_stream(conn, &to).await {
                 Ok(Some(stream)) => {
                     if let Some(left_out) = endpoint.logs.opened.pass() {
@@ -44,19 +44,10 @@ impl Inner {
                 }
             }
         });
-        if !begun {
-            let reason = "the tokio runtime of this endpoint has ended".into();
-            let why = ConnectError::Local { server, reason };
-            self.enter(|core| core.endpoint.handle_dial_failed(conn, why));
-        }
     }
 
-    /// Does what opens a stream, as long as the endpoint wants it. `false` if nothing does it, as the runtime has ended.
-    fn open(
-        self: &Arc<Self>,
-        conn: ConnId,
-        opening: impl Future<Output = ()> + Send + 'static,
-    ) -> bool {
+    /// Does what opens a stream, as long as the endpoint wants it.
+    fn open(self: &Arc<Self>, conn: ConnId, opening: impl Future<Output = ()> + Send + 'static) {
         let (begin, begun) = tokio::sync::oneshot::channel();
         let task = self.runtime.spawn(async move {
             // Not before it can be found to be aborted.
@@ -64,13 +55,9 @@ impl Inner {
                 opening.await;
             }
         });
-        if task.is_finished() {
-            return false;
-        }
         if self.enter(|core| core.opens(conn, task.abort_handle())) {
             let _ = begin.send(());
         }
-        true
     }
 
     /// The stream; `None` if it goes over datagrams after all.

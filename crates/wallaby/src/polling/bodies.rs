@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
 use futures_core::Stream;
+use wallaby_proto::Code;
 use wallaby_proto::connection::BodyRefusal;
 use wallaby_proto::endpoint::{BodyNext, Endpoint as Core, InBody, OutBody, RequestKey};
 
@@ -52,6 +53,16 @@ pub enum WriteError {
     /// Nobody wants more of it: its reader has dropped it, its call or its connection has ended, or it was ended here.
     #[error("nobody wants more of the body")]
     Stopped,
+}
+
+impl WriteError {
+    /// What kind of error it is.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Full => Code::ResourceExhausted,
+            Self::Stopped => Code::Cancelled,
+        }
+    }
 }
 
 impl BodyWriter {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
 use wallaby_proto::endpoint::{CallKey, ConnId, InputOutcome, Output, RequestKey, SocketId};
-use wallaby_proto::error::PANICKED;
+use wallaby_proto::error::Breakdown;
 
 use super::builder::DEAR;
 use super::datagrams::Datagrams;
@@ -35,7 +35,7 @@ impl<D: Datagrams> Endpoint<D> {
     /// # Panics
     ///
     /// If there is a bug, in Wallaby or in what carries its datagrams. Then the endpoint is closed in the next turn, by
-    /// [`next_event`](Self::next_event), or when it is dropped: its calls fail ([`Failure::Panicked`](crate::Failure::Panicked)), and
+    /// [`next_event`](Self::next_event), or when it is dropped: its calls fail ([`Failure::BrokenDown`](crate::Failure::BrokenDown)), and
     /// requests that were put aside have ended. Until then nothing else is to be done with it. A panic of any other method of the
     /// endpoint may leave it half changed: drop it then. One that comes out of what a handler asks of its request is taken for the
     /// handler's own, and ends that request alone.
@@ -57,7 +57,7 @@ impl<D: Datagrams> Endpoint<D> {
         if !std::mem::take(&mut self.turns) {
             return;
         }
-        tracing::error!(endpoint = %self.core.node(), "{PANICKED}");
+        tracing::error!(endpoint = %self.core.node(), "{}", Breakdown::Panicked);
         self.core.handle_panic();
         self.asked = None;
         // Each that is to be told of is told of once more.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, all, at, client, load, patience, service, sorted, until, work};
 use wallaby::{
-    Address, CallError, Client, Code, Endpoint, Failure, Many, One, Outcome, Request, SendError,
-    Status, blocking,
+    Address, Breakdown, CallError, Client, Code, Endpoint, Failure, Many, One, Outcome, Request,
+    SendError, Status, blocking,
 };
 
 over_every_transport!(
@@ -352,6 +352,38 @@ fn an_endpoint_needs_a_runtime() {
         error.status().expect("a status").code(),
         Code::Unimplemented
     );
+}
+
+/// Nobody reads its sockets any more, so no server is to blame.
+#[test]
+fn what_goes_on_when_the_runtime_of_an_endpoint_ends_fails_and_says_so() {
+    let servers = tokio::runtime::Runtime::new().expect("a runtime");
+    let gate = Gate::new();
+    let held = gate.clone();
+    let waits = service().method(&work::ONE, move |request: Request<One<String>>, (what,)| {
+        let gate = held.clone();
+        async move {
+            gate.pass().await;
+            Ok(request.respond(what).await?)
+        }
+    });
+    let server = Endpoint::builder().serve(waits).listen("tcp://127.0.0.1:0");
+    let server = servers.block_on(server.bind()).expect("a free port");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = {
+        let _inside = runtime.enter();
+        Endpoint::client().expect("there is a runtime")
+    };
+    let call = work::at(&client, at(&server)).one(String::new());
+    servers.block_on(until(|| server.load().running == 1));
+    let waits = thread::spawn(move || call.blocking_answer());
+    runtime.shutdown_background();
+    let ended = CallError::from(Failure::BrokenDown(Breakdown::RuntimeEnded));
+    assert_eq!(waits.join().expect("no panic"), Err(ended.clone()));
+    let later = work::at(&client, at(&server)).one(String::new());
+    assert_eq!(later.blocking_answer(), Err(ended));
+    let drained = servers.block_on(client.drain(Duration::from_secs(600)));
+    assert_eq!(drained, Ok(()), "nothing is left");
 }
 
 /// Nothing of it is async but what Wallaby does on a thread of its own.

@@ -572,3 +572,25 @@ async fn a_server_that_takes_a_last_connection_while_it_dies_is_gone() {
     })
     .await;
 }
+
+/// The next time that it is asked would tell, but nobody waits for that.
+#[tokio::test]
+async fn so_it_is_before_it_is_asked_again() {
+    patience(async {
+        const LONG: Duration = Duration::from_secs(600);
+        let (listener, address) = listening().await;
+        let client = Endpoint::builder().ping(LONG, 10 * LONG);
+        let client = client.bind().await.expect("there is a runtime");
+        let call = Client::new(&client, address).call(&work::ONE, (String::new(),));
+        let mut server = Raw::accept(&listener, hello(7)).await;
+        server.request().await;
+        drop(server);
+        drop(listener.accept().await.expect("it is dialled once more"));
+        drop(listener);
+        let Failure::Lost(lost) = failure(call.await) else {
+            panic!("the server is lost")
+        };
+        assert_eq!(lost.server.node, NodeId::new(7));
+    })
+    .await;
+}

@@ -8,8 +8,9 @@ use crate::common::raw::{Raw, hello};
 use crate::common::{Gate, Net, at, failure, patience, service, status, until, work};
 use tokio::net::TcpListener;
 use wallaby::{
-    Address, AttemptsFailed, CallInterceptor, Client, Code, Endpoint, Failure, Hedge, Limits, Many,
-    NoMore, One, Outcome, Outgoing, Request, Resend, Retry, RetryBudget, Service, Status,
+    Address, AttemptsFailed, CallInterceptor, Client, Code, Endpoint, Failure, FailureKind, Hedge,
+    Limits, Many, NoMore, One, Outcome, Outgoing, Request, Resend, Retry, RetryBudget, Service,
+    Status,
 };
 
 over_every_transport!(
@@ -900,7 +901,14 @@ async fn a_second_execution_that_differs_is_an_error(net: Net) {
     }
     first.close();
     let failed = failure(call.next().await.expect("the failure"));
-    assert!(matches!(failed, Failure::Diverged(_)), "{failed}");
+    let Failure::Lost(loss) = &failed else {
+        panic!("another failure: {failed}")
+    };
+    assert!(matches!(loss.kind, FailureKind::Diverged(_)), "{failed}");
+    let named_server = failed.server();
+    assert_eq!(named_server, Some(&at(&shorter)), "{failed}");
+    let named = format!("request 0 (test.Work/many) at {}", at(&shorter));
+    assert!(failed.to_string().contains(&named), "{failed}");
 }
 
 async fn requests_are_kept_within_limits(net: Net) {

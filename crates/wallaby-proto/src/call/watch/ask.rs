@@ -7,6 +7,10 @@ use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
 use crate::id::RequestId;
 use crate::wire::{MAX_MISSING, Ping};
 
+/// How long it takes until a process that is being killed takes no connections any more. The dials of an address are limited
+/// besides ([`crate::connection::Dials`]).
+const MOMENT: Duration = Duration::from_millis(20);
+
 impl Watch {
     /// Whether something of the branch itself is still to come.
     pub(super) fn is_open(&self, position: u32) -> bool {
@@ -118,6 +122,14 @@ impl Watch {
         // What was asked before the hint tells nothing about it.
         watched.hops.iter_mut().for_each(|hop| hop.pinged = None);
         self.ask(position, now);
+    }
+
+    /// Whoever was to be asked is about to end, perhaps: in a moment that is certain.
+    pub(super) fn ask_in_a_moment(&mut self, position: u32, now: Duration) {
+        let watched = &mut self.branches[position as usize];
+        watched.hops.iter_mut().for_each(|hop| hop.pinged = None);
+        watched.next_ping = watched.next_ping.min(now.saturating_add(MOMENT));
+        self.arm(position);
     }
 
     /// Asks all that can tell something about a branch.

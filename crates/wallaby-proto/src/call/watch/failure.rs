@@ -84,6 +84,12 @@ pub enum FailureKind {
     /// A peer did what the protocol forbids.
     #[error("broke the protocol: {0}")]
     Violation(Violation),
+    /// The call was sent again, and this request did something else than the first time: its handlers are not deterministic, or a
+    /// server refused what it did before.
+    #[error(
+        "did something else when the call was sent again, as its handlers are not deterministic or a server refused it: {0}"
+    )]
+    Diverged(Violation),
 }
 
 impl From<Violation> for FailureKind {
@@ -169,7 +175,7 @@ impl Loss {
     pub fn code(&self) -> Code {
         match self.kind {
             FailureKind::LimitReached(_) => Code::ResourceExhausted,
-            FailureKind::Violation(_) => Code::Internal,
+            FailureKind::Violation(_) | FailureKind::Diverged(_) => Code::Internal,
             _ => Code::Unavailable,
         }
     }

@@ -17,6 +17,8 @@ pub(super) struct Hints {
 pub(super) struct NodeHint {
     /// They are asked about, unless that was done a short while ago.
     pub(super) asks: bool,
+    /// They are asked about in a moment.
+    pub(super) soon: bool,
     /// No connection is left: they are asked about whatever was asked before.
     pub(super) alone: bool,
     /// The node is gone: they have less time.
@@ -39,6 +41,7 @@ impl NodeHint {
     fn and(self, other: Self) -> Self {
         Self {
             asks: self.asks || other.asks,
+            soon: self.soon || other.soon,
             alone: self.alone || other.alone,
             node: self.node || other.node,
             certain: self.certain || other.certain,
@@ -128,6 +131,9 @@ impl Watch {
         }
         if ended.asks && self.is_open(position) {
             self.ask_out_of_turn(position, now);
+        }
+        if ended.soon && self.is_open(position) {
+            self.ask_in_a_moment(position, now);
         }
     }
 }

@@ -542,6 +542,16 @@ impl Watch {
         self.note_hint(node, ended, now);
     }
 
+    /// Whoever is at the address of this node took a connection and closed it before it was open: the node was met there before, and
+    /// may be about to end (rule 18).
+    pub fn handle_turned_away(&mut self, node: NodeId, now: Duration) {
+        let ended = NodeHint {
+            soon: true,
+            ..NodeHint::default()
+        };
+        self.note_hint(node, ended, now);
+    }
+
     /// The first branch from this position on that has a hop at this node.
     fn line_at(&mut self, node: NodeId, from: u32) -> Option<u32> {
         let branches = &self.branches;

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey, Wait};
-use wallaby::{Address, CallError, Code, ConnectError, ExecutorConfig, Failure, FailureKind};
+use wallaby::{
+    Address, Breakdown, CallError, Code, ConnectError, ExecutorConfig, Failure, FailureKind,
+};
 
 use super::alone::{LONG, outcome, pair, work};
 use super::world::{Link, World};
@@ -81,7 +83,7 @@ fn an_endpoint_in_which_something_has_panicked_is_closed_when_it_is_used_next() 
     panics(&mut client);
     for _ in 0..2 {
         let told = client.next_event().expect("each ends");
-        assert_eq!(failure(told), Failure::Panicked);
+        assert_eq!(failure(told), Failure::BrokenDown(Breakdown::Panicked));
     }
     assert_eq!((client.next_event(), client.sizes().calls), (None, 0));
     let later = client.call(
@@ -89,7 +91,10 @@ fn an_endpoint_in_which_something_has_panicked_is_closed_when_it_is_used_next() 
         work::many("hop".into()),
         &Default::default(),
     );
-    assert_eq!(later.map(|_| ()), Err(Failure::Panicked));
+    assert_eq!(
+        later.map(|_| ()),
+        Err(Failure::BrokenDown(Breakdown::Panicked))
+    );
     // One that is dropped so says nothing more, either.
     let mut other = world.bind(Endpoint::builder());
     call(&mut other, server.address(), &CallOptions::default());

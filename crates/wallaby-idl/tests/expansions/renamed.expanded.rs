@@ -142,6 +142,13 @@ mod index {
         ) -> Self {
             within(self.client.ping(period, timeout))
         }
+        /// As [`Client::heartbeats`](super::facade::rpc::Client::heartbeats).
+        pub(super) fn heartbeats(
+            self,
+            heartbeats: super::facade::rpc::Heartbeats,
+        ) -> Self {
+            within(self.client.heartbeats(heartbeats))
+        }
         /// As [`Client::stall_limit`](super::facade::rpc::Client::stall_limit).
         pub(super) fn stall_limit(self, limit: ::core::time::Duration) -> Self {
             within(self.client.stall_limit(limit))

@@ -168,6 +168,10 @@ pub mod store {
         ) -> Self {
             within(self.client.ping(period, timeout))
         }
+        /// As [`Client::heartbeats`](::wallaby::Client::heartbeats).
+        pub fn heartbeats(self, heartbeats: ::wallaby::Heartbeats) -> Self {
+            within(self.client.heartbeats(heartbeats))
+        }
         /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
         pub fn stall_limit(self, limit: ::core::time::Duration) -> Self {
             within(self.client.stall_limit(limit))
@@ -456,6 +460,10 @@ mod blobs {
             timeout: ::core::time::Duration,
         ) -> Self {
             within(self.client.ping(period, timeout))
+        }
+        /// As [`Client::heartbeats`](::wallaby::Client::heartbeats).
+        pub(super) fn heartbeats(self, heartbeats: ::wallaby::Heartbeats) -> Self {
+            within(self.client.heartbeats(heartbeats))
         }
         /// As [`Client::stall_limit`](::wallaby::Client::stall_limit).
         pub(super) fn stall_limit(self, limit: ::core::time::Duration) -> Self {

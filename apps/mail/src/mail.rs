@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use mail_builder::MessageBuilder;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
-use wallaby::{Address, CallError, Code, Endpoint, Status};
+use wallaby::{Address, CallError, Code, Endpoint, One, Request, Status};
 use wallaby_chain::pipe;
 
 /// How a mail and its advertisements are fetched. What comes is the same, to the byte.
@@ -186,21 +186,32 @@ impl Mail for MailServer {
         Ok(Owned { owner, what })
     }
 
-    async fn send(&self, token: Token, draft: Draft) -> Result<Result<(), String>, Status> {
+    async fn send(
+        &self,
+        request: Request<One<Result<(), String>>>,
+        token: Token,
+        draft: Draft,
+    ) -> Result<(), Status> {
         let user = self.guard.user(token).await?;
         if draft.text.len() > MOST_TEXT || draft.subject.len() > MOST_SUBJECT {
-            return Ok(Err("The mail, or its subject, is too long.".to_owned()));
+            let wrong = "The mail, or its subject, is too long.".to_owned();
+            return Ok(request.respond(Err(wrong)).await?);
         }
         let to = match self.recipients(&draft.to).await? {
             Ok(to) => to,
-            Err(wrong) => return Ok(Err(wrong)),
+            Err(wrong) => return Ok(request.respond(Err(wrong)).await?),
         };
         let message = self.compose(&user, &to, draft)?;
         let copies = to.into_iter().map(|user| (user, Folder::Inbox));
-        for (user, folder) in copies.chain([(user, Folder::Sent)]) {
-            let stored = self.storage().store(user, folder, message.clone()).await;
-            stored.map_err(|error| away("storage", error))?;
-        }
-        Ok(Ok(()))
+        // A browser that leaves meanwhile aborts the call: a mail that some have got goes to all of them.
+        let delivering = request.shield(async {
+            for (user, folder) in copies.chain([(user, Folder::Sent)]) {
+                let stored = self.storage().store(user, folder, message.clone()).await;
+                stored.map_err(|error| away("storage", error))?;
+            }
+            Ok::<_, Status>(())
+        });
+        delivering.await?;
+        Ok(request.respond(Ok(())).await?)
     }
 }

@@ -708,3 +708,34 @@ async fn a_shield_of_an_interceptor_ends_with_its_section() {
     })
     .await;
 }
+
+/// As of one whose deadline has passed.
+#[tokio::test]
+async fn an_aborted_call_says_what_was_missing() {
+    patience(async {
+        let net = Net::tcp();
+        let waits = service().method(
+            &work::ONE,
+            |request: Request<One<String>>, (_,)| async move {
+                request.cancelled().await;
+                Ok(())
+            },
+        );
+        let server = net.serve(waits).await;
+        let client = net.client().await;
+        let mut call = work::at(&client, at(&server)).one(String::new());
+        until(|| server.load() == load(1, 0)).await;
+        call.abort();
+        let error = call.answer().await.expect_err("it was aborted");
+        let Some(Failure::Aborted { missing }) = error.failure() else {
+            panic!("another error: {error}")
+        };
+        let [branch] = &missing.branches[..] else {
+            panic!("one branch: {missing}")
+        };
+        assert_eq!(branch.method.as_deref(), Some("test.Work/one"));
+        assert_eq!(branch.server.address.as_ref(), Some(at(&server)).as_ref());
+        assert_eq!(error.server(), Some(at(&server)).as_ref());
+    })
+    .await;
+}

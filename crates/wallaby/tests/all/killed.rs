@@ -244,3 +244,19 @@ async fn so_it_does_for_a_caller_that_does_not_listen() {
     })
     .await;
 }
+
+/// Its address refuses this endpoint, which has never met it. Who has handed the request on met it, and says that it is gone.
+#[tokio::test]
+async fn who_stops_a_call_does_not_wait_for_one_that_is_gone() {
+    over_each(async |net| {
+        let mut server = Server::start(&net.address());
+        let front = net.serve(handing_on()).await;
+        let client = net.client().await;
+        let work = Client::new(&client, at(&front)).ping(PERIOD, 300 * PERIOD);
+        let mut call = work::within(work).many(server.address.to_string());
+        assert_eq!(call.next().await, Some(Ok("begun".into())));
+        server.kill();
+        assert_eq!(call.stop().await, Ok(()), "nothing of it can run");
+    })
+    .await;
+}

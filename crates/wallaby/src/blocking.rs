@@ -44,7 +44,6 @@ use std::thread::{self, Thread};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
-use wallaby_proto::endpoint::unfinished;
 use wallaby_proto::{Code, Status};
 
 use crate::builder::Builder;
@@ -156,7 +155,7 @@ pub async fn run<R: Send + 'static>(
     });
     worker.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => unfinished(),
+        Err(_) => Status::unfinished("the runtime ended before the handler began"),
     })
 }
 

@@ -160,15 +160,24 @@ impl<P: Probe> Endpoint<P> {
         self.is_closed() || undecided.all(|racing| racing.iter().any(delivers))
     }
 
-    /// Ends all requests, as the endpoint is about to be [closed](Self::close): those whose handlers have not begun with the status
-    /// `Unavailable`, which says that they were not executed; the others with `Unfinished`. What waits to be delegated ends as
-    /// undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be. New
-    /// requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
+    /// [Abandons](Self::abandon_requests) all requests, as the endpoint is about to be [closed](Self::close). What waits to be delegated
+    /// ends as undelivered. New requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
     pub fn stop_all(&mut self) {
         if !self.reach(Lifecycle::Ending) {
             return;
         }
         self.records.announce_handed_on(self.now);
+        self.abandon_requests();
+        for id in self.conns.ids() {
+            self.take_requests_back(id);
+        }
+        self.settle();
+    }
+
+    /// Ends all requests, as nobody works for any of them from now on, say because what runs their handlers has ended: those whose
+    /// handlers have not begun with the status `Unavailable`, which says that they were not executed; the others with `Unfinished`.
+    /// Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be.
+    pub fn abandon_requests(&mut self) {
         self.settle();
         for key in self.all_requests() {
             match self.handlers.get(key) {
@@ -176,9 +185,6 @@ impl<P: Probe> Endpoint<P> {
                 Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
                 _ => self.stop(key, shutting_down()),
             }
-        }
-        for id in self.conns.ids() {
-            self.take_requests_back(id);
         }
         self.settle();
     }
@@ -206,9 +212,9 @@ pub(super) fn shutting_down() -> Status {
     Status::new(Code::Unavailable, why).not_executed(true)
 }
 
-/// How a request ends that was begun, and whose server is closed, or whose runtime ends, before it is done.
+/// How a request ends that was begun, and that nobody works for any more.
 #[cold]
-pub fn unfinished() -> Status {
+fn unfinished() -> Status {
     let why =
         "this server was closed before the request was done: it is unknown how much of it was";
     Status::new(Code::Unfinished, why)

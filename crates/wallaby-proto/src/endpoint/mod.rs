@@ -36,6 +36,7 @@
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
 //! - Of a call that has [ended](Next::Ended) it asks nothing more: where calls are kept, or something has panicked, it is told the same
 //!   for ever.
+//! - If what runs its handlers ends before they have, it says so ([`abandon_requests`](Endpoint::abandon_requests)).
 //! - If a panic comes out of the endpoint, [`handle_panic`](Endpoint::handle_panic) is next.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
 //!   before that has succeeded.
@@ -213,7 +214,6 @@ use std::time::Duration;
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::calls::{CallOptions, Follows};
 pub use self::config::{Config, Limits, Schemes, Seeds};
-pub use self::draining::unfinished;
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey, StuckHandler,

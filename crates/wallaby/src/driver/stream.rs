@@ -200,8 +200,12 @@ impl Stream {
         let reading = Reading {
             stream: self,
             endpoint: Arc::downgrade(endpoint),
+            is_over: false,
         };
-        async move { reading.stream.read_by(reader, &reading.endpoint).await }
+        async move {
+            reading.stream.read_by(reader, &reading.endpoint).await;
+            reading.end();
+        }
     }
 
     async fn read_by(self: &Arc<Self>, mut reader: Box<dyn ReadHalf>, endpoint: &Weak<Inner>) {
@@ -346,16 +350,27 @@ impl Stream {
     }
 }
 
-/// Whoever reads a stream. If it is dropped before that has ended, as its runtime ends, so does the stream.
+/// Whoever reads a stream. If it is dropped before that is over, as its runtime ends, so does the stream, behind its last words.
 struct Reading {
     stream: Arc<Stream>,
     endpoint: Weak<Inner>,
+    is_over: bool,
+}
+
+impl Reading {
+    fn end(mut self) {
+        self.is_over = true;
+    }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        let endpoint = self.endpoint.upgrade();
+        if let Some(endpoint) = endpoint.as_ref().filter(|_| !self.is_over) {
+            endpoint.runtime_ended(None);
+        }
         if !self.stream.ended.swap(true, Ordering::AcqRel)
-            && let Some(endpoint) = self.endpoint.upgrade()
+            && let Some(endpoint) = endpoint
         {
             endpoint.enter(|core| {
                 let why = "nobody reads it any more: the runtime of its endpoint has ended";

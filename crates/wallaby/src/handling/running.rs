@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use wallaby_proto::Status;
-use wallaby_proto::endpoint::{Permit, unfinished};
+use wallaby_proto::endpoint::Permit;
 
 use super::ending::Ended;
 use super::{Handling, WaitingHandler};
@@ -80,8 +80,19 @@ impl Job {
     /// Begins to handle the request when it is the turn of a task of its own.
     #[cold]
     pub(crate) fn start_later(self) {
-        let runtime = self.handling.endpoint.runtime.clone();
-        runtime.spawn(async move { self.start() });
+        let Self {
+            handling,
+            work,
+            payload,
+            place,
+        } = self;
+        let runtime = handling.endpoint.runtime.clone();
+        let of = Arc::clone(&handling);
+        let begins: HandlerFuture =
+            Box::pin(async move { work.begin(RawRequest::new(&of, payload)).await });
+        handling.lock().idle = Some(begins);
+        let span = handling.span();
+        runtime.spawn(RunningHandler::new(handling, span, place));
     }
 
     /// Begins to handle the request on this thread; a handler that waits for something becomes a task of its own.
@@ -96,15 +107,7 @@ impl Job {
         let span = handling.span();
         let request = RawRequest::new(&handling, payload);
         let handled = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| work.begin(request))));
-        let mut run = RunningHandler {
-            future: None,
-            handling,
-            span,
-            place,
-            enlisted: false,
-            closing: false,
-            done: false,
-        };
+        let mut run = RunningHandler::new(handling, span, place);
         match handled {
             Ok(future) => run.future = Some(future),
             Err(panic) => {
@@ -138,6 +141,18 @@ struct RunningHandler {
 }
 
 impl RunningHandler {
+    fn new(handling: Arc<Handling>, span: tracing::Span, place: Option<Permit>) -> Self {
+        Self {
+            future: None,
+            handling,
+            span,
+            place,
+            enlisted: false,
+            closing: false,
+            done: false,
+        }
+    }
+
     fn poll_handler(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut result = self.poll_once(cx);
         if let Some(returned) =
@@ -272,11 +287,7 @@ impl Future for RunningHandler {
 impl Drop for RunningHandler {
     fn drop(&mut self) {
         if !self.done {
-            // The runtime ends and takes the handler along: what it would have sent is missing.
-            if !self.handling.has_ended() {
-                self.handling.fail(&unfinished());
-            }
-            // Its place stays taken: whoever waits for it would only begin, and be taken along, too.
+            self.handling.endpoint.runtime_ended(self.place.take());
         }
         let idle = self.handling.lock().idle.take();
         drop(idle);

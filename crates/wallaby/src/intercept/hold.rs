@@ -1,10 +1,9 @@
 //! What a request sends is kept until it is committed.
 
 use std::fmt;
-use std::future::{Future, ready};
+use std::future::{Future, pending, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wallaby_proto::endpoint::unfinished;
 use wallaby_proto::{Code, Status};
 
 use super::{Exchange, Exit, Intent, SendFuture};
@@ -165,7 +164,7 @@ impl Exchange for Hold {
             };
             let committing = exit.handling.finish_all(commit(Arc::clone(&kept)));
             let Ok((committed, _place)) = committing.await else {
-                return Err(unfinished());
+                return pending().await; // the runtime has ended, and takes this along
             };
             committed?;
             exit.send_all(kept.to_vec()).await

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, at, load, patience, service, status, until, work};
 use tokio::runtime::Builder as Runtime;
+use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
-    Address, Client, Code, Endpoint, ExecutorConfig, One, Request, Retry, Schedule, Service,
+    Address, Client, Code, Endpoint, ExecutorConfig, One, Request, Resend, Retry, Schedule, Service,
 };
 
 over_every_transport!(
@@ -19,6 +20,7 @@ over_every_transport!(
     who_has_handed_a_request_on_says_where_it_went,
 );
 
+const PERIOD: Duration = Duration::from_millis(50);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Counts how often it is called, and answers when the gate lets it.
@@ -169,6 +171,71 @@ fn what_was_not_even_read_is_not_executed() {
         assert!(status.is_not_executed(), "{status}");
         assert_eq!(ran.load(Ordering::Relaxed), 1);
     }
+}
+
+/// The server's runtime ends, and nobody closes its endpoint: callers are told the same.
+#[test]
+fn so_it_is_when_a_runtime_ends() {
+    for net in [Net::mem(), Net::tcp(), Net::unix(), Net::udp()] {
+        let (servers, clients) = (one_thread(), one_thread());
+        let ran = Arc::default();
+        let server = servers.block_on(busy(&net, &ran));
+        let undecided = |_: &Incoming| Admission::wait(std::future::pending());
+        let asking = Endpoint::builder().interceptor(undecided);
+        let asking = asking.serve(counting(&ran, &Gate::new()));
+        let asking = servers.block_on(net.bind(asking));
+        clients.block_on(patience(async {
+            let client = patient(&net).await;
+            let calls = work::at(&client, at(&server));
+            let mut runs = calls.one("runs".into());
+            until(|| server.load() == load(1, 0)).await;
+            let mut waits = calls.one("waits".into());
+            until(|| server.load() == load(1, 1)).await;
+            let mut asked = work::at(&client, at(&asking)).one("asked".into());
+            until(|| asking.metrics().requests_received == 1).await;
+            servers.shutdown_background(); // nobody may wait for it in here
+            for call in [&mut runs, &mut asked] {
+                let unfinished = status(call.answer().await);
+                assert_eq!(unfinished.code(), Code::Unfinished, "{unfinished}");
+            }
+            let untouched = status(waits.answer().await);
+            assert_eq!(untouched.code(), Code::Unavailable, "{untouched}");
+            assert!(untouched.is_not_executed(), "{untouched}");
+        }));
+        assert_eq!(ran.load(Ordering::Relaxed), 1);
+        assert_eq!(server.load(), load(0, 0), "nothing runs any more");
+    }
+}
+
+/// A status would be the request's end. It is sent to the other server instead.
+#[test]
+fn what_may_be_sent_again_is_when_a_runtime_ends() {
+    for net in [Net::mem(), Net::tcp()] {
+        let (servers, clients) = (one_thread(), one_thread());
+        let (ran, gate) = (Arc::default(), Gate::new());
+        gate.open(1);
+        let server = servers.block_on(busy(&net, &ran));
+        let answer = clients.block_on(patience(async {
+            let other = net.serve(counting(&ran, &gate)).await;
+            let client = net.client().await;
+            let again = Resend::deterministic(1);
+            let calls = Client::new(&client, at(&server)).resend(again);
+            let calls = calls.alternates([at(&other)]);
+            let calls = work::within(calls.ping(PERIOD, 10 * PERIOD));
+            let mut call = calls.one("again".into());
+            until(|| server.load() == load(1, 0)).await;
+            servers.shutdown_background(); // nobody may wait for it in here
+            call.answer().await
+        }));
+        assert_eq!(answer.expect("it may"), "again");
+        assert_eq!(ran.load(Ordering::Relaxed), 2);
+    }
+}
+
+fn one_thread() -> tokio::runtime::Runtime {
+    let mut runtime = Runtime::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime")
 }
 
 /// Whoever waits until nothing of a call runs any more does not wait for ever if its own endpoint is closed.

@@ -70,9 +70,11 @@ pub enum Output {
     Placed(RequestKey, Box<Placed>),
     /// No message of this direction waits any more of a request: see [`Endpoint::waits`](super::Endpoint::waits).
     Room(RequestKey, Lane),
-    /// Something may be taken that was refused before for want of room ([`SendError::Full`](crate::error::SendError::Full)). Where
-    /// very much was refused, that is told up to a tenth of a second late.
-    Space,
+    /// A message of a request may be taken, one of which was refused before for want of room
+    /// ([`SendError::Full`](crate::error::SendError::Full)), or the request has ended. It is told once, whatever was refused to it
+    /// meanwhile, and in the order in which requests were refused something: whoever is refused again comes last again. Where very many
+    /// were, they are told up to a tenth of a second late.
+    Space(RequestKey),
     /// A connection that [`Endpoint::connect`](super::Endpoint::connect) waits for is open, or why it is not.
     Connected(ConnId, Result<(), Box<ConnectError>>),
     /// There is something to read of a body that follows a request: told once until

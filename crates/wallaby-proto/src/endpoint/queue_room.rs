@@ -1,17 +1,19 @@
-//! The room that messages take while they wait for connections, and when those are told of it to whom some was refused.
+//! The room that messages take while they wait for connections, and when and in which order requests are told of it that were refused
+//! some.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use super::conn::{Cargo, Parcel, Room};
+use super::event::RequestKey;
 use crate::call::shares::Shares;
 use crate::numbers::MESSAGE_COST;
 use crate::{CallId, ConnId, NodeId, Token};
 
-/// When more messages than the first were refused for want of room since [`Output::Space`](super::Output::Space), it is not told
-/// again before the others for each, but the last at most.
-const FEW_REFUSED: u32 = 64;
+/// When more requests than the first were told of room at once ([`Output::Space`](super::Output::Space)), none is told again before the
+/// others for each, but the last at most.
+const FEW_REFUSED: usize = 64;
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -25,9 +27,10 @@ pub(super) struct QueueRoom {
     answers: Shares,
     /// How many answers that are relayed wait for which connections, by their calls.
     relaying: BTreeMap<(CallId, Token, ConnId), usize>,
-    /// How many messages were refused since those were told that there is room.
-    refused: usize,
-    /// When they are told again at the earliest.
+    /// Requests whose messages were refused since they were told of room, by their turns.
+    refused: BTreeMap<u64, RequestKey>,
+    turn: u64,
+    /// When they are told at the earliest.
     next: Duration,
     /// When they are told: there is room meanwhile.
     due: Option<Duration>,
@@ -41,7 +44,8 @@ impl QueueRoom {
             most,
             answers: Shares::new(most),
             relaying: BTreeMap::new(),
-            refused: 0,
+            refused: BTreeMap::new(),
+            turn: 0,
             next: Duration::ZERO,
             due: None,
         }
@@ -114,29 +118,33 @@ impl QueueRoom {
         waiting.map(|((.., id), _)| *id).collect()
     }
 
-    /// A message was refused for want of room.
-    pub(super) fn note_refused(&mut self) {
-        self.refused += 1;
+    /// A message of this request was refused for want of room. It is the last to be told, and this is its turn.
+    pub(super) fn note_refused(&mut self, key: RequestKey) -> u64 {
+        self.turn += 1;
+        self.refused.insert(self.turn, key);
+        self.turn
     }
 
-    /// There is room again; whether those are told now to whom it was refused, if it was. Each of these tries again, perhaps in vain:
-    /// the more there are, the less often they are told.
-    pub(super) fn note_space(&mut self, now: Duration) -> bool {
-        if self.refused == 0 {
-            return false;
-        }
-        if self.next > now {
-            self.due = Some(self.next);
-            return false;
-        }
-        let pause = match u32::try_from(self.refused) {
-            Ok(0..=FEW_REFUSED) => Duration::ZERO,
-            Ok(refused) => PAUSE_FOR_EACH.saturating_mul(refused).min(LONGEST_PAUSE),
-            Err(_) => LONGEST_PAUSE,
+    /// A request that has this turn is not told any more.
+    pub(super) fn leave_line(&mut self, turn: u64) {
+        self.refused.remove(&turn);
+    }
+
+    /// There is room again: those that are told now, in their order. Each of these tries again, perhaps in vain: the more there are, the
+    /// less often they are told.
+    pub(super) fn note_space(&mut self, now: Duration) -> impl Iterator<Item = RequestKey> + use<> {
+        let is_early = self.next > now;
+        let told = match is_early || self.refused.is_empty() {
+            true => BTreeMap::new(),
+            false => std::mem::take(&mut self.refused),
         };
-        (self.refused, self.due) = (0, None);
-        self.next = now.saturating_add(pause);
-        true
+        self.due = Some(self.next).filter(|_| !self.refused.is_empty());
+        if told.len() > FEW_REFUSED {
+            let pause = u32::try_from(told.len()).map(|told| PAUSE_FOR_EACH.saturating_mul(told));
+            let pause = pause.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+            self.next = now.saturating_add(pause);
+        }
+        told.into_values()
     }
 
     /// When those are told for whom there was room before.

@@ -55,9 +55,13 @@ impl<P: Probe> Endpoint<P> {
 
     /// There may be room for what was refused before.
     pub(super) fn note_space(&mut self) {
-        if self.queue_room.note_space(self.now) {
-            self.outputs.push_back(Output::Space);
-        } else if let Some(due) = self.queue_room.due() {
+        for key in self.queue_room.note_space(self.now) {
+            if let Some(handler) = self.handlers.get_mut(key) {
+                handler.room_turn = None;
+                self.outputs.push_back(Output::Space(key));
+            }
+        }
+        if let Some(due) = self.queue_room.due() {
             self.note_due(due);
         }
     }

@@ -410,6 +410,10 @@ impl<P: Probe> Endpoint<P> {
                 self.outputs.push_back(Output::Room(key, lane));
             }
         }
+        if let Some(turn) = handler.room_turn {
+            self.queue_room.leave_line(turn);
+            self.outputs.push_back(Output::Space(key));
+        }
         if let Some(payload) = handler.owed {
             self.grant_request(handler.from, payload);
         }

@@ -244,6 +244,8 @@ pub struct HandledRequest {
     pub(super) owes_answer: bool,
     /// What was refused to the handler so that its request must not end as if all were well.
     refused: Option<Status>,
+    /// Its turn among those that wait for room, if some was refused to it.
+    pub(super) room_turn: Option<u64>,
     exhausted: bool,
     /// The places of its messages are told.
     pub(super) reported: bool,
@@ -288,6 +290,7 @@ impl HandledRequest {
             body: None,
             owes_answer: false,
             refused: None,
+            room_turn: None,
             exhausted: false,
             reported: false,
             names_given: Vec::new(),

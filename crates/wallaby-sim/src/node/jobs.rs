@@ -19,9 +19,6 @@ use crate::coverage::Point;
 use crate::queue::Timer;
 use crate::workload::{Act, Answer, Finale, Hop, Task};
 
-/// How long a handler waits for room to send something.
-const FULL: Duration = Duration::from_millis(5);
-
 /// By how much some handlers stop late.
 const TARDY: Duration = Duration::from_millis(10);
 
@@ -108,12 +105,9 @@ impl Node {
         self.go_on_for(key, Awaited::Room(lane), context);
     }
 
-    /// There may be room again for what was refused.
-    pub(super) fn has_space(&mut self, context: &mut Context<'_>) {
-        let keys: Vec<RequestKey> = self.jobs.keys().copied().collect();
-        for key in keys {
-            self.go_on_for(key, Awaited::Space, context);
-        }
+    /// There may be room again for what was refused to a request.
+    pub(super) fn has_space(&mut self, key: RequestKey, context: &mut Context<'_>) {
+        self.go_on_for(key, Awaited::Space, context);
     }
 
     fn go_on_for(&mut self, key: RequestKey, what: Awaited, context: &mut Context<'_>) {
@@ -184,7 +178,7 @@ impl Node {
                 Ok(Offered::Sent(Some(lane))) => return Step::Awaits(Awaited::Room(lane)),
                 Ok(offered) => {
                     job.acts.push_front(act);
-                    return self.wait_to_offer(offered);
+                    return Self::wait_to_offer(offered);
                 }
                 Err(error) => return Step::Returned(Err(error.into())),
             }
@@ -211,12 +205,12 @@ impl Node {
         };
         match sent {
             Ok(Offered::Sent(_)) => Step::Returned(Ok(())),
-            Ok(offered) => self.wait_to_offer(offered),
+            Ok(offered) => Self::wait_to_offer(offered),
             Err(error) => Step::Returned(Err(error.into())),
         }
     }
 
-    /// Sends a message, as the drivers do: only on tokio handlers can wait.
+    /// Sends a message, as the drivers do: only on tokio handlers wait for what they have sent before.
     fn offer(
         &mut self,
         key: RequestKey,
@@ -243,9 +237,8 @@ impl Node {
     }
 
     /// How a handler waits that could not send something.
-    fn wait_to_offer(&self, offered: Offered) -> Step {
+    fn wait_to_offer(offered: Offered) -> Step {
         match offered {
-            _ if !self.plan.tokio => Step::Waits(FULL),
             Offered::Waits(lane) => Step::Awaits(Awaited::Room(lane)),
             Offered::Sent(_) | Offered::Full => Step::Awaits(Awaited::Space),
         }

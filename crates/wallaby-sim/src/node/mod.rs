@@ -249,7 +249,7 @@ impl Node {
                 Output::Stopped(request, status) => self.stopped(request, &status, context),
                 Output::Stuck(_) => context.hit(Point::HandlerStuck),
                 Output::Room(request, lane) => self.has_room(request, lane, context),
-                Output::Space => self.has_space(context),
+                Output::Space(request) => self.has_space(request, context),
                 Output::Socket(udp, _) => self.udp = Some(udp),
                 Output::Datagrams(udp) => self.transmit(udp, context),
                 Output::Dial(conn, to) => self.dial(conn, &to, context),

@@ -501,10 +501,7 @@ impl Core {
                 }
             }
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
-            Output::Space => {
-                let refused = self.waiters.those_without_space();
-                (refused.into_iter()).for_each(|key| self.wake(Wait::Space(key)));
-            }
+            Output::Space(key) => self.wake(Wait::Space(key)),
             Output::Body(body) => self.wake(Wait::Read(body)),
             Output::BodyRoom(body) => self.wake(Wait::Write(body)),
             Output::Connected(conn, result) => {
@@ -598,9 +595,6 @@ impl Core {
 
     /// A request has ended.
     pub(crate) fn forget_request(&mut self, key: RequestKey) {
-        if self.waiters.wait_for_space() {
-            self.wake(Wait::Space(key));
-        }
         if let Some(handling) = self.handlings.take(key.slot(), key) {
             effects::push(Effect::Drop(Box::new(handling)));
         }

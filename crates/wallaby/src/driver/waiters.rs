@@ -1,6 +1,6 @@
 //! Tasks that wait for something of an endpoint.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::task::Waker;
 
@@ -31,10 +31,6 @@ pub(crate) enum Wait {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     tasks: HashMap<Wait, Tasks, BuildHasherDefault<Mixed>>,
-    /// Requests that wait for room, in the order in which they began to.
-    for_space: BTreeMap<u64, RequestKey>,
-    turns: HashMap<RequestKey, u64, BuildHasherDefault<Mixed>>,
-    latest: u64,
 }
 
 /// Nearly always there is one.
@@ -49,14 +45,7 @@ impl Waiters {
     #[must_use = "what a waker drops may be anything: it is dropped when the endpoint's lock is free"]
     pub(crate) fn wait(&mut self, what: Wait, task: &Waker) -> Option<Waker> {
         match self.tasks.get_mut(&what) {
-            None => {
-                if let Wait::Space(request) = what {
-                    self.latest += 1;
-                    self.for_space.insert(self.latest, request);
-                    self.turns.insert(request, self.latest);
-                }
-                self.tasks.insert(what, Tasks::One(task.clone()));
-            }
+            None => drop(self.tasks.insert(what, Tasks::One(task.clone()))),
             Some(Tasks::One(known)) if known.will_wake(task) => {}
             // One reads a call's answers, and one a body.
             Some(Tasks::One(known)) if matches!(what, Wait::Answer(_) | Wait::Read(_)) => {
@@ -69,37 +58,25 @@ impl Waiters {
 
     /// It has happened: whom to wake.
     pub(crate) fn take(&mut self, what: Wait) -> impl Iterator<Item = Waker> + use<> {
-        if let Wait::Space(request) = what
-            && let Some(turn) = self.turns.remove(&request)
-        {
-            self.for_space.remove(&turn);
-        }
-        let (one, many) = match self.tasks.remove(&what) {
-            None => (None, Vec::new()),
-            Some(Tasks::One(one)) => (Some(one), Vec::new()),
-            Some(Tasks::Many(many)) => (None, many),
-        };
-        one.into_iter().chain(many)
+        self.tasks.remove(&what).into_iter().flat_map(Tasks::all)
     }
 
     /// Nothing comes any more: all are to be woken.
     pub(crate) fn take_all(&mut self) -> Vec<Waker> {
-        let all: Vec<Wait> = self.tasks.keys().copied().collect();
-        all.into_iter().flat_map(|what| self.take(what)).collect()
-    }
-
-    /// Whether any wait for room.
-    pub(crate) fn wait_for_space(&self) -> bool {
-        !self.for_space.is_empty()
-    }
-
-    /// There may be room for what was refused: whose messages that were.
-    pub(crate) fn those_without_space(&self) -> Vec<RequestKey> {
-        self.for_space.values().copied().collect()
+        let all = std::mem::take(&mut self.tasks).into_values();
+        all.flat_map(Tasks::all).collect()
     }
 }
 
 impl Tasks {
+    fn all(self) -> impl Iterator<Item = Waker> {
+        let (one, many) = match self {
+            Self::One(one) => (Some(one), Vec::new()),
+            Self::Many(many) => (None, many),
+        };
+        one.into_iter().chain(many)
+    }
+
     fn add(&mut self, task: &Waker) {
         let mut many = match std::mem::replace(self, Self::Many(Vec::new())) {
             Self::One(one) => vec![one],
@@ -179,22 +156,5 @@ mod tests {
         waiters.take(what).for_each(Waker::wake);
         assert!(woken.iter().all(|task| task.0.load(Ordering::Relaxed) == 1));
         assert_eq!(waiters.take(what).count(), 0);
-    }
-
-    /// Who calls and gives up again, while there is no room, leaves nothing behind.
-    #[test]
-    fn requests_that_have_ended_wait_for_no_room() {
-        let mut waiters = Waiters::default();
-        let requests = requests(1000);
-        let task: Arc<Woken> = Arc::default();
-        for request in &requests {
-            waits(&mut waiters, Wait::Space(*request), &task);
-        }
-        for request in &requests[..998] {
-            waiters.take(Wait::Space(*request)).for_each(Waker::wake);
-        }
-        assert_eq!(waiters.those_without_space(), requests[998..]);
-        assert_eq!((waiters.tasks.len(), waiters.turns.len()), (2, 2));
-        assert_eq!(Arc::strong_count(&task), 3, "as many are kept as wait");
     }
 }

@@ -50,6 +50,13 @@ pub enum Event {
         /// Which: [`BodyWriter::key`](super::BodyWriter::key).
         body: BodyKey,
     },
+    /// There may be room for what a request that was put aside sends, to which something was refused for want of it before
+    /// ([`SendError::Full`](crate::SendError::Full)). Requests are told of room in the order in which they were refused something, and
+    /// whoever is refused again comes last again. Where very many were, they are told up to a tenth of a second late.
+    Room {
+        /// Which.
+        request: RequestKey,
+    },
     /// A request that was put aside has ended: it was aborted, or had no time left. It cannot be answered any more.
     Stopped {
         /// Which.

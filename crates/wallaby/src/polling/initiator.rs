@@ -165,6 +165,9 @@ impl<D: Datagrams> Endpoint<D> {
                 Notification::Stopped(request, status) => {
                     return Some(Event::Stopped { request, status });
                 }
+                // Nobody waits for it if it has ended.
+                Notification::Room(request) if self.core.request(request).is_none() => {}
+                Notification::Room(request) => return Some(Event::Room { request }),
                 Notification::Body(BodyNews::Came(request)) => {
                     return Some(Event::Body { request });
                 }

@@ -147,6 +147,7 @@ enum Notification {
     Call(CallKey),
     Stopped(RequestKey, Box<Status>),
     Body(BodyNews),
+    Room(RequestKey),
     Told(Event),
 }
 

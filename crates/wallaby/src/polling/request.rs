@@ -157,7 +157,7 @@ impl<'a> RawRequest<'a> {
     /// # Errors
     ///
     /// If the answer is too large, or exceeds a budget, or if too much waits already ([`SendError::Full`]): then put the
-    /// request aside and try again in a later turn.
+    /// request aside and try again when [`Event::Room`](super::Event::Room) is told of it.
     pub fn reply(&mut self, payload: Bytes) -> Result<(), SendError> {
         self.core.reply(self.key, payload)
     }

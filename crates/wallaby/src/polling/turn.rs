@@ -153,6 +153,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Run(key) => self.run(key),
                 Output::Call(call) => self.tell(call),
                 Output::Stopped(key, status) => self.tell_of(Notification::Stopped(key, status)),
+                Output::Space(key) => self.tell_of(Notification::Room(key)),
                 Output::Body(body) => {
                     if let Some(news) = self.calling.bodies.read(&mut self.core, body) {
                         self.tell_of(Notification::Body(news));
@@ -173,7 +174,6 @@ impl<D: Datagrams> Endpoint<D> {
                 | Output::Sent(_)
                 | Output::Room(..)
                 | Output::Placed(..)
-                | Output::Space
                 | Output::Drained
                 | Output::Connected(..) => {}
             }

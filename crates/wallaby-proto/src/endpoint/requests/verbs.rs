@@ -163,9 +163,19 @@ impl<P: Probe> Endpoint<P> {
             (None, Some(server)) => self.takes_request(server, message.followed),
         };
         if !has_room {
-            self.queue_room.note_refused();
+            self.note_refused(key);
         }
         has_room
+    }
+
+    /// A message was refused for want of room: its request is told when there may be some, behind those that wait for that already.
+    #[cold]
+    fn note_refused(&mut self, key: RequestKey) {
+        if let Some(handler) = self.handlers.get_mut(key)
+            && handler.room_turn.is_none()
+        {
+            handler.room_turn = Some(self.queue_room.note_refused(key));
+        }
     }
 
     /// Which of this endpoint's own calls a request belongs to, if it does.

@@ -38,7 +38,7 @@ struct World {
     to_peer: BytesMut,
     runs: Vec<RequestKey>,
     /// How often it was said that there is room again for what was refused.
-    spaces: usize,
+    spaces: Vec<RequestKey>,
     /// Bytes that the peer takes, at most.
     takes: usize,
 }
@@ -119,7 +119,7 @@ impl World {
             to_server: BytesMut::new(),
             to_peer: BytesMut::new(),
             runs: Vec::new(),
-            spaces: 0,
+            spaces: Vec::new(),
             takes: usize::MAX,
         };
         world.carry();
@@ -138,7 +138,7 @@ impl World {
                 match output {
                     Output::Run(key) => self.runs.push(key),
                     Output::Write(_) => self.write(),
-                    Output::Space => self.spaces += 1,
+                    Output::Space(key) => self.spaces.push(key),
                     Output::Close(_, closed) => panic!("{closed:?}"),
                     _ => {}
                 }
@@ -325,8 +325,9 @@ fn what_others_say_of_older_calls_costs_these_no_credit() {
     assert!(world.server.waits(older, Lane::Answers));
 }
 
-/// How often room is told of that comes for one answer after the other, while so many others are refused each time.
-fn told(refused: u64) -> (usize, World) {
+/// Room comes for one answer after the other, while so many other requests are refused some each time, another one first: who is told
+/// of it, and who was to be.
+fn told(refused: u64) -> (World, Vec<RequestKey>) {
     let mut held = Limits::default();
     held.waiting = 100 * (1_000 + 64);
     let mut world = World::with(1, held);
@@ -344,10 +345,15 @@ fn told(refused: u64) -> (usize, World) {
         }
         world.server.flush(key);
     }
+    assert!(others.len() >= refused as usize);
+    let mut to_tell = others.clone();
     others.truncate(refused as usize);
-    assert_eq!(others.len(), refused as usize);
     world.carry();
     for sequence in waiting.into_iter().take(20) {
+        if world.spaces.len() == to_tell.len() {
+            others.rotate_left(1);
+            to_tell.extend(&others);
+        }
         for key in &others {
             let sent = world.server.reply(*key, vec![7; 100_000].into());
             assert_eq!(sent, Err(SendError::Full));
@@ -355,21 +361,27 @@ fn told(refused: u64) -> (usize, World) {
         world.peer.grant_call(call_id(sequence), 1, 5);
         world.carry();
     }
-    (world.spaces, world)
+    (world, to_tell)
 }
 
 #[test]
 fn room_is_told_of_at_once_where_few_were_refused_and_seldom_where_many_were() {
-    assert_eq!(told(5).0, 20);
-    let (spaces, mut world) = told(400);
-    assert_eq!(spaces, 1);
+    let (world, to_tell) = told(5);
+    assert!(to_tell.len() >= 20 * 5);
+    assert_eq!(
+        world.spaces, to_tell,
+        "in the order in which they were refused"
+    );
+    let (mut world, to_tell) = told(400);
+    let at_once = world.spaces.len();
+    assert!((400..800).contains(&at_once), "{at_once}");
     // The others are told in their time.
     let due = world.server.poll_timeout().expect("something is due");
     assert!(due <= Duration::from_millis(100), "{due:?}");
     world.server.set_time(due);
     world.server.handle_timeout();
     world.carry();
-    assert_eq!(world.spaces, 2);
+    assert_eq!(world.spaces, to_tell);
 }
 
 /// A message was refused for want of room to wait in. Then its peer grants credit: it needs no room any more.
@@ -394,10 +406,10 @@ fn who_was_refused_is_told_of_credit() {
     });
     let (sequence, key) = refused.expect("so much has no room");
     world.carry();
-    let before = world.spaces;
+    let before = world.spaces.len();
     world.peer.grant_call(call_id(sequence), 1, 5);
     world.carry();
-    assert_eq!(world.spaces, before + 1);
+    assert_eq!(world.spaces[before..], [key]);
     assert_eq!(world.server.reply(key, payload), Ok(()));
 }
 

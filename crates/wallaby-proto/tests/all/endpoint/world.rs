@@ -300,7 +300,7 @@ impl World {
             | Output::Ended(..)
             | Output::Sent(_)
             | Output::Room(..)
-            | Output::Space => {}
+            | Output::Space(_) => {}
             Output::Connected(..) | Output::Placed(..) | Output::Drained | Output::Stuck(_) => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);

@@ -1,6 +1,7 @@
 //! What polling endpoints do among themselves, in virtual time.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -683,6 +684,73 @@ fn a_server_waits_for_an_application_that_takes_no_answers() {
     }
     assert_eq!(ended, [quick.key(), slow.key()]);
     assert_eq!(answers + held_back, 100);
+}
+
+/// Sends on what is left of a hundred answers; whether that is all.
+fn send_on(request: &mut Request<'_, Many<String>>, sent: &mut usize) -> Result<bool, SendError> {
+    while *sent < 100 {
+        match request.reply(&format!("{sent:0500}")) {
+            Ok(()) => *sent += 1,
+            Err(SendError::Full) => return Ok(false),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(true)
+}
+
+/// It is put aside meanwhile, and nothing else makes it go on.
+#[test]
+fn a_request_that_was_refused_room_is_told_when_there_is_some() {
+    let world = World::new(12);
+    let mut limits = wallaby::polling::Limits::default();
+    limits.call = 4096;
+    let mut client = world.bind(Endpoint::builder().limits(limits));
+    let mut limits = wallaby::polling::Limits::default();
+    limits.waiting = 20_000;
+    let mut server = world.bind(Endpoint::builder().limits(limits));
+    let held: Rc<RefCell<BTreeMap<RequestKey, usize>>> = Rc::default();
+    let hold = Rc::clone(&held);
+    let serve = server.serve(&work::MANY, move |mut request, _| {
+        let mut sent = 0;
+        if !send_on(&mut request, &mut sent)? {
+            hold.borrow_mut().insert(request.hold(), sent);
+        }
+        Ok(())
+    });
+    serve.expect("no other has its name");
+    let to = server.address();
+    for _ in 0..3 {
+        let call = client.call(to.clone(), work::many("a".into()), &CallOptions::default());
+        call.expect("it is sent");
+    }
+    let (mut answers, mut complete, mut rooms) = (0, 0, 0);
+    while complete < 3 {
+        world.step(&mut [&mut client, &mut server], Duration::from_millis(1));
+        while let Some(event) = server.next_event() {
+            let Event::Room { request } = event else {
+                panic!("{event:?}");
+            };
+            rooms += 1;
+            let mut sent = held
+                .borrow_mut()
+                .remove(&request)
+                .expect("it was put aside");
+            let request = server.request(request).expect("it goes on");
+            let mut request = request.typed(&work::MANY);
+            if !send_on(&mut request, &mut sent).expect("nothing is wrong with it") {
+                held.borrow_mut().insert(request.hold(), sent);
+            }
+        }
+        match client.next_event() {
+            Some(Event::Answer(_)) => answers += 1,
+            Some(Event::Complete { .. }) => complete += 1,
+            None => {}
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(answers, 300);
+    assert!(rooms >= 3, "{rooms}");
+    assert!(held.borrow().is_empty());
 }
 
 #[test]

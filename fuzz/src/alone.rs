@@ -11,7 +11,7 @@ use wallaby_proto::connection::{
     MethodDefinition, StrangerLimits,
 };
 use wallaby_proto::endpoint::{
-    Config, ConnId, Endpoint, InputOutcome, Output, Schemes, Seeds, Serving,
+    Config, ConnId, Endpoint, InputOutcome, Output, Schemes, Seeds, Serving, StreamEnd,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Message, ReplyTo};
@@ -139,8 +139,7 @@ impl Alone {
     pub(crate) fn cut(&mut self, conn: ConnId) {
         if self.peers.remove(&conn).is_some() {
             let rest = &mut BytesMut::new();
-            let why = "it was cut".to_owned();
-            self.endpoint.handle_ended(conn, rest, why);
+            self.endpoint.handle_ended(conn, rest, StreamEnd::Closed);
         }
     }
 

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{MethodDefinition, StrangerLimits};
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds, Serving,
+    RequestKey, Schemes, Seeds, Serving, StreamEnd,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -240,11 +240,9 @@ impl World {
         left.input[end].extend_from_slice(&rest);
         let ended = left.closed && left.input[end].is_empty();
         if ended && left.ends[end].is_some() {
-            self.nodes[host].endpoint.handle_ended(
-                conn,
-                &mut BytesMut::new(),
-                "it was closed".to_owned(),
-            );
+            self.nodes[host]
+                .endpoint
+                .handle_ended(conn, &mut BytesMut::new(), StreamEnd::Closed);
             self.drain(host);
         } else if let Some((writer, conn)) = left.ends[1 - end]
             && std::mem::take(&mut left.blocked[1 - end])
@@ -264,7 +262,7 @@ impl World {
                 self.nodes[host].endpoint.handle_ended(
                     conn,
                     &mut BytesMut::new(),
-                    "it was cut".to_owned(),
+                    StreamEnd::Closed,
                 );
                 self.drain(host);
             }

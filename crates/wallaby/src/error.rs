@@ -6,9 +6,11 @@
 use std::io;
 
 use thiserror::Error;
+use wallaby_proto::connection::ConnectionError;
 use wallaby_proto::{Address, AddressError, Code, Status};
 
 use crate::blocking::WouldBlock;
+use crate::transport::is_broken;
 
 pub use wallaby_proto::error::{
     AttemptsFailed, Breakdown, CallError, ConnectError, FailedAttempt, Failure, NoMore, SendError,
@@ -137,6 +139,10 @@ pub(crate) fn dial_failed(server: &Address, error: &io::Error) -> ConnectError {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             ConnectError::Refused { server, reason }
         }
+        _ if is_broken(error) && !matches!(server, Address::Other(_)) => ConnectError::Handshake {
+            server: Some(server),
+            source: ConnectionError::Transport { reason },
+        },
         io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied
             if matches!(server, Address::Other(_)) && !server.has_host_name() =>
         {
@@ -173,7 +179,6 @@ mod tests {
     use std::error::Error;
 
     use wallaby_proto::RequestId;
-    use wallaby_proto::connection::ConnectionError;
     use wallaby_proto::error::CodecError;
     use wallaby_proto::wire::DecodeError;
 

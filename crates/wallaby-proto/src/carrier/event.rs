@@ -128,6 +128,12 @@ pub enum ConnectionError {
         /// Why it is.
         when: &'static str,
     },
+    /// The peer does not keep to what the transport says that carries its bytes.
+    #[error("the peer does not keep to what its transport says: {reason}")]
+    Transport {
+        /// What that says of it.
+        reason: String,
+    },
     /// The peer sent more than it was granted: see *Credit* in `docs/protocol.md`.
     #[error("the peer sent more {what} than it was granted")]
     Overdrawn {
@@ -163,6 +169,26 @@ pub enum ConnectionError {
         /// For how long.
         silence: Duration,
     },
+}
+
+impl ConnectionError {
+    /// Whether the peer is at fault: it has sent what the protocol or its transport does not say, or more than it may. A peer that is
+    /// slow, has stopped or has started anew, and a bad way to it, never look like that.
+    pub fn is_violation(&self) -> bool {
+        match self {
+            Self::Malformed(_)
+            | Self::Foreign(_)
+            | Self::Version { .. }
+            | Self::OutOfPlace { .. }
+            | Self::Transport { .. }
+            | Self::Overdrawn { .. }
+            | Self::Crowding { .. } => true,
+            Self::WrongNode { .. }
+            | Self::Stalled { .. }
+            | Self::Unread { .. }
+            | Self::Silent { .. } => false,
+        }
+    }
 }
 
 impl From<DecodeError> for ConnectionError {

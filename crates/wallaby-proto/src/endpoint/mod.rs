@@ -226,7 +226,7 @@ pub use self::requests::{DelegateOptions, How, NewDelegation, Offer, Offered};
 pub use self::resending::Resend;
 pub use self::server::{Author, Destination, HandledRequest, Outline, Returned, Sending};
 pub use self::sockets::{SocketId, reaches};
-pub use self::streams::InputOutcome;
+pub use self::streams::{InputOutcome, StreamEnd};
 pub use crate::executor::Load;
 pub use crate::id::ConnId;
 

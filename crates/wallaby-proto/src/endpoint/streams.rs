@@ -58,6 +58,17 @@ pub(super) enum MarkOwner {
     Announced(Ticket),
 }
 
+/// How a stream has ended, as its shell has seen it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// The peer has closed it.
+    Closed,
+    /// It goes on no longer: why, as the system says.
+    Lost(String),
+    /// The peer does not keep to what its transport says: how, as that says.
+    Broken(String),
+}
+
 /// What became of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputOutcome {
@@ -132,6 +143,9 @@ impl<P: Probe> Endpoint<P> {
     /// A dial has failed ([`Output::Dial`]): why. Of one that succeeds nothing needs to be told.
     pub fn handle_dial_failed(&mut self, id: ConnId, why: ConnectError) {
         self.metrics.dials_failed += 1;
+        if matches!(&why, ConnectError::Handshake { source, .. } if source.is_violation()) {
+            self.metrics.connections_broken += 1;
+        }
         self.stream_ended(id, why);
         self.settle();
     }
@@ -273,20 +287,21 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A stream has ended: why. What had come over it before and waits in the shell is handled first, whether it was
+    /// A stream has ended. What had come over it before and waits in the shell is handled first, whether it was
     /// [held](InputOutcome::Held) or not.
-    pub fn handle_ended(&mut self, id: ConnId, input: &mut BytesMut, reason: String) {
+    pub fn handle_ended(&mut self, id: ConnId, input: &mut BytesMut, end: StreamEnd) {
         if let Some(stream) = self.stream_mut(id) {
             stream.connection.shut_output();
         }
         while self.take_messages(id, input) == InputOutcome::More {}
-        self.closed_by_peer(id, reason);
+        match end {
+            StreamEnd::Closed => self.closed_by_peer(id, "the peer closed it".to_owned()),
+            StreamEnd::Lost(reason) => self.closed_by_peer(id, reason),
+            StreamEnd::Broken(reason) => {
+                self.break_stream(id, ConnectionError::Transport { reason });
+            }
+        }
         self.settle();
-    }
-
-    /// A stream's peer does not keep to what its transport says. That the stream has ended is told as well.
-    pub fn note_broken(&mut self) {
-        self.metrics.connections_broken += 1;
     }
 
     /// Where the other end of a connection is, for messages; `None` if it came in and does not say.

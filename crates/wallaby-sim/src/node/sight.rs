@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wallaby_proto::call::records::{Admission, StopReason};
 use wallaby_proto::call::watch;
-use wallaby_proto::connection::{ConnectionError, Mark};
+use wallaby_proto::connection::Mark;
 use wallaby_proto::datagram::Cause;
 use wallaby_proto::endpoint::{ConnId, Note};
 use wallaby_proto::wire::{MAX_FRAME, Message, Ping, Pong, Request, Response};
@@ -117,9 +117,7 @@ impl Node {
             Cause::Handshake(_) => Point::SessionWrongLife,
         });
         match cause {
-            Cause::Handshake(ConnectionError::WrongNode { .. })
-            | Cause::Broken(ConnectionError::Stalled { .. }) => {}
-            Cause::Handshake(error) | Cause::Broken(error) => {
+            Cause::Handshake(error) | Cause::Broken(error) if error.is_violation() => {
                 let what = format!("n{}: {error}", self.index);
                 context.violate(Rule::FalseAccusation, what);
             }

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::Address;
 use wallaby_proto::connection::ConnectionError;
-use wallaby_proto::endpoint::{Closed, ConnId, InputOutcome};
+use wallaby_proto::endpoint::{Closed, ConnId, InputOutcome, StreamEnd};
 use wallaby_proto::error::ConnectError;
 
 use super::{Node, node_at, refused};
@@ -129,7 +129,7 @@ impl Node {
             let mut input = std::mem::take(&mut stream.input);
             note!(context, self.index, "loses {socket:?}");
             self.endpoint
-                .handle_ended(conn, &mut input, "it is lost".into());
+                .handle_ended(conn, &mut input, StreamEnd::Closed);
         }
     }
 
@@ -186,13 +186,11 @@ impl Node {
             ConnectError::TimedOut { .. } => context.hit(Point::ConnectionTimedOut),
             ConnectError::Handshake { source, .. } => match source {
                 ConnectionError::WrongNode { .. } => context.hit(Point::ConnectionWrongLife),
-                ConnectionError::Silent { .. }
-                | ConnectionError::Unread { .. }
-                | ConnectionError::Stalled { .. } => context.hit(Point::ConnectionSilent),
-                error => {
+                error if error.is_violation() => {
                     let what = format!("n{} on {:?}: {error}", self.index, stream.socket);
                     context.violate(Rule::FalseAccusation, what);
                 }
+                _ => context.hit(Point::ConnectionSilent),
             },
             _ => {}
         }

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::BytesMut;
-use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken};
+use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken, StreamEnd};
 
 use super::effects::Inside;
 use super::shared::Inner;
 use crate::panics::{carried, polled};
-use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf, is_broken};
+use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf, end_of};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
 /// arrives, whoever waits for some of it goes first.
@@ -263,16 +263,13 @@ impl Stream {
             }
             if !std::mem::take(&mut input.unread) {
                 let ended = match ready!(input.poll_read(reader, cx)) {
-                    Ok(0) => Some(("the peer closed it".to_owned(), false)),
+                    Ok(0) => Some(StreamEnd::Closed),
                     Ok(_) => None,
-                    Err(error) => Some((format!("cannot read: {error}"), is_broken(&error))),
+                    Err(error) => Some(end_of(&error)),
                 };
-                if let Some((why, is_broken)) = ended {
+                if let Some(end) = ended {
                     endpoint.enter(|core| {
-                        if is_broken {
-                            core.endpoint.note_broken();
-                        }
-                        core.endpoint.handle_ended(self.id, &mut input.bytes, why);
+                        core.endpoint.handle_ended(self.id, &mut input.bytes, end);
                     });
                     return Poll::Ready(());
                 }
@@ -374,8 +371,9 @@ impl Drop for Reading {
         {
             endpoint.enter(|core| {
                 let why = "nobody reads it any more: the runtime of its endpoint has ended";
+                let end = StreamEnd::Lost(why.to_owned());
                 core.endpoint
-                    .handle_ended(self.stream.id, &mut BytesMut::new(), why.to_owned());
+                    .handle_ended(self.stream.id, &mut BytesMut::new(), end);
             });
         }
         let _ = carried(|| {

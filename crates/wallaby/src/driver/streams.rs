@@ -9,7 +9,6 @@ use std::task::Poll;
 use bytes::BytesMut;
 use tracing::field::display;
 use wallaby_proto::Address;
-use wallaby_proto::connection::ConnectionError;
 use wallaby_proto::endpoint::ConnId;
 
 use super::effects;
@@ -106,7 +105,7 @@ impl Inner {
             identity,
         } = match self.settings.driver.transports.wrap(opened) {
             Ok(wrapped) => wrapped,
-            Err(error) => return self.end_unopened(conn, error.to_string()),
+            Err(error) => return self.end_unopened(conn, &error),
         };
         let stream = Stream::new(conn, identity, writer);
         let wanted = self.enter(|core| {
@@ -171,10 +170,10 @@ impl Inner {
     }
 
     /// A stream does not become a connection.
-    fn end_unopened(self: &Arc<Self>, conn: ConnId, reason: String) {
+    fn end_unopened(self: &Arc<Self>, conn: ConnId, error: &io::Error) {
+        let end = transport::end_of(error);
         self.enter(|core| {
-            core.endpoint
-                .handle_ended(conn, &mut BytesMut::new(), reason)
+            core.endpoint.handle_ended(conn, &mut BytesMut::new(), end);
         });
     }
 
@@ -187,12 +186,9 @@ impl Inner {
 
     /// A stream has ended: peers that leave are news, those that do not keep to the protocol a warning.
     pub(super) fn note_closed(&self, peer: &Identity, why: &ConnectError) {
-        use ConnectionError::{Silent, WrongNode};
         let (endpoint, from) = (&self.node, peer.address.map(display));
         let (is_broken, why): (bool, &dyn fmt::Display) = match why {
-            ConnectError::Handshake { source, .. } => {
-                (!matches!(source, Silent { .. } | WrongNode { .. }), source)
-            }
+            ConnectError::Handshake { source, .. } => (source.is_violation(), source),
             ConnectError::Closed { reason, .. } => (false, reason),
             why => (false, why),
         };
@@ -225,10 +221,7 @@ impl Inner {
                     if let Some(left_out) = endpoint.logs.not_opened.pass() {
                         tracing::warn!(endpoint = %endpoint.node, reason, left_out, "a stream that came in was not accepted");
                     }
-                    if transport::is_broken(&error) {
-                        endpoint.enter(|core| core.endpoint.note_broken());
-                    }
-                    endpoint.end_unopened(conn, reason);
+                    endpoint.end_unopened(conn, &error);
                 }
             }
         });

@@ -11,7 +11,7 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 use super::stream::Stream;
 use super::streams::Streams;
 use crate::error::dial_failed;
-use crate::transport;
+use crate::transport::end_of;
 
 /// Most connections that are looked at in turns that do not wait. If more are awake, those that have nothing go to rest.
 const AWAKE: usize = 64;
@@ -148,11 +148,8 @@ impl Streams {
                 let server = core.server(id);
                 let at = server.as_ref().map(tracing::field::display);
                 tracing::debug!(server = at, %error, "memory is not shared");
-                if transport::is_broken(&error) {
-                    core.note_broken();
-                }
                 match server.filter(|_| !was_open) {
-                    None => core.handle_ended(id, &mut BytesMut::new(), error.to_string()),
+                    None => core.handle_ended(id, &mut BytesMut::new(), end_of(&error)),
                     Some(to) => core.handle_dial_failed(id, dial_failed(&to, &error)),
                 }
             }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::Address;
-use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core};
+use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, StreamEnd};
 
 use super::epoll::{Epoll, Interest, Ready};
 use super::rings::Rings;
 use super::sockets::{Channel, Listener};
 use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
-use crate::transport::{self, PAUSE};
+use crate::transport::{PAUSE, end_of};
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
@@ -212,7 +212,7 @@ impl Streams {
             core.handle_ended(
                 id,
                 &mut BytesMut::new(),
-                format!("cannot wait for it: {error}"),
+                StreamEnd::Lost(format!("cannot wait for it: {error}")),
             );
         }
     }
@@ -225,7 +225,7 @@ impl Streams {
             core.handle_ended(
                 id,
                 &mut BytesMut::new(),
-                format!("cannot wait for it: {error}"),
+                StreamEnd::Lost(format!("cannot wait for it: {error}")),
             );
         }
     }
@@ -292,18 +292,13 @@ impl Streams {
         if stream.is_connecting() {
             return None;
         }
-        let reason = match stream.read(input) {
+        let end = match stream.read(input) {
             Ok(Read::All) => return Some(false),
             Ok(Read::Some) => return Some(true),
-            Ok(Read::End) => "the peer closed it".to_owned(),
-            Err(error) => {
-                if transport::is_broken(&error) {
-                    core.note_broken();
-                }
-                format!("cannot read: {error}")
-            }
+            Ok(Read::End) => StreamEnd::Closed,
+            Err(error) => end_of(&error),
         };
-        core.handle_ended(id, input, reason);
+        core.handle_ended(id, input, end);
         stream.keep(input, false);
         None
     }

@@ -42,6 +42,7 @@ use std::task::{Context, Poll, ready};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
+use wallaby_proto::endpoint::StreamEnd;
 use wallaby_proto::{Address, OtherAddress};
 
 pub use self::datagrams::{DatagramNetwork, DatagramSocket};
@@ -236,6 +237,15 @@ pub(crate) async fn listen(
 /// Whether the peer does not keep to what the transport says, as far as that tells it.
 pub(crate) fn is_broken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
+}
+
+/// How a stream has ended of which this came.
+pub(crate) fn end_of(error: &io::Error) -> StreamEnd {
+    let reason = format!("cannot read: {error}");
+    match is_broken(error) {
+        true => StreamEnd::Broken(reason),
+        false => StreamEnd::Lost(reason),
+    }
 }
 
 /// What others are told: the address that was given for that, or the first that is listened at. Port 0 stands for the one that is

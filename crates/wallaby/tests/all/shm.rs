@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Net, all, at, heap, patience, process, service};
 use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
 use wallaby::{Address, CallError, ConnectError, Endpoint, Many, One, Request, Service};
 
 /// Where a process of this program listens, and for what.
@@ -74,6 +75,30 @@ fn is_a_server_if_it_is_asked_to() {
     println!("listening");
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line); // until who has started it is gone
+}
+
+/// Somebody else has the socket: the caller is told whose fault that is, and it is counted.
+#[tokio::test]
+async fn who_answers_something_else_is_at_fault() {
+    let net = Net::shm();
+    let address = net.address();
+    let path = address.trim_start_matches("shm://");
+    let other = tokio::net::UnixListener::bind(path).expect("a free path");
+    let client = Endpoint::builder().bind().await.expect("a runtime");
+    let server: Address = address.parse().expect("an address");
+    let connecting = client.connect(server);
+    let answering = async {
+        let (mut stranger, _) = other.accept().await.expect("it dials");
+        let said = stranger.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        said.await.expect("room");
+        stranger
+    };
+    let (failed, _stranger) = patience(async { tokio::join!(connecting, answering) }).await;
+    let Err(ConnectError::Handshake { source, .. }) = failed else {
+        panic!("{failed:?}");
+    };
+    assert!(source.is_violation(), "{source}");
+    assert_eq!(client.metrics().connections_broken, 1);
 }
 
 /// The server is killed in the midst of small and large calls. All of them end, and the next server is found at the same

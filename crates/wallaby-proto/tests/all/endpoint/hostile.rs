@@ -10,7 +10,7 @@ use wallaby_proto::connection::{
 };
 use wallaby_proto::endpoint::{
     CallOptions, Config, ConnId, Endpoint, Follows, InputOutcome, Lane, Leaving, Limits, Next,
-    Output, Probe, RequestKey, Schemes, Seeds, Serving,
+    Output, Probe, RequestKey, Schemes, Seeds, Serving, StreamEnd,
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
@@ -484,7 +484,7 @@ fn what_may_have_been_written_is_not_called_unexecuted() {
     server.close("it leaves");
     let mut last = BytesMut::from(server.output());
     client.handle_input(conn, &mut last);
-    client.handle_ended(conn, &mut last, "it has left".into());
+    client.handle_ended(conn, &mut last, StreamEnd::Closed);
     client.settle();
     if let Next::Answer(answer) = client.next_answer(key) {
         panic!("{:?}", answer.payload());
@@ -519,7 +519,7 @@ fn a_connection_that_was_needed_and_has_ended_takes_no_place() {
     assert_eq!(world.server.peer(refused), None, "the only place is taken");
     world
         .server
-        .handle_ended(world.conn, &mut BytesMut::new(), "it has left".into());
+        .handle_ended(world.conn, &mut BytesMut::new(), StreamEnd::Closed);
     let late = world.server.handle_accepted();
     world.server.handle_input(late, &mut input);
     assert!(
@@ -563,7 +563,7 @@ fn who_leaves_each_time_is_not_dialled_all_the_time() {
             let taken = client.output(conn).len();
             client.advance(conn, taken);
             client.handle_written(conn);
-            client.handle_ended(conn, &mut BytesMut::new(), "it has left".into());
+            client.handle_ended(conn, &mut BytesMut::new(), StreamEnd::Closed);
         }
     }
     let most = dials
@@ -626,7 +626,7 @@ fn what_a_peer_had_sent_is_read_before_its_end() {
     let mut input = std::mem::take(&mut world.to_server);
     world
         .server
-        .handle_ended(world.conn, &mut input, "it has left".into());
+        .handle_ended(world.conn, &mut input, StreamEnd::Closed);
     let outputs = std::iter::from_fn(|| world.server.poll_output());
     let runs = outputs.filter(|output| matches!(output, Output::Run(_)));
     assert_eq!(runs.count(), 40);

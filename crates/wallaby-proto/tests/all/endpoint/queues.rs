@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds, Serving, StuckHandler,
+    RequestKey, Schemes, Seeds, Serving, StreamEnd, StuckHandler,
 };
 use wallaby_proto::error::CallError;
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
@@ -236,11 +236,7 @@ impl World {
                 assert!(bytes.is_empty() || self.ends, "whole frames are carried");
             }
             for (number, conn) in ended {
-                self.endpoints[number].handle_ended(
-                    conn,
-                    &mut BytesMut::new(),
-                    "it has ended".into(),
-                );
+                self.endpoints[number].handle_ended(conn, &mut BytesMut::new(), StreamEnd::Closed);
             }
         }
     }

@@ -12,6 +12,7 @@ use wallaby_proto::connection::{
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, Follows, InBody, IncomingRequest, InputOutcome,
     Limits, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
+    StreamEnd,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -215,11 +216,8 @@ impl World {
             let conns = self.hosts[host].conns.clone();
             for (conn, (stream, _)) in conns {
                 if cut.contains(&stream) {
-                    self.endpoint(host).handle_ended(
-                        conn,
-                        &mut BytesMut::new(),
-                        "it was cut".into(),
-                    );
+                    self.endpoint(host)
+                        .handle_ended(conn, &mut BytesMut::new(), StreamEnd::Closed);
                 }
             }
         }

@@ -335,6 +335,36 @@ fn a_server_that_does_not_answer_is_given_up() {
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
 }
 
+#[test]
+fn a_server_that_answers_something_else_is_at_fault() {
+    let path = Path::new();
+    let other = UnixListener::bind(plain(&path)).expect("a free path");
+    let answering = std::thread::spawn(move || {
+        let (mut stranger, _) = other.accept().expect("it dials");
+        stranger
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .expect("room");
+        stranger
+    });
+    let mut client = bind(small());
+    let to: Address = path.shared().parse().expect("an address");
+    let asked = client.ask(
+        to,
+        work::one("hop".into()),
+        &CallOptions::default(),
+        FOREVER,
+    );
+    let Err(CallError::Failed(Failure::NotSent { error, .. })) = asked else {
+        panic!("{asked:?}")
+    };
+    let ConnectError::Handshake { source, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(source.is_violation(), "{source}");
+    assert_eq!(client.metrics().connections_broken, 1);
+    drop(answering.join());
+}
+
 /// Where the socket is at which memory is agreed on.
 fn plain(path: &Path) -> String {
     path.shared().trim_start_matches("shm://").to_owned()

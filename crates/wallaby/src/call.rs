@@ -19,7 +19,7 @@ use wallaby_proto::endpoint::{
 };
 use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
-use wallaby_proto::{Address, CallId, Code, Path, RequestId, Token};
+use wallaby_proto::{Address, CallId, Code, RequestId};
 
 use crate::attempts::Attempts;
 use crate::body::{self, Attached, Body};
@@ -327,24 +327,6 @@ impl CallShared {
 
     // What pipelines look at.
 
-    /// The place of each server of a line: the first delegation of the one before, from the first initial request on.
-    pub(crate) fn places_in_line(&self, servers: usize) -> Vec<Path> {
-        let ids = self.ids();
-        let next = |path: &Path| Some(ids.child_of(path, 0));
-        std::iter::successors(Some(Path::FIRST), next)
-            .take(servers)
-            .collect()
-    }
-
-    /// What the places of its tree are computed with.
-    pub(crate) fn ids(&self) -> Ids {
-        let token = self.look_at_tree(|tree| tree.token());
-        Ids {
-            call: self.id,
-            token: token.unwrap_or(Token::new(0)),
-        }
-    }
-
     /// Looks at what the initiator knows, if there is a call.
     pub(crate) fn look_at_tree<T>(&self, look: impl FnOnce(&mut Initiator) -> T) -> Option<T> {
         self.ask(|core, key| core.endpoint.tree(key).map(look))?
@@ -373,19 +355,6 @@ impl CallShared {
     pub(crate) fn losses(&self) -> Vec<Arc<Loss>> {
         let losses = self.ask(|core, key| core.endpoint.losses(key).to_vec());
         losses.unwrap_or_default()
-    }
-}
-
-/// What the places of a call's tree are computed with.
-pub(crate) struct Ids {
-    call: CallId,
-    token: Token,
-}
-
-impl Ids {
-    /// The place of a child.
-    pub(crate) fn child_of(&self, path: &Path, index: u32) -> Path {
-        path.child(index, self.call, self.token)
     }
 }
 

@@ -189,6 +189,14 @@ pub struct BranchView {
     pub lost: bool,
 }
 
+impl BranchView {
+    /// Whether it is known what it sent, and all of its responses have arrived.
+    pub fn has_ended(&self) -> bool {
+        self.facts
+            .is_some_and(|facts| facts.responses == self.received)
+    }
+}
+
 impl Initiator {
     /// The client half of a call that has sent nothing yet.
     pub fn new(call: CallId, token: Token, budgets: Budgets) -> Self {
@@ -251,6 +259,25 @@ impl Initiator {
     pub fn branch_view(&self, path: &Path) -> Option<BranchView> {
         let position = self.branches.find(path)?;
         self.branches.get(position).map(|branch| self.view(branch))
+    }
+
+    /// Whether a branch has [ended](BranchView::has_ended), and all its children are known.
+    pub fn is_whole(&self, branch: &BranchView) -> bool {
+        let requests = branch.facts.map_or(0, |facts| facts.requests);
+        let mut children = (0..requests).map(|index| self.child_of(&branch.path, index));
+        branch.has_ended() && children.all(|child| self.branches.find(&child).is_some())
+    }
+
+    /// The place of each server of a line: the first delegation of the one before, from the first initial request on.
+    pub fn places_in_line(&self, servers: usize) -> Vec<Path> {
+        let next = |path: &Path| Some(self.child_of(path, 0));
+        std::iter::successors(Some(Path::FIRST), next)
+            .take(servers)
+            .collect()
+    }
+
+    fn child_of(&self, path: &Path, index: u32) -> Path {
+        path.child(index, self.call, self.token)
     }
 
     fn view(&self, branch: &Branch) -> BranchView {
@@ -509,7 +536,7 @@ impl Initiator {
     /// The initial request with this number, if it was sent.
     pub(super) fn initial(&self, index: u32) -> Option<RequestId> {
         (index < self.roots).then(|| RequestId {
-            path: Path::ROOT.child(index, self.call, self.token),
+            path: self.child_of(&Path::ROOT, index),
             hop: 0,
         })
     }
@@ -616,7 +643,7 @@ impl Initiator {
     /// A branch has released child `index`: the child exists, whatever the branch's facts will be.
     pub(super) fn discover(&mut self, parent: u32, index: u32) -> Result<u32, Violation> {
         let above = self.branches.at(parent).path;
-        let path = above.child(index, self.call, self.token);
+        let path = self.child_of(&above, index);
         let position = self.find_or_add(path)?;
         let branch = self.branches.at(position);
         branch.index = index;
@@ -809,7 +836,7 @@ impl Initiator {
             let branch = self.branches.at(parent);
             let (path, requests) = (branch.path, branch.facts.map_or(0, |facts| facts.requests));
             for index in 0..requests {
-                let child = path.child(index, self.call, self.token);
+                let child = self.child_of(&path, index);
                 let child = self.expect_one(child, Some(parent), index)?;
                 if self.branches.at(child).facts.is_some() {
                     open.push(child);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use wallaby_proto::Path;
 use wallaby_proto::call::initiator::{BranchView, Initiator};
 
-use crate::call::{CallShared, Ids};
+use crate::call::CallShared;
 
 /// The places of a line's servers in the tree of its call.
 #[derive(Debug)]
@@ -29,7 +29,8 @@ pub(super) enum ServerState {
 
 impl ServerPaths {
     pub(super) fn new(call: &CallShared, servers: usize) -> Self {
-        let places = call.places_in_line(servers);
+        let places = call.look_at_tree(|tree| tree.places_in_line(servers));
+        let places = places.unwrap_or_else(|| vec![Path::FIRST; servers]); // nothing is told of a call that has not begun
         let owners = places.iter().copied().zip(0..).collect();
         Self { places, owners }
     }
@@ -60,15 +61,14 @@ impl ServerPaths {
     /// What the tree says of each server.
     pub(super) fn told(&mut self, call: &CallShared) -> Vec<ServerState> {
         let servers = self.places.len();
-        let ids = call.ids();
-        let told = call.look_at_tree(|tree| self.told_by(tree, &ids));
+        let told = call.look_at_tree(|tree| self.told_by(tree));
         told.unwrap_or_else(|| vec![ServerState::Open; servers])
     }
 
-    fn told_by(&mut self, tree: &Initiator, ids: &Ids) -> Vec<ServerState> {
+    fn told_by(&mut self, tree: &Initiator) -> Vec<ServerState> {
         let own = |place: &Path| match tree.branch_view(place) {
             Some(branch) if branch.undelivered => ServerState::Undelivered,
-            Some(branch) if has_ended(&branch) => ServerState::Whole,
+            Some(branch) if branch.has_ended() => ServerState::Whole,
             _ => ServerState::Open,
         };
         let mut told: Vec<_> = self.places.iter().map(own).collect();
@@ -76,7 +76,7 @@ impl ServerPaths {
             let Ok(owner) = self.above(&branch.path, tree) else {
                 continue;
             };
-            if told[owner] == ServerState::Whole && !is_whole(&branch, tree, ids) {
+            if told[owner] == ServerState::Whole && !tree.is_whole(&branch) {
                 told[owner] = ServerState::Open;
             }
         }
@@ -100,17 +100,4 @@ impl ServerPaths {
     fn branch(&self, position: usize, call: &CallShared) -> Option<BranchView> {
         call.look_at_tree(|tree| tree.branch_view(&self.places[position]))?
     }
-}
-
-/// Whether a branch has ended, and its children are known.
-fn is_whole(branch: &BranchView, tree: &Initiator, ids: &Ids) -> bool {
-    let requests = branch.facts.map_or(0, |facts| facts.requests);
-    let mut children = (0..requests).map(|index| ids.child_of(&branch.path, index));
-    has_ended(branch) && children.all(|child| tree.branch_view(&child).is_some())
-}
-
-fn has_ended(branch: &BranchView) -> bool {
-    branch
-        .facts
-        .is_some_and(|facts| facts.responses == branch.received)
 }

@@ -277,6 +277,14 @@ impl SendError {
     }
 }
 
+impl SendError {
+    /// Whether a request ends with this if nothing else is done about it: since the message that was refused was to be the `last` one,
+    /// or by itself.
+    pub fn is_final(&self, last: bool) -> bool {
+        last || matches!(self, Self::TooDeep { .. })
+    }
+}
+
 impl From<SendError> for Status {
     fn from(error: SendError) -> Self {
         Self::new(error.code(), error.to_string())

@@ -557,7 +557,7 @@ impl HandledRequest {
     /// A message was refused to its handler: what it ends with if that lets it end all the same.
     #[cold]
     pub fn refuse(&mut self, error: &SendError, how: How) {
-        if how == How::Last || matches!(error, SendError::TooDeep { .. }) {
+        if error.is_final(how == How::Last) {
             self.refused = Some(Status::from(error.clone()));
         }
     }

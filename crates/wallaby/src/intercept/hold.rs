@@ -114,7 +114,7 @@ impl Hold {
         let (most_messages, most_bytes) = (self.limits.messages, self.limits.bytes);
         let refused = if let Err(error) = may {
             // As without this one, a handler may do something else instead.
-            if !intent.is_last() && !matches!(error, SendError::TooDeep { .. }) {
+            if !error.is_final(intent.is_last()) {
                 return Err(error);
             }
             (Status::from(error.clone()), error)

@@ -208,6 +208,12 @@ impl Status {
         self.not_executed
     }
 
+    /// Whether the server that was called has turned the call away: it takes no more requests, and nothing of the call was executed.
+    pub fn turns_away(&self) -> bool {
+        let of = |request| turns_away(request, self.not_executed);
+        self.request.is_some_and(of)
+    }
+
     /// Says that the request was certainly not executed.
     #[must_use]
     pub(crate) fn not_executed(mut self, not_executed: bool) -> Self {
@@ -365,6 +371,11 @@ impl fmt::Display for Status {
 impl std::error::Error for Status {}
 
 crate::debug_as_text!(Status);
+
+/// Whether a call is turned away by the status of this request: only that of its first one says that nothing of it was executed.
+pub(crate) fn turns_away(request: RequestId, not_executed: bool) -> bool {
+    not_executed && request == RequestId::FIRST
+}
 
 #[cfg(test)]
 mod tests {

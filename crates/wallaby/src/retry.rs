@@ -183,9 +183,7 @@ fn is_unexecuted(error: &CallError) -> bool {
 
 /// Whether the server that was called has said that it begins nothing any more.
 fn was_turned_away(error: &CallError) -> bool {
-    let refused =
-        |status: &Status| status.request() == Some(RequestId::FIRST) && status.is_not_executed();
-    matches!(error, CallError::Status(status) if refused(status))
+    matches!(error, CallError::Status(status) if status.turns_away())
 }
 
 /// Whether an attempt that ends so, beside another one that may still deliver, is not the call's end: it was lost, or its server is

@@ -13,6 +13,7 @@ use crate::connection::{ConnectionError, MAX_CALLS};
 use crate::detach::{FEW, detach};
 use crate::error::Failure;
 use crate::numbers::MESSAGE_COST;
+use crate::status::turns_away;
 use crate::wire::{Message, Response};
 use crate::{Code, ConnId, Path, RequestId, Token};
 
@@ -165,7 +166,7 @@ impl ClientCall {
         let told = || options.and_then(|options| options.method.clone());
         answer.method = self.method_of(answer.request).or_else(told);
         answer.not_executed = options.is_some_and(|options| options.undelivered);
-        self.turned_away |= answer.not_executed && answer.request == RequestId::FIRST;
+        self.turned_away |= turns_away(answer.request, answer.not_executed);
     }
 
     /// How it has ended, for who waits for no more than that.

@@ -22,6 +22,7 @@ use crate::call::{CallShared, Outcome, RawAnswer, RawCall};
 use crate::client::{Client, Outgoing};
 use crate::driver::shared::Undecided;
 use crate::error::{CallError, Failure};
+use crate::random;
 use crate::retry;
 use crate::timer::{self, Instant, Sleep};
 
@@ -162,7 +163,8 @@ impl Attempts {
         // What was not sent has left nothing anywhere, and who waits has much of it.
         let is_unsent = came.as_ref().is_err_and(retry::is_unsent);
         let meters = &self.client.endpoint().meters;
-        let past = match self.plan.hear(place, came, self.begun.elapsed(), meters) {
+        let now = (self.begun.elapsed(), random::number as fn() -> u64);
+        let past = match self.plan.hear(place, came, now, meters) {
             Heard::Delivers(others) => {
                 (self.payload, self.undecided) = (Bytes::new(), None);
                 self.find_current(current);
@@ -244,8 +246,9 @@ fn shared(attempt: &RawCall) -> Arc<CallShared> {
 
 /// The end of a call that its application has given up; `current` is its latest attempt.
 fn aborted(current: &CallShared) -> Failure {
-    match current.outcome() {
-        Some(Outcome::Failed(failure @ Failure::Aborted { .. })) => failure,
-        _ => Failure::aborted(),
-    }
+    let failure = match current.outcome() {
+        Some(Outcome::Failed(failure)) => Some(failure),
+        _ => None,
+    };
+    Plan::<RawCall>::aborted(failure)
 }

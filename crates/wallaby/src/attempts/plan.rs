@@ -1,5 +1,5 @@
 //! The attempts of a call: it is told what comes of each, and says what becomes of the call and when there is another one. It has no
-//! clock: all times are since the call began.
+//! clock and draws no numbers: all times are since the call began, and its driver has a source of random numbers for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use crate::call::{CallOptions, Resend};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
 use crate::hedge::Hedge;
 use crate::metrics::Meters;
-use crate::random;
 use crate::retry::{self, Retry};
 use crate::servers::{Servers, Visit};
 
@@ -316,12 +315,12 @@ impl<A> Plan<A> {
     }
 
     /// An answer of the attempt at this place among those that [race](Self::racing), an error in place of one, or its end: without an
-    /// error, if all has come that was to come.
+    /// error, if all has come that was to come. `random` is asked for a number if another attempt follows.
     pub(crate) fn hear(
         &mut self,
         place: usize,
         came: Result<(), CallError>,
-        now: Duration,
+        (now, random): (Duration, fn() -> u64),
         meters: &Meters,
     ) -> Heard<A> {
         match came {
@@ -330,14 +329,20 @@ impl<A> Plan<A> {
             }
             _ if self.delivers => Heard::Delivers(Vec::new()),
             Err(error) if error.failure().is_some() || self.is_retried(&error, now) => {
-                self.fail(place, error, now, meters)
+                self.fail(place, error, (now, random), meters)
             }
             _ => Heard::Delivers(self.win(place, meters)),
         }
     }
 
     /// An attempt has failed before it delivered anything.
-    fn fail(&mut self, place: usize, error: CallError, now: Duration, meters: &Meters) -> Heard<A> {
+    fn fail(
+        &mut self,
+        place: usize,
+        error: CallError,
+        (now, random): (Duration, fn() -> u64),
+        meters: &Meters,
+    ) -> Heard<A> {
         // How an attempt fails says nothing of the one beside it, unless the time of both is over.
         let is_over =
             matches!(error, CallError::Failed(Failure::Deadline { .. })) && now >= self.deadline;
@@ -353,7 +358,7 @@ impl<A> Plan<A> {
                 tracing::debug!(attempt = number, %server, %error, "an attempt failed");
                 let next = match self.racing.is_empty() {
                     false => Ok(None),
-                    true => self.next((server, &error), now, meters).map(Some),
+                    true => self.next((server, &error), (now, random), meters).map(Some),
                 };
                 next.map_err(|why| self.all_failed(error.clone(), why))
             }
@@ -396,12 +401,12 @@ impl<A> Plan<A> {
     fn next(
         &mut self,
         (server, error): (&Address, &CallError),
-        now: Duration,
+        (now, random): (Duration, fn() -> u64),
         meters: &Meters,
     ) -> Result<Duration, NoMore> {
         let retry = self.policy.retry.as_ref().ok_or(NoMore::Limit)?;
         let wait = retry.waits(error);
-        let at = now.saturating_add(retry.pause(self.made, random::number()));
+        let at = now.saturating_add(retry.pause(self.made, random()));
         if at >= self.deadline {
             return Err(NoMore::Deadline);
         }
@@ -453,6 +458,12 @@ impl<A> Plan<A> {
             true => self.all_failed(failure.into(), NoMore::Delivered),
             false => failure,
         }
+    }
+
+    /// How the call fails that its application has given up: as the attempt that counts, if that was aborted then.
+    pub(crate) fn aborted(attempt: Option<Failure>) -> Failure {
+        let aborted = attempt.filter(|failure| matches!(failure, Failure::Aborted { .. }));
+        aborted.unwrap_or_else(Failure::aborted)
     }
 
     fn all_failed(&self, last: CallError, why: NoMore) -> Failure {

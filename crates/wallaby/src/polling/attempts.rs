@@ -19,6 +19,7 @@ use crate::codec::Codec;
 use crate::error::{CallError, Failure};
 use crate::method::{self, Target};
 use crate::metrics::Meters;
+use crate::random;
 use crate::timer;
 
 /// Most attempts that begin in a turn.
@@ -209,7 +210,8 @@ impl<D: Datagrams> Endpoint<D> {
         };
         let has_failed = came.is_err();
         let passed = self.now.saturating_sub(call.begun);
-        let heard = call.plan.hear(place, came, passed, &self.meters);
+        let now = (passed, random::number as fn() -> u64);
+        let heard = call.plan.hear(place, came, now, &self.meters);
         if has_failed && !call.plan.delivers() && call.options.traced {
             let known = attempt.and_then(|attempt| self.core.trace(attempt));
             call.trace = known.map(Box::new).or(call.trace.take());
@@ -256,10 +258,25 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Gives a call up, if it is one of several attempts.
     pub(super) fn abort_retried(&mut self, key: CallKey) -> bool {
-        let is_one = self.retried.calls.contains_key(&key);
-        let failure = Box::new(Failure::aborted());
+        let Some(call) = self.retried.calls.get_mut(&key) else {
+            return false;
+        };
+        let current = call.plan.racing().first();
+        let current = current.and_then(|attempt| attempt.handle);
+        let failure = current.and_then(|attempt| {
+            self.core.abort(attempt);
+            if call.options.traced {
+                let known = self.core.trace(attempt).map(Box::new);
+                call.trace = known.or(call.trace.take());
+            }
+            match self.core.outcome(attempt)? {
+                Outcome::Failed(failure) => Some((**failure).clone()),
+                Outcome::Complete { .. } => None,
+            }
+        });
+        let failure = Box::new(Plan::<CallKey>::aborted(failure));
         self.end_retried(key, Event::Failed { call: key, failure });
-        is_one
+        true
     }
 
     /// Begins attempts whose time has come; of very many, the others in the next turns.

@@ -216,8 +216,11 @@ impl World {
             let conns = self.hosts[host].conns.clone();
             for (conn, (stream, _)) in conns {
                 if cut.contains(&stream) {
-                    self.endpoint(host)
-                        .handle_ended(conn, &mut BytesMut::new(), StreamEnd::Closed);
+                    self.endpoint(host).handle_ended(
+                        conn,
+                        &mut BytesMut::new(),
+                        StreamEnd::Lost("it was cut".into()),
+                    );
                 }
             }
         }

@@ -241,6 +241,25 @@ fn a_budget_ends_it() {
     assert_eq!(client.metrics().retries_over_budget, 1);
 }
 
+/// As of any other call.
+#[test]
+fn a_call_that_is_given_up_says_what_was_missing() {
+    let (world, mut client, mut server) = pair(1);
+    serve_never(&mut server);
+    let (to, options) = (server.address(), CallOptions::default());
+    let call = begin(&mut client, to.clone(), &options, &on_exhaustion(3));
+    while server.load().running == 0 {
+        world.step(&mut [&mut client, &mut server], MS);
+    }
+    client.abort(call.key());
+    let end = failure(events(&world, &mut [&mut client, &mut server]));
+    let Failure::Aborted { missing } = &end else {
+        panic!("{end:?}");
+    };
+    assert_eq!(missing.branches.len(), 1, "{end}");
+    assert_eq!(missing.branches[0].server.address, Some(to), "{end}");
+}
+
 #[test]
 fn a_call_can_be_given_up_between_attempts() {
     let (world, mut client, mut server) = pair(1);

@@ -723,10 +723,16 @@ async fn an_aborted_call_says_what_was_missing() {
         );
         let server = net.serve(waits).await;
         let client = net.client().await;
-        let mut call = work::at(&client, at(&server)).one(String::new());
+        let mut call = client.caller().begin();
+        let method = work::ONE.definition();
+        let empty = Bytes::from_static(&[0]); // one text of no bytes
+        let sent = call.send(at(&server), method, empty);
+        sent.await.expect("it is sent");
         until(|| server.load() == load(1, 0)).await;
         call.abort();
-        let error = call.answer().await.expect_err("it was aborted");
+        let Some(Err(error)) = call.next().await else {
+            panic!("it was aborted")
+        };
         let Some(Failure::Aborted { missing }) = error.failure() else {
             panic!("another error: {error}")
         };

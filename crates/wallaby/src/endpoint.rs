@@ -285,9 +285,10 @@ impl Inner {
         }
     }
 
-    /// Its runtime has ended: so does the endpoint, with what last words it can still say.
-    fn end_with_runtime(self: &Arc<Self>) {
-        if !self.is_closed() {
+    /// Its runtime ends, and drops a task that was not done: so does the endpoint, with what last words it can still say. Of one that is
+    /// dropped in a panic that is not said.
+    pub(crate) fn end_with_runtime(self: &Arc<Self>) {
+        if !self.is_closed() && !std::thread::panicking() {
             let why = Breakdown::RuntimeEnded;
             tracing::info!(endpoint = %self.node, "{why}");
             self.end(false, Proto::runtime_ended);

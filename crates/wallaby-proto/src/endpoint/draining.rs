@@ -160,24 +160,15 @@ impl<P: Probe> Endpoint<P> {
         self.is_closed() || undecided.all(|racing| racing.iter().any(delivers))
     }
 
-    /// [Abandons](Self::abandon_requests) all requests, as the endpoint is about to be [closed](Self::close). What waits to be delegated
-    /// ends as undelivered. New requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
+    /// Ends all requests, as the endpoint is about to be [closed](Self::close), or what runs its handlers has ended: those whose handlers
+    /// have not begun with the status `Unavailable`, which says that they were not executed; the others with `Unfinished`. What waits to
+    /// be delegated ends as undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost,
+    /// and found to be. New requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
     pub fn stop_all(&mut self) {
         if !self.reach(Lifecycle::Ending) {
             return;
         }
         self.records.announce_handed_on(self.now);
-        self.abandon_requests();
-        for id in self.conns.ids() {
-            self.take_requests_back(id);
-        }
-        self.settle();
-    }
-
-    /// Ends all requests, as nobody works for any of them from now on, say because what runs their handlers has ended: those whose
-    /// handlers have not begun with the status `Unavailable`, which says that they were not executed; the others with `Unfinished`.
-    /// Nothing is said of requests that may be sent again, which a status would prevent: they are lost, and found to be.
-    pub fn abandon_requests(&mut self) {
         self.settle();
         for key in self.all_requests() {
             match self.handlers.get(key) {
@@ -185,6 +176,9 @@ impl<P: Probe> Endpoint<P> {
                 Some(handler) if handler.has_begun() => self.stop(key, unfinished()),
                 _ => self.stop(key, shutting_down()),
             }
+        }
+        for id in self.conns.ids() {
+            self.take_requests_back(id);
         }
         self.settle();
     }

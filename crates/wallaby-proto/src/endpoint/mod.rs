@@ -36,7 +36,8 @@
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
 //! - Of a call that has [ended](Next::Ended) it asks nothing more: where calls are kept, or something has panicked, it is told the same
 //!   for ever.
-//! - If what runs its handlers ends before they have, it says so ([`abandon_requests`](Endpoint::abandon_requests)).
+//! - If what runs its handlers ends, it says so ([`stop_all`](Endpoint::stop_all), then [`runtime_ended`](Endpoint::runtime_ended)) before
+//!   it drops them.
 //! - If a panic comes out of the endpoint, [`handle_panic`](Endpoint::handle_panic) is next.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
 //!   before that has succeeded.

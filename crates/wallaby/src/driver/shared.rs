@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use wallaby_proto::endpoint::{
-    CallKey, ConnId, Endpoint as Proto, Lane, Output, Permit, RequestKey, SocketId,
+    CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
 use wallaby_proto::error::{Breakdown, CLOSED};
 use wallaby_proto::{Address, Code, NodeId, Status};
@@ -122,23 +122,6 @@ impl Drop for Look {
     fn drop(&mut self) {
         self.endpoint.note_blocked(self.since.elapsed());
         self.endpoint.look();
-    }
-}
-
-/// A task that works for a request, until it is done.
-struct Task(Option<Arc<Inner>>);
-
-impl Task {
-    fn done(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if let Some(endpoint) = self.0.take() {
-            endpoint.runtime_ended(None);
-        }
     }
 }
 
@@ -385,27 +368,7 @@ impl Inner {
         self.enter(|core| core.endpoint.handle_timeout());
     }
 
-    // Whether the runtime lives, and listens.
-
-    /// Works for a request in a task, which the runtime may take along.
-    pub(crate) fn work(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let task = Task(Some(Arc::clone(self)));
-        self.runtime.spawn(async move {
-            work.await;
-            task.done();
-        });
-    }
-
-    /// The runtime ends: it has taken a task along that had something to do, and this place. Nobody works for requests any more.
-    #[cold]
-    pub(crate) fn runtime_ended(self: &Arc<Self>, place: Option<Permit>) {
-        self.enter(|core| {
-            core.endpoint.abandon_requests();
-            if let Some(place) = place {
-                core.endpoint.release_permit(place);
-            }
-        });
-    }
+    // Whether the runtime listens.
 
     /// Connections are driven.
     pub(super) fn note_listening(&self) {

@@ -268,7 +268,7 @@ impl Handling {
     fn close_apart(self: &Arc<Self>, closing: HandlerFuture) {
         self.enlist();
         let handling = Arc::clone(self);
-        self.endpoint.work(async move {
+        self.endpoint.runtime.spawn(async move {
             let closed = caught(closing).await;
             match closed.unwrap_or_else(|panic| Err(handling.interceptor_panicked(panic))) {
                 Ok(()) => handling.finish_now(),

@@ -287,7 +287,11 @@ impl Future for RunningHandler {
 impl Drop for RunningHandler {
     fn drop(&mut self) {
         if !self.done {
-            self.handling.endpoint.runtime_ended(self.place.take());
+            let endpoint = &self.handling.endpoint;
+            endpoint.end_with_runtime();
+            if let Some(place) = self.place.take() {
+                endpoint.enter(|core| core.endpoint.release_permit(place));
+            }
         }
         let idle = self.handling.lock().idle.take();
         drop(idle);

@@ -39,10 +39,8 @@ impl Asking {
         };
         let handling = Arc::clone(&asking.handling);
         handling.wait_for_admission();
-        let endpoint = Arc::clone(&handling.endpoint);
-        endpoint.work(async move {
-            until_stopped(&handling, asking.wait(wait)).await;
-        });
+        let runtime = handling.endpoint.runtime.clone();
+        runtime.spawn(async move { until_stopped(&handling, asking.wait(wait)).await });
     }
 
     async fn wait(mut self, mut wait: Wait) {

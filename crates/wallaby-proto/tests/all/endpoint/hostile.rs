@@ -14,7 +14,7 @@ use wallaby_proto::endpoint::{
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
-use wallaby_proto::{Address, CallId, NodeId, RequestId, Token};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Status, Token};
 
 /// Calls whose answers wait.
 const CALLS: u64 = 500;
@@ -380,6 +380,24 @@ fn room_is_told_of_at_once_where_few_were_refused_and_seldom_where_many_were() {
     assert!(due <= Duration::from_millis(100), "{due:?}");
     world.server.set_time(due);
     world.server.handle_timeout();
+    world.carry();
+    assert_eq!(world.spaces, to_tell);
+}
+
+/// They are told once more, as nothing comes of what they wait for, and leave nothing behind.
+#[test]
+fn requests_that_have_ended_wait_for_no_room() {
+    let (mut world, mut to_tell) = told(5);
+    let refused = to_tell[to_tell.len() - 5..].to_vec();
+    for key in &refused {
+        let sent = world.server.reply(*key, vec![7; 100_000].into());
+        assert_eq!(sent, Err(SendError::Full));
+        world.server.fail(*key, &Status::internal("it gives up"));
+    }
+    world.carry();
+    to_tell.extend(refused);
+    assert_eq!(world.spaces, to_tell);
+    world.peer.grant_call(call_id(21), 1, 5);
     world.carry();
     assert_eq!(world.spaces, to_tell);
 }

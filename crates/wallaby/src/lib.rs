@@ -15,6 +15,7 @@
 //! | [`Call::abort`], [`Call::stop`], [`RequestInfo::shield`] | to abort a call, to wait until nothing of it runs, and what is finished all the same |
 //! | [`Client::retry`], [`Client::hedge`], [`Client::resend`] | to retry a call: [`Retry`], [`Hedge`], [`Resend`], [`RetryBudget`] |
 //! | [`Client::tolerant`], [`Client::fail_fast`] | a call that goes on without what is lost; one that ends with the first status |
+//! | [`Client::ping`], [`Client::heartbeats`] | how soon a silent server is missed, by asking or by being told |
 //! | [`Servers`], [`Resolver`], [`Client::among`] | one of several servers for each call, by load; who tells their addresses |
 //! | [`Caller::multicast`], [`Multicast`] | one message to many servers, and what became of it at each |
 //! | [`Caller::pipeline`], [`Pipeline`] | one message down a line of servers, each of which passes it on while it arrives |

@@ -144,6 +144,13 @@ impl Reader {
         tell("the index is killed after it has delegated", call).await;
 
         let mut library = Library::start()?;
+        let endpoint = Endpoint::client()?;
+        let call = Reader { endpoint }.look_up(&library, How::Work);
+        let call = answers(call, 6).await?;
+        library.index.kill()?;
+        tell("the same at once; the client does not listen", call).await;
+
+        let mut library = Library::start()?;
         let call = at_work(self.look_up(&library, How::Work)).await?;
         library.shelves[1].say("close")?;
         tell("one shelf is closed (`Endpoint::close`)", call).await;
@@ -160,6 +167,9 @@ impl Reader {
         let call = at_work(self.look_up(&library, How::Work)).await?;
         library.shelves[1].freeze()?;
         tell("one shelf's process is stopped (SIGSTOP)", call).await;
+        let client = self.shelf(&library.shelves[1]);
+        let call = shelf::within(client.deadline(Duration::from_secs(1))).read(1);
+        tell("a new call to it, which has 1 s", call).await;
         Ok(())
     }
 

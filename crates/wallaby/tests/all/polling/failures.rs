@@ -8,6 +8,7 @@ use std::time::Duration;
 use wallaby::polling::{CallOptions, Endpoint, Event, RequestKey, Wait};
 use wallaby::{
     Address, Breakdown, CallError, Code, ConnectError, ExecutorConfig, Failure, FailureKind,
+    Heartbeats,
 };
 
 use super::alone::{LONG, outcome, pair, work};
@@ -524,4 +525,42 @@ fn a_server_that_the_only_socket_does_not_reach_is_a_failure_at_once() {
     };
     assert_eq!(server, at);
     assert!(reason.contains("only UDP socket"), "{reason}");
+}
+
+/// By heartbeats nobody asks; and what is lost of a tolerant call is a status in its place.
+#[test]
+fn a_tolerant_call_goes_on_without_a_server_whose_heartbeats_stay_out() {
+    let (world, mut client, mut server) = pair(21);
+    serve_holding(&mut server);
+    let options = CallOptions {
+        heartbeats: Some(Heartbeats {
+            every: Duration::from_secs(1),
+            timeout: Duration::from_secs(2),
+            hop: Duration::from_millis(5),
+        }),
+        tolerant: true,
+        ..CallOptions::default()
+    };
+    call(&mut client, server.address(), &options);
+    let lives = Duration::from_secs(10);
+    assert_eq!(
+        world.event(&mut [&mut client, &mut server], 0, lives),
+        None,
+        "it lives"
+    );
+    world.cut(&server.address(), true);
+    let begun = world.now();
+    let (answers, end) = outcome(&world, &mut [&mut client, &mut server]);
+    let [lost] = &answers[..] else {
+        panic!("one status: {answers:?}")
+    };
+    let lost = lost.as_ref().expect_err("a status");
+    assert_eq!(lost.code(), Code::Unavailable, "{lost}");
+    assert_eq!(lost.server(), Some(&server.address()), "{lost}");
+    assert!(
+        matches!(end, Event::Complete { statuses: 1, .. }),
+        "{end:?}"
+    );
+    let took = world.now() - begun;
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }

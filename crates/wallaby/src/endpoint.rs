@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
-use wallaby_proto::endpoint::Endpoint as Proto;
 use wallaby_proto::error::Breakdown;
 use wallaby_proto::executor::Load;
 use wallaby_proto::{Address, NodeId};
@@ -281,28 +280,34 @@ impl Inner {
     fn close(self: &Arc<Self>, killed: bool) {
         if !self.is_closed() {
             tracing::info!(endpoint = %self.node, "is closed");
-            self.end(killed, Proto::hang_up);
+            self.end(killed);
         }
     }
 
-    /// Its runtime ends, and drops a task that was not done: so does the endpoint, with what last words it can still say. Of one that is
-    /// dropped in a panic that is not said.
+    /// Its runtime ends: so does the endpoint, with what last words it can still say.
     pub(crate) fn end_with_runtime(self: &Arc<Self>) {
-        if !self.is_closed() && !std::thread::panicking() {
-            let why = Breakdown::RuntimeEnded;
-            tracing::info!(endpoint = %self.node, "{why}");
-            self.end(false, Proto::runtime_ended);
+        if !self.is_closed() {
+            tracing::info!(endpoint = %self.node, "{}", Breakdown::RuntimeEnded);
+            self.enter(|core| core.endpoint.runtime_ended());
+            self.end(false);
         }
     }
 
-    fn end(self: &Arc<Self>, killed: bool, hang_up: impl FnOnce(&mut Proto)) {
+    /// A task was dropped that was not done. If not in a panic, its runtime ends.
+    pub(crate) fn note_dropped(self: &Arc<Self>) {
+        if !std::thread::panicking() {
+            self.end_with_runtime();
+        }
+    }
+
+    fn end(self: &Arc<Self>, killed: bool) {
         self.stop_listening();
         // Sessions send nothing any more once they are closed.
         if !killed {
             self.enter(|core| core.endpoint.stop_all());
         }
         self.flush_ports();
-        self.enter(|core| hang_up(&mut core.endpoint));
+        self.enter(|core| core.endpoint.hang_up());
         self.close_ports();
         self.drop_services();
         self.forget_runtime();

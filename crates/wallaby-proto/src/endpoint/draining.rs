@@ -7,7 +7,7 @@ use super::event::{CallKey, Outcome, Output, RequestKey};
 use super::probe::Probe;
 use super::server::HandlerState;
 use super::{Alarm, Endpoint};
-use crate::error::{Breakdown, CLOSED, Failure};
+use crate::error::{CLOSED, Failure};
 use crate::{Code, ConnId, Status};
 
 /// How an endpoint ends, step by step, though it may leave some out.
@@ -20,8 +20,6 @@ pub(super) enum Lifecycle {
     Ending,
     /// It was closed.
     Closed,
-    /// The same, since the runtime that drives it has ended, or something has panicked in it.
-    BrokenDown(Breakdown),
 }
 
 /// What is between two attempts has so much time to begin the next one: nobody may wait for it any more.

@@ -252,6 +252,7 @@ use crate::call::shares::Shares;
 use crate::call::waiting::WaitingAnswers;
 use crate::connection::{Bounds, ConnectionSlots, Event as News, Hello, Partials};
 use crate::datagram::SessionEvent;
+use crate::error::Breakdown;
 use crate::executor::Executor;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::{Message, PingSettings};
@@ -379,6 +380,8 @@ pub struct Endpoint<P = ()> {
     /// Bytes of initial requests that are kept to be sent again.
     kept: u64,
     lifecycle: Lifecycle,
+    /// Why it could not go on, if so.
+    breakdown: Option<Breakdown>,
     draining: Draining,
 }
 
@@ -474,6 +477,7 @@ impl<P: Probe> Endpoint<P> {
             untaken: 0,
             kept: 0,
             lifecycle: Lifecycle::Open,
+            breakdown: None,
             draining: Draining::default(),
         }
     }

@@ -26,7 +26,8 @@ impl Endpoint {
         let mut after = Self::new(self.config.clone(), self.node, self.address.clone(), seeds);
         (after.epoch, after.metrics) = (self.epoch, self.metrics());
         after.set_time(self.raw);
-        after.reach(Lifecycle::BrokenDown(PANICKED));
+        after.reach(Lifecycle::Closed);
+        after.breakdown = Some(PANICKED);
         let before = std::mem::replace(self, after);
         // What was to be told already is told: nobody else knows of it any more.
         let tells = |output: &Output| {
@@ -76,15 +77,17 @@ impl<P: Probe> Endpoint<P> {
     }
 
     pub(super) fn has_panicked(&self) -> bool {
-        self.lifecycle == Lifecycle::BrokenDown(PANICKED)
+        self.breakdown == Some(PANICKED)
     }
 
     /// Why nothing begins any more.
     #[cold]
     pub(super) fn why_closed(&self) -> Failure {
-        match self.lifecycle {
-            Lifecycle::BrokenDown(why) => Failure::BrokenDown(why),
-            _ => Failure::Closed,
-        }
+        self.breakdown.map_or(Failure::Closed, Failure::BrokenDown)
+    }
+
+    /// The runtime that drives it has ended, so it is closed next: its calls fail with [`Breakdown::RuntimeEnded`].
+    pub fn runtime_ended(&mut self) {
+        self.breakdown.get_or_insert(Breakdown::RuntimeEnded);
     }
 }

@@ -14,7 +14,7 @@ use crate::call::clock::earliest;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
 use crate::carrier::Carrier;
 use crate::connection::{Connection, ConnectionError, KeepAlive, NamedBy};
-use crate::error::{Breakdown, CLOSED, ConnectError};
+use crate::error::{CLOSED, ConnectError};
 use crate::{Address, ConnId, RequestId};
 
 /// Most messages that are handled of one stream's input at a time.
@@ -297,9 +297,10 @@ impl<P: Probe> Endpoint<P> {
         match end {
             StreamEnd::Closed => self.closed_by_peer(id, "the peer closed it".to_owned()),
             StreamEnd::Lost(reason) => self.closed_by_peer(id, reason),
-            StreamEnd::Broken(reason) => {
+            StreamEnd::Broken(reason) if self.conns.contains(id) => {
                 self.break_stream(id, ConnectionError::Transport { reason });
             }
+            StreamEnd::Broken(_) => {} // what it brought last was wrong, too
         }
         self.settle();
     }
@@ -322,17 +323,8 @@ impl<P: Probe> Endpoint<P> {
     /// The same without a word of its requests, as if its process had died: who waits for them finds that out. Only who works for them
     /// here is told ([`Output::Stopped`]).
     pub fn hang_up(&mut self) {
-        self.end_as(Lifecycle::Closed);
-    }
-
-    /// The same since the runtime that drives it has ended: its calls fail with [`Breakdown::RuntimeEnded`].
-    pub fn runtime_ended(&mut self) {
-        self.end_as(Lifecycle::BrokenDown(Breakdown::RuntimeEnded));
-    }
-
-    fn end_as(&mut self, lifecycle: Lifecycle) {
         let is_told = self.is_ending();
-        if !self.reach(lifecycle) {
+        if !self.reach(Lifecycle::Closed) {
             return;
         }
         let why = self.why_closed();

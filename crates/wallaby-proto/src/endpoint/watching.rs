@@ -425,16 +425,12 @@ impl<P: Probe> Endpoint<P> {
         if let Some(id) = open {
             return self.ask(sequence, id, ping);
         }
-        let Some(address) = &to.address else {
-            return;
-        };
-        let at = address;
-        if !self.config.schemes.lead_to(at) {
+        let address = to.address.as_ref();
+        let Some(at) = address.filter(|at| self.config.schemes.lead_to(at)) else {
             return self.ping_by_relays(&ping);
-        }
+        };
         let named_by = self.named_by(ping.call, at);
-        let permitted =
-            named_by == NamedBy::Application || self.config.dial_policy.permits(address);
+        let permitted = named_by == NamedBy::Application || self.config.dial_policy.permits(at);
         self.metrics.dials_forbidden += u64::from(!permitted);
         let (at, wanted) = (at.clone(), to.node);
         let held = match self.conn_at(&at) {

@@ -145,8 +145,8 @@ impl Reader {
 
         let mut library = Library::start()?;
         let endpoint = Endpoint::client()?;
-        let call = Reader { endpoint }.look_up(&library, How::Work);
-        let call = answers(call, 6).await?;
+        let reader = Self { endpoint };
+        let call = answers(reader.look_up(&library, How::Work), 6).await?;
         library.index.kill()?;
         tell("the same at once; the client does not listen", call).await;
 

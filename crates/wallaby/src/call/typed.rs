@@ -115,7 +115,9 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     /// nor for what a handler does after its request has ended: by its last answer, at a deadline, or as its server was closed.
     ///
     /// A server counts as gone, with all that it ran, when its address refuses connections or another one answers there. Where an
-    /// address is not that of the process, but of a proxy or a load balancer in front of it, that may be wrong.
+    /// address is not that of the process, but of a proxy or a load balancer in front of it, that may be wrong. What it had handed on
+    /// before tells of itself, and is stopped, if its server reaches this endpoint: one that listens, or is connected with that server.
+    /// Else it ends when its server misses its initiator (`Builder::initiator_timeout`).
     ///
     /// # Errors
     ///

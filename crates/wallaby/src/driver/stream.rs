@@ -364,7 +364,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         let endpoint = self.endpoint.upgrade();
         if let Some(endpoint) = endpoint.as_ref().filter(|_| !self.is_over) {
-            endpoint.end_with_runtime();
+            endpoint.note_dropped();
         }
         if !self.stream.ended.swap(true, Ordering::AcqRel)
             && let Some(endpoint) = endpoint

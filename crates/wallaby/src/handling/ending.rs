@@ -289,12 +289,12 @@ impl Handling {
             place.inspect(|place| core.endpoint.keep_place(place))
         });
         let handling = Arc::clone(self);
+        let endpoint = Arc::clone(&handling.endpoint);
+        let occupied = Occupied { endpoint, place };
         self.endpoint.runtime.spawn(async move {
             let done = caught(work).await;
             let done = done.unwrap_or_else(|panic| Err(handling.interceptor_panicked(panic)));
-            // If the runtime ends before, the place stays taken: whoever waits for it would only begin.
-            let endpoint = Arc::clone(&handling.endpoint);
-            (done, Occupied { endpoint, place })
+            (done, occupied)
         })
     }
 

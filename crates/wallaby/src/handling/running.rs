@@ -288,8 +288,10 @@ impl Drop for RunningHandler {
     fn drop(&mut self) {
         if !self.done {
             let endpoint = &self.handling.endpoint;
-            endpoint.end_with_runtime();
-            if let Some(place) = self.place.take() {
+            endpoint.note_dropped();
+            let place = self.place.take();
+            let place = place.or_else(|| self.handling.lock().place.take());
+            if let Some(place) = place {
                 endpoint.enter(|core| core.endpoint.release_permit(place));
             }
         }

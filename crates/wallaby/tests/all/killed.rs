@@ -252,7 +252,7 @@ async fn who_stops_a_call_does_not_wait_for_one_that_is_gone() {
         let mut server = Server::start(&net.address());
         let front = net.serve(handing_on()).await;
         let client = net.client().await;
-        let work = Client::new(&client, at(&front)).ping(PERIOD, 300 * PERIOD);
+        let work = Client::new(&client, at(&front)).ping(PERIOD / 20, 300 * PERIOD);
         let mut call = work::within(work).many(server.address.to_string());
         assert_eq!(call.next().await, Some(Ok("begun".into())));
         server.kill();

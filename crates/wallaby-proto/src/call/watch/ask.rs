@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::call::watch::branch::{State, Stopped, WatchedBranch};
+use crate::call::watch::branch::{State, Stopped, WatchedBranch, WatchedHop};
 use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
-use crate::id::RequestId;
+use crate::id::{NodeId, RequestId};
 use crate::wire::{MAX_MISSING, Ping};
 
 /// How long it takes until a process that is being killed takes no connections any more. The dials of an address are limited
@@ -125,9 +125,17 @@ impl Watch {
     }
 
     /// Whoever was to be asked is about to end, perhaps: in a moment that is certain.
-    pub(super) fn ask_in_a_moment(&mut self, position: u32, now: Duration) {
+    pub(super) fn ask_in_a_moment(&mut self, position: u32, node: NodeId, now: Duration) {
         let watched = &mut self.branches[position as usize];
-        watched.hops.iter_mut().for_each(|hop| hop.pinged = None);
+        if watched.placed {
+            return; // it has its turn among very many
+        }
+        let there = |hop: &&mut WatchedHop| hop.at.node == Some(node);
+        watched
+            .hops
+            .iter_mut()
+            .filter(there)
+            .for_each(|hop| hop.pinged = None);
         watched.next_ping = watched.next_ping.min(now.saturating_add(MOMENT));
         self.arm(position);
     }

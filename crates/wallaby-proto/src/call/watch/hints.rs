@@ -10,6 +10,8 @@ use crate::id::NodeId;
 #[derive(Debug, Default)]
 pub(super) struct Hints {
     nodes: BTreeMap<NodeId, Round>,
+    /// The latest one, and when that was.
+    latest: Option<(NodeId, NodeHint, Duration)>,
 }
 
 /// What has ended at a node, and what that means for its branches.
@@ -105,6 +107,12 @@ impl Watch {
 
     /// Something has ended at this node: its branches are looked at, as far as this turn goes.
     pub(super) fn note_hint(&mut self, node: NodeId, ended: NodeHint, now: Duration) {
+        // Each of the pings that one dial was for may find the same, and one of them says it for all.
+        let hint = Some((node, ended, now));
+        let asks = ended.asks || ended.alone;
+        if std::mem::replace(&mut self.hints.latest, hint) == hint && !asks {
+            return;
+        }
         self.begin_turn(now);
         self.hints.note(node, ended);
         self.follow_hints(MOST_LOOKED_AT, now);
@@ -133,7 +141,7 @@ impl Watch {
             self.ask_out_of_turn(position, now);
         }
         if ended.soon && self.is_open(position) {
-            self.ask_in_a_moment(position, now);
+            self.ask_in_a_moment(position, node, now);
         }
     }
 }

@@ -37,18 +37,21 @@ impl Watch {
         if watched.is_awaited() {
             evidence = evidence.max(self.excused.get(&position).copied().unwrap_or_default());
         }
-        self.silent_since(watched, evidence)
+        let early = self.silent_early(watched, evidence);
+        match watched
+            .gone
+            .and_then(|gone| self.given_up_soon(watched, evidence, gone))
+        {
+            Some(soon) => early.min(soon),
+            None => early,
+        }
     }
 
     /// When a branch of which nothing was heard since then has been silent for too long: earlier if its server is gone.
-    fn silent_since(&self, watched: &WatchedBranch, evidence: Duration) -> Duration {
+    fn silent_early(&self, watched: &WatchedBranch, evidence: Duration) -> Duration {
         let limit = evidence.saturating_add(self.settings.ping.timeout);
         match watched.gone {
-            Some(gone) => {
-                let early = limit.min(self.given_up_early(evidence, gone));
-                let soon = self.given_up_soon(watched, evidence, gone);
-                soon.map_or(early, |soon| early.min(soon))
-            }
+            Some(gone) => limit.min(self.given_up_early(evidence, gone)),
             None => limit,
         }
     }
@@ -143,7 +146,8 @@ impl Watch {
     /// When a branch that does not answer is no longer asked to stop (rule 35).
     pub(super) fn given_up_at(&self, position: u32, since: Duration) -> Duration {
         let watched = &self.branches[position as usize];
-        let silent = self.silent_since(watched, watched.evidence.max(since));
+        // Not sooner, even if its server is gone for certain: what that has handed on announces itself once in a period.
+        let silent = self.silent_early(watched, watched.evidence.max(since));
         let let_go = self.let_go_at(position);
         let settled = let_go.map_or(silent, |let_go| silent.min(let_go));
         settled.min(self.ends_winding_at(since))

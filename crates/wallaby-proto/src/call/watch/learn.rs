@@ -347,7 +347,8 @@ impl Watch {
             return;
         };
         let hop = branch.hop.max(watched.top().map_or(0, |top| top.hop));
-        if let Some(by) = branch.handled_by(hop) {
+        let by = branch.handled_by(hop);
+        if let Some(by) = by.filter(|by| by.server.is_some()) {
             let at = by.location();
             self.locate_named(position, hop, &at, now);
         }

@@ -480,6 +480,7 @@ impl Watch {
     pub fn handle_pong(&mut self, pong: &Pong, from: &Source, now: Duration) -> Option<Ping> {
         self.begin_turn(now);
         let attempt = self.attempt_now(&pong.request.path);
+        let was_located = from.location.is_known() || self.server_of(pong.request).is_some();
         if pong.progress.is_none() && !pong.announced {
             self.handle_unknown(pong, attempt, from, now);
             return None;
@@ -509,10 +510,10 @@ impl Watch {
                 self.ping_unless_recent(position, index, now);
             }
         }
+        self.look_at(position, now);
         // Over the connection that it came on, even if what it says of itself leads there, too: that may be a long way.
         let top = self.watched(position).top();
-        let is_lost = top.is_some_and(|top| top.hop == pong.request.hop && !top.at.is_known());
-        self.look_at(position, now);
+        let is_lost = !was_located && top.is_some_and(|top| top.hop == pong.request.hop);
         let needs_no_ping = pong.heartbeats && self.unasked_until(position) > now;
         let asks = pong.announced && is_lost && !needs_no_ping && self.phase != Phase::Quiet;
         asks.then(|| Ping {

@@ -311,8 +311,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Tells all peers that this endpoint is gone, and begins nothing any more: its requests [are ended](Self::stop_all), its calls
-    /// fail with [`Failure::Closed`], and connections end with their last words. Sessions over datagrams say nothing but that: what
-    /// else is to be sent must have left before.
+    /// fail with [`Failure::Closed`](crate::error::Failure::Closed), and connections end with their last words. Sessions over
+    /// datagrams say nothing but that: what else is to be sent must have left before.
     pub fn close(&mut self) {
         if !self.is_closed() {
             self.stop_all();

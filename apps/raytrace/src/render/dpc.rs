@@ -100,8 +100,8 @@ impl Calls<'_> {
 
 /// All light of some paths that begin at one part, and how many they were.
 ///
-/// A call has a budget of branches, which paths that scatter in all directions may use up: then it is made again in two
-/// halves. So the light is kept until a call is complete.
+/// A call has a budget of branches, and its client room for so many, which paths that scatter in all directions may use up:
+/// then it is made again in two halves. So the light is kept until a call is complete.
 ///
 /// # Errors
 ///
@@ -148,13 +148,18 @@ async fn trace_once(
     Ok(light)
 }
 
+/// Whether a tree has more branches than a call may have, or than its client has room for.
 fn is_too_wide(error: &CallError) -> bool {
+    let limit = error.failure().and_then(Failure::limit_reached);
     matches!(
-        error.failure().and_then(Failure::limit_reached),
-        Some(LimitReached::Budget {
-            budget: Budget::Requests,
-            ..
-        })
+        limit,
+        Some(
+            LimitReached::Branches { .. }
+                | LimitReached::Budget {
+                    budget: Budget::Requests,
+                    ..
+                }
+        )
     )
 }
 
@@ -180,4 +185,20 @@ pub async fn explain(
     }
     join(&mut light);
     Ok((light, Some(call.trace())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program's calls reach the first limit; `tests/all/servers.rs` has a client that reaches the second one sooner.
+    #[test]
+    fn what_has_too_many_branches_is_too_wide() {
+        let too_wide = |limit| is_too_wide(&CallError::Failed(Failure::LimitReached(limit)));
+        let over = |budget| LimitReached::Budget { budget, limit: 9 };
+        assert!(too_wide(over(Budget::Requests)));
+        assert!(too_wide(LimitReached::Branches { limit: 9 }));
+        assert!(!too_wide(over(Budget::Responses)));
+        assert!(!is_too_wide(&CallError::Failed(Failure::Closed)));
+    }
 }

@@ -146,7 +146,22 @@ fn compile(text: &str, name: &str, folder: &Path, file: &Path) -> Result<(), Str
     // A compiler that is told of the file may read it at any time.
     let half = own.join("half.wasm");
     fs::copy(&built, &half).map_err(failed)?;
+    date(&half).map_err(failed)?;
     fs::rename(&half, file).map_err(failed)
+}
+
+/// Makes a file as old as the crate around the functions. Cargo compiles a crate again that reads a file which is newer than the
+/// start of its last compilation, and this one is made after that.
+fn date(file: &Path) -> io::Result<()> {
+    let Some(folder) = env::var_os("CARGO_MANIFEST_DIR") else {
+        return Ok(());
+    };
+    let manifest = Path::new(&folder).join("Cargo.toml");
+    let time = fs::metadata(manifest)?.modified()?;
+    fs::OpenOptions::new()
+        .write(true)
+        .open(file)?
+        .set_modified(time)
 }
 
 /// What is the same stays untouched, so that it is not compiled again.

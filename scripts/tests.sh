@@ -29,24 +29,40 @@ compute() {
     scripts/instructions.sh build
 }
 
+# Many tests wait for what comes with time: on few processors more than one each of them run at once, and two programs. The runner
+# is a variable, as cargo compiles all anew for one that is said by --config.
+run() {
+    local runner failed=0
+    runner=CARGO_TARGET_$(rustc --print host-tuple | tr a-z- A-Z_)_RUNNER
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-6} WALLABY_BESIDE=$folder
+    env "$runner=$PWD/scripts/beside.sh" "${linted[@]}" "${workspace[@]}" --tests || failed=1
+    "${linted[@]}" "${workspace[@]}" --doc || failed=1
+    scripts/beside.sh || failed=1
+    return "$failed"
+}
+
 echo "== tests: compiled"
 "${linted[@]}" "${workspace[@]}" --no-run
 
 echo "== tests: run"
-output=$(mktemp)
-# A process group of its own, so that all of it ends with this script.
+folder=$(mktemp -d)
+mkfifo "$folder/places"
+exec 3<>"$folder/places"
+printf .. >&3
+# Process groups of their own, so that all of them ends with this script.
 set -m
 (
     renice -n 19 "$BASHPID" >/dev/null
     compute
-) >"$output" 2>&1 &
+) >"$folder/computed" 2>&1 &
 computing=$!
+run &
+running=$!
 set +m
-trap 'kill -- "-$computing" 2>/dev/null || :; rm -f "$output"' EXIT
+trap 'kill -- "-$computing" "-$running" 2>/dev/null || :; rm -rf "$folder"' EXIT
 
 failed=0
-# Many tests wait for what comes with time: on few processors more than one each of them run at once.
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-6} "${linted[@]}" "${workspace[@]}" || failed=1
+wait "$running" || failed=1
 wait "$computing" || failed=1
-cat "$output"
+cat "$folder/computed"
 exit "$failed"

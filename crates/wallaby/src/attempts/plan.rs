@@ -29,6 +29,13 @@ use crate::servers::{Servers, Visit};
 /// # }
 /// ```
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(
+        unreachable_pub,
+        reason = "the polling driver names it, which other systems do not have"
+    )
+)]
 pub struct RetryPolicy {
     pub(crate) retry: Option<Retry>,
     pub(crate) hedge: Option<Hedge>,
@@ -37,6 +44,14 @@ pub struct RetryPolicy {
     pub(crate) alternates: Vec<Address>,
 }
 
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        reason = "the polling driver names it, which other systems do not have"
+    )
+)]
 impl RetryPolicy {
     /// Makes calls again that have failed: see [`Client::retry`](crate::Client::retry).
     #[must_use]

@@ -10,7 +10,9 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use wallaby_proto::OtherAddress;
 
-use super::datagrams::{DatagramNetwork, DatagramSocket};
+#[cfg(target_os = "linux")]
+use super::datagrams::DatagramNetwork;
+use super::datagrams::DatagramSocket;
 use super::identity::Identity;
 use super::names::Connector;
 use crate::error::BindError;
@@ -225,6 +227,7 @@ pub trait Wrap: Send + Sync + 'static {
 #[derive(Clone, Default)]
 pub(crate) struct Transports {
     of_streams: Vec<Arc<dyn Transport>>,
+    #[cfg(target_os = "linux")]
     network: Option<Arc<dyn DatagramNetwork>>,
     wraps: Vec<Arc<dyn Wrap>>,
 }
@@ -262,6 +265,7 @@ impl Transports {
     }
 
     /// What carries datagrams in place of the system.
+    #[cfg(target_os = "linux")]
     pub(crate) fn network(&self) -> Option<&dyn DatagramNetwork> {
         self.network.as_deref()
     }

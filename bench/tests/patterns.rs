@@ -405,7 +405,7 @@ fn every_process_is_client_and_server_under_load() -> Result<(), Box<dyn Error>>
         run: RunOptions {
             transports: vec![Transport::Unix, Transport::Udp],
             servers: Some(4),
-            turn: Duration::from_millis(50),
+            turn: Duration::from_millis(200),
             ..brief(&[])
         },
     };

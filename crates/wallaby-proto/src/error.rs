@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::call::allowance::Exhausted;
 use crate::call::initiator::LimitReached;
-use crate::call::missing::{Missing, named};
+use crate::call::missing::{Missing, brief, named};
 use crate::call::watch::{FailureKind, Location, Loss, Step};
 use crate::connection::{ConnectionError, DialBackoff, Dials};
 use crate::datagram::MAX_MESSAGE;
@@ -519,7 +519,7 @@ pub enum Failure {
         status: Box<Status>,
     },
     /// The deadline passed. Requests may have been executed.
-    #[error("no end within {after:?}; missing: {missing}")]
+    #[error("no end within {:?}; missing: {missing}", brief(*after))]
     Deadline {
         /// How much time the call had.
         after: Duration,
@@ -823,6 +823,8 @@ pub struct UnstoppedRequest {
     pub server: Location,
     /// The requests that led to it, from the initiator on, as far as known.
     pub path: Vec<Step>,
+    /// Its server is gone. What that had handed on before may run, and cannot tell of itself, as this endpoint does not listen.
+    pub gone: bool,
 }
 
 impl StillRunning {
@@ -880,9 +882,13 @@ fn told(
         let at = Some(&request.server);
         let name = named(request.request, request.method.as_deref(), at);
         let path: Vec<String> = request.path.iter().map(ToString::to_string).collect();
+        let what = match request.gone {
+            true => "may have been handed on by its server, which is gone",
+            false => one,
+        };
         match path.is_empty() {
-            true => format!("{name} {one}"),
-            false => format!("{name} {one}, reached by {}", path.join(", ")),
+            true => format!("{name} {what}"),
+            false => format!("{name} {what}, reached by {}", path.join(", ")),
         }
     });
     each.chain(rest)

@@ -69,7 +69,12 @@ pub(crate) fn split(socket: TcpStream, mut tls: Connection) -> (Reader, Writer) 
 
 /// What TLS has found wrong, in words.
 pub(crate) fn failed(error: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
+    let kind = match error {
+        // The peer refuses: it breaks no rule.
+        rustls::Error::AlertReceived(_) => io::ErrorKind::PermissionDenied,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, format!("TLS: {error}"))
 }
 
 /// Reads what the socket has, once.

@@ -392,6 +392,14 @@ impl<T> Server<T> {
         self.last_response(true, status.to_payload(), record)
     }
 
+    /// How long the payload of the answer is that is held back, if one is, in bytes.
+    pub fn held_answer(&self) -> Option<usize> {
+        match &self.held {
+            Some(HeldMessage::Response { payload, .. }) => Some(payload.len()),
+            _ => None,
+        }
+    }
+
     #[inline]
     fn flush_before(&mut self) -> Option<Box<Outbound<T>>> {
         match self.held {

@@ -277,6 +277,13 @@ impl Shares {
         Ok(share)
     }
 
+    /// An initiator on a connection takes so many places, whether it may or not.
+    pub(crate) fn take_all(&mut self, session: ConnId, initiator: NodeId, places: usize) -> Share {
+        let share = self.name(session, initiator);
+        self.taken = self.taken.saturating_add(places);
+        share
+    }
+
     /// An initiator on a connection takes a place, as it may.
     pub(crate) fn take(&mut self, session: ConnId, initiator: NodeId) {
         self.name(session, initiator);

@@ -554,6 +554,13 @@ impl Parcel {
     }
 }
 
+impl OutAnswer {
+    /// Whether it is a status, or no answer at all.
+    pub(super) fn is_no_value(&self) -> bool {
+        !matches!(&self.message, Message::Response(response) if !response.status)
+    }
+}
+
 impl Cargo {
     /// The request that it answers, if it is a response or an end.
     pub(super) fn answered(&self) -> Option<RequestId> {

@@ -113,6 +113,9 @@ impl ClientCall {
 
     fn missing_branch(&self, request: RequestId, now: Duration) -> MissingBranch {
         let view = self.initiator.branch_view(&request.path);
+        let watch = self.initiator.watch();
+        let handed_on = watch.and_then(|watch| watch.handed_on(request));
+        let request = handed_on.unwrap_or(request);
         MissingBranch {
             request,
             method: self.method_of(request),
@@ -121,7 +124,7 @@ impl ClientCall {
             sent: view
                 .and_then(|view| view.facts)
                 .map(|facts| facts.responses),
-            state: self.state_of(request, now),
+            state: self.state_of(request, handed_on.is_some(), now),
         }
     }
 
@@ -153,7 +156,8 @@ impl ClientCall {
         by.map_or_else(Location::default, HandledBy::location)
     }
 
-    fn state_of(&self, request: RequestId, now: Duration) -> MissingState {
+    /// How a branch is of which this request is the latest; whether only others have told of that.
+    fn state_of(&self, request: RequestId, is_named: bool, now: Duration) -> MissingState {
         let view = self.initiator.branch_view(&request.path);
         if view.is_some_and(|view| view.facts.is_some()) {
             return MissingState::Ended;
@@ -169,7 +173,9 @@ impl ClientCall {
         if let Some(idle) = watch.idle(request, now) {
             return MissingState::Running { idle };
         }
-        match self.initiator.heard(&request.path) {
+        // What was heard before was of an earlier one.
+        let heard = self.initiator.heard(&request.path);
+        match heard.filter(|_| !is_named) {
             Some(heard) => MissingState::Silent {
                 silence: now.saturating_sub(heard),
             },

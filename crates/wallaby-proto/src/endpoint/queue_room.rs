@@ -83,6 +83,12 @@ impl QueueRoom {
                     room.relayed = Some((call, token));
                 }
             }
+            // It was said to its handler that this may go: it was to leave at once, but was held back as it might be the last one, and
+            // another one has left before it. So each handler that is polled has one more than there is room for, at most.
+            Cargo::Answer(out) if out.by.is_some() && !out.is_no_value() => {
+                let taken = self.answers.take_all(id, call.initiator, cost);
+                room.answers = Some((taken, cost));
+            }
             cargo if cargo.answered().is_some() => {
                 let taken = self.answers.try_take_all(id, call.initiator, cost);
                 room.answers = Some((taken.ok()?, cost));

@@ -7,11 +7,11 @@ use super::event::{CallKey, Output, RequestKey, StuckHandler};
 use super::probe::Probe;
 use super::server::Place;
 use super::{Alarm, Endpoint};
-use crate::Status;
 use crate::call::missing::Missing;
 use crate::call::watch::Unstopped;
 use crate::error::{StillRunning, UnstoppedRequest};
 use crate::executor::Owner;
+use crate::{Path, Status};
 
 /// A handler goes on though its request was stopped.
 #[derive(Debug)]
@@ -134,10 +134,12 @@ impl<P: Probe> Endpoint<P> {
         let Some(watch) = call.initiator.watch() else {
             return StillRunning::default();
         };
-        let mut still = watch.still_running(Missing::MOST, |path| {
+        let waits = |path: &Path| {
             let mut roots = call.roots.iter();
             roots.any(|root| root.request.path == *path && root.session.is_none())
-        });
+        };
+        let listens = self.address.is_some();
+        let mut still = watch.still_running(Missing::MOST, waits, listens);
         if is_over {
             // Who is not asked any more may have stopped since.
             still
@@ -152,6 +154,7 @@ impl<P: Probe> Endpoint<P> {
                     method: call.method_of(hop.request),
                     server: hop.before.unwrap_or_else(|| call.server_of(hop.request)),
                     path: hop.path,
+                    gone: hop.gone,
                 }
             });
             (named.collect(), unstopped.more)

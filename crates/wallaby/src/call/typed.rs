@@ -116,8 +116,11 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     ///
     /// A server counts as gone, with all that it ran, when its address refuses connections or another one answers there. Where an
     /// address is not that of the process, but of a proxy or a load balancer in front of it, that may be wrong. What it had handed on
-    /// before tells of itself, and is stopped, if its server reaches this endpoint: one that listens, or is connected with that server.
-    /// Else it ends when its server misses its initiator (`Builder::initiator_timeout`).
+    /// before tells of itself if this endpoint listens; else that is not known, and such a request is among those that have not said
+    /// so ([`UnstoppedRequest::gone`](crate::UnstoppedRequest)).
+    ///
+    /// Calls that handlers make ([`RequestInfo::call`](crate::RequestInfo::call)) are calls of their own. They are aborted with the
+    /// request, but not waited for: a handler that needs that stops them itself, in a shield.
     ///
     /// # Errors
     ///

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use crate::common::{Gate, Net, all, at, client, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use wallaby::codec::Raw;
 use wallaby::{
     Address, Builder, Call, Endpoint, ExecutorConfig, Limits, Many, One, Outcome, Request,
     SendError, Service,
@@ -23,6 +24,7 @@ over_every_transport!(
     requests_wait_for_a_slow_server,
     delegations_wait_for_a_slow_server,
     a_reply_that_is_given_up_does_not_break_the_call,
+    an_answer_that_was_taken_is_not_lost_for_want_of_room,
 );
 
 const SIZE: usize = 10_000;
@@ -461,4 +463,29 @@ async fn an_initial_request_that_is_given_up_does_not_break_the_call() {
         assert_eq!(call.outcome(), Some(Outcome::Complete { statuses: 0 }));
     })
     .await;
+}
+
+/// What a handler sends is held back while it might be the last of it. There may be no room any more when it leaves.
+async fn an_answer_that_was_taken_is_not_lost_for_want_of_room(net: Net) {
+    const ANSWERS: usize = 20;
+    let many = |request: Request<Many<Bytes>, Raw>, (what,): (Bytes,)| async move {
+        for _ in 0..ANSWERS {
+            request.reply(what.clone()).await?;
+        }
+        Ok(())
+    };
+    let mut limits = Limits::default();
+    limits.waiting = 2 * SIZE;
+    let builder = Endpoint::builder().limits(limits);
+    let server = builder.serve(service().method(&heap::MANY, many));
+    let server = net.bind(server).await;
+    let client = client();
+    let heap = heap::at(&client, at(&server));
+    let large = Bytes::from(vec![1; 3 * SIZE]);
+    let mut calls: Vec<_> = (0..10).map(|_| heap.many(large.clone())).collect();
+    for call in &mut calls {
+        let answers = all(call).await;
+        assert_eq!(answers, vec![Ok(large.clone()); ANSWERS]);
+    }
+    assert_eq!(server.metrics().undeliverable, 0);
 }

@@ -249,14 +249,30 @@ async fn so_it_does_for_a_caller_that_does_not_listen() {
 #[tokio::test]
 async fn who_stops_a_call_does_not_wait_for_one_that_is_gone() {
     over_each(async |net| {
-        let mut server = Server::start(&net.address());
-        let front = net.serve(handing_on()).await;
-        let client = net.client().await;
-        let work = Client::new(&client, at(&front)).ping(PERIOD / 20, 300 * PERIOD);
-        let mut call = work::within(work).many(server.address.to_string());
-        assert_eq!(call.next().await, Some(Ok("begun".into())));
-        server.kill();
-        assert_eq!(call.stop().await, Ok(()), "nothing of it can run");
+        for listens in [true, false] {
+            let mut server = Server::start(&net.address());
+            let front = net.serve(handing_on()).await;
+            let client = match listens {
+                true => caller(&net).await,
+                false => net.client().await,
+            };
+            let work = Client::new(&client, at(&front)).ping(PERIOD / 20, 300 * PERIOD);
+            let mut call = work::within(work).many(server.address.to_string());
+            assert_eq!(call.next().await, Some(Ok("begun".into())));
+            server.kill();
+            let stopped = call.stop().await;
+            if listens {
+                assert_eq!(stopped, Ok(()), "nothing of it can run");
+                continue;
+            }
+            // What the server may have handed on cannot reach this endpoint.
+            let running = stopped.expect_err("it is not known");
+            let [gone] = &running.unheard[..] else {
+                panic!("one request: {running}")
+            };
+            assert!(gone.gone, "{running}");
+            assert_eq!(gone.server.address.as_ref(), Some(&server.address));
+        }
     })
     .await;
 }

@@ -594,3 +594,35 @@ async fn so_it_is_before_it_is_asked_again() {
     })
     .await;
 }
+
+/// Who forwarded the request has nothing to do with the call any more.
+#[tokio::test]
+async fn a_deadline_names_who_was_to_answer_and_not_who_forwarded() {
+    patience(async {
+        let (listener, address) = listening().await;
+        let to = address.clone();
+        let forwards = move |request: Request<One<String>>, (what,)| {
+            let to = to.clone();
+            async move { Ok(request.forward(to, work::one(what)).await?) }
+        };
+        let net = Net::tcp();
+        let front = net.serve(service().method(&work::ONE, forwards)).await;
+        let client = Endpoint::builder().ping(PERIOD, 600 * PERIOD);
+        let client = client.bind().await.expect("there is a runtime");
+        let caller = Client::new(&client, at(&front)).deadline(30 * PERIOD);
+        let call = caller.call(&work::ONE, (String::new(),));
+        let mut silent = Raw::accept(&listener, hello(7)).await;
+        silent.request().await;
+        let failed = failure(call.await);
+        let Failure::Deadline { missing, .. } = &failed else {
+            panic!("another failure: {failed}")
+        };
+        let [branch] = &missing.branches[..] else {
+            panic!("one branch: {failed}")
+        };
+        let named = (branch.request.hop, branch.server.address.as_ref());
+        assert_eq!(named, (1, Some(&address)), "{failed}");
+        drop(silent);
+    })
+    .await;
+}

@@ -124,7 +124,10 @@ impl Watch {
     /// When that is given up which was last seen at a server that is gone: its successor has one period to announce itself
     /// and one to be heard.
     fn given_up_early(&self, evidence: Duration, gone: Duration) -> Duration {
-        let period = self.settings.quiet();
+        let period = match self.phase {
+            Phase::Watching => self.settings.quiet(),
+            _ => self.settings.ping.period, // now it is asked
+        };
         let shrunk = evidence.saturating_add(period.saturating_mul(GONE));
         shrunk.max(gone.saturating_add(period.saturating_mul(GONE - 1)))
     }

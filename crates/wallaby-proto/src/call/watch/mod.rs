@@ -400,6 +400,16 @@ impl Watch {
         hop.at.is_known().then_some(&hop.at)
     }
 
+    /// The latest request of a branch, if others have said that it was handed on further than its own messages tell.
+    pub fn handed_on(&self, request: RequestId) -> Option<RequestId> {
+        let position = self.tree.find(&request.path)?;
+        let top = self.branches.get(position as usize)?.top()?;
+        (top.hop > request.hop).then_some(RequestId {
+            hop: top.hop,
+            ..request
+        })
+    }
+
     /// How long a request has made no progress, if its server has said less than two ping periods ago that it runs, or two periods of
     /// heartbeats.
     pub fn idle(&self, request: RequestId, now: Duration) -> Option<Duration> {

@@ -44,6 +44,8 @@ pub struct UnstoppedHop {
     pub before: Option<Location>,
     /// The requests that led to it, as far as known.
     pub path: Vec<Step>,
+    /// Its server is gone, and nobody who has what that had handed on can tell of it.
+    pub gone: bool,
 }
 
 impl Unstopped {
@@ -86,8 +88,13 @@ impl Watch {
     }
 
     /// What is known of handlers that go on, and what nobody has told of; so many of each by name. Of requests that `waits` says no
-    /// server has one yet.
-    pub fn still_running(&self, most: usize, waits: impl Fn(&Path) -> bool) -> StillFrozen {
+    /// server has one yet. Whether servers that nobody knows yet can reach this endpoint: then they have told of themselves.
+    pub fn still_running(
+        &self,
+        most: usize,
+        waits: impl Fn(&Path) -> bool,
+        listens: bool,
+    ) -> StillFrozen {
         let mut still = StillFrozen::default();
         for (position, watched) in (0..).zip(&self.branches) {
             let Some(branch) = self.tree.branch_at(position) else {
@@ -103,6 +110,7 @@ impl Watch {
                     request,
                     path: self.path_to(position, request),
                     before,
+                    gone: false,
                 }
             };
             let latest = || {
@@ -118,6 +126,12 @@ impl Watch {
             } else if self.is_winding_down() && is_sent && self.may_run(position) {
                 // One that is asked no more has not said so either.
                 still.unheard.add(most, latest);
+            } else if !listens && self.may_have_gone_on(position) {
+                let gone = || UnstoppedHop {
+                    gone: true,
+                    ..latest()
+                };
+                still.unheard.add(most, gone);
             }
         }
         still
@@ -129,6 +143,13 @@ impl Watch {
         let stopped = |branch| watched.told_stop(branch) == Stopped::Quiet;
         let unknown = watched.top().is_some_and(|top| top.unknown);
         !(unknown || self.is_over(watched) || self.tree.branch_at(position).is_none_or(stopped))
+    }
+
+    /// Whether a branch was at a process that has ended, and may have been handed on there.
+    fn may_have_gone_on(&self, position: u32) -> bool {
+        let watched = &self.branches[position as usize];
+        let ended = |branch| watched.told_stop(branch) == Stopped::Quiet;
+        self.is_over(watched) && !self.tree.branch_at(position).is_none_or(ended)
     }
 
     /// Whether the process that runs a branch has ended: where it was reached before nobody listens now, or another one does. That no

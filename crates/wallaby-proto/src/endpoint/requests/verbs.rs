@@ -17,7 +17,7 @@ use crate::endpoint::sending::{Manner, SendOutcome, output};
 use crate::endpoint::server::{Destination, HandedOn, HandledRequest, Outline, Returned, Sending};
 use crate::endpoint::streams::MarkOwner;
 use crate::error::SendError;
-use crate::numbers::SMALL_ANSWER;
+use crate::numbers::{MESSAGE_COST, SMALL_ANSWER};
 use crate::wire::{Child, Message, ReplyTo, Request};
 use crate::{Address, Code, ConnId, Status};
 
@@ -159,7 +159,7 @@ impl<P: Probe> Endpoint<P> {
         let has_room = match (own, message.server) {
             (Some(own), _) => self.takes_own(own),
             _ if self.has_plenty(message) => true,
-            (None, None) => self.may_have(key, message.cost()) || self.takes_answer(key),
+            (None, None) => self.may_have(key, message.cost()) || self.takes_one_more(key),
             (None, Some(server)) => self.takes_request(server, message.followed),
         };
         if !has_room {
@@ -202,6 +202,13 @@ impl<P: Probe> Endpoint<P> {
     fn is_open(&self, conn: Option<ConnId>) -> bool {
         conn.and_then(|id| self.conns.get(id))
             .is_some_and(Conn::is_open)
+    }
+
+    /// The same of one for which there is no room. What is held back leaves first: whether another one does is not known before.
+    #[cold]
+    fn takes_one_more(&mut self, key: RequestKey) -> bool {
+        self.flush_held(key);
+        self.takes_answer(key)
     }
 
     /// Whether an answer of this request would leave at once.
@@ -379,7 +386,7 @@ impl<P: Probe> Endpoint<P> {
         Ok(())
     }
 
-    /// Whether an answer of this request may take so much of the room for those that wait.
+    /// Whether an answer of this request may take so much of the room for those that wait, beside the one that is held back.
     #[cold]
     fn may_have(&mut self, key: RequestKey, cost: usize) -> bool {
         let route = self.route_of(key);
@@ -387,7 +394,9 @@ impl<P: Probe> Endpoint<P> {
             return true;
         };
         let (initiator, route) = (handler.call().initiator, route.unwrap_or(handler.from));
-        self.queue_room.has_room_for(route, initiator, cost)
+        let held = handler.server.held_answer();
+        let held = held.map_or(0, |payload| payload + MESSAGE_COST as usize);
+        self.queue_room.has_room_for(route, initiator, held + cost)
     }
 
     /// The handler lets its request end.

@@ -62,13 +62,13 @@ fn a_stubborn_handler_is_asked_again_and_again() {
     }
     milestones.retain(|text| !text.contains("ping 0 at m1 abort"));
     assert_eq!(milestones, ["frozen"]);
-    let still = desk.watch.still_running(8, |_| false);
+    let still = desk.watch.still_running(8, |_| false, true);
     assert_eq!((still.running.named.len(), still.running.more), (1, 0));
-    let still = desk.watch.still_running(0, |_| false);
+    let still = desk.watch.still_running(0, |_| false, true);
     assert_eq!((still.running.named.len(), still.running.more), (0, 1));
     assert!(still.unheard.named.is_empty());
     assert_eq!(desk.response(1, "0", 0, true, None), ["quiet"]);
-    let still = desk.watch.still_running(8, |_| false);
+    let still = desk.watch.still_running(8, |_| false, true);
     assert!(still.running.named.is_empty());
 }
 
@@ -82,7 +82,7 @@ fn unheard(happens: impl FnOnce(&mut Desk)) -> usize {
     let milestones = desk.until(10_000);
     let last = milestones.last().expect("it ends");
     assert!(last.ends_with("quiet"), "{last}");
-    let still = desk.watch.still_running(8, |_| false);
+    let still = desk.watch.still_running(8, |_| false, true);
     assert_eq!((still.running.named.len(), still.running.more), (0, 0));
     still.unheard.named.len()
 }
@@ -163,7 +163,7 @@ fn what_an_earlier_attempt_led_to_has_not_said_that_it_has_stopped() {
     assert!(retried, "{told:?}");
     desk.abort();
     desk.until(10_000);
-    let still = desk.watch.still_running(8, |_| true);
+    let still = desk.watch.still_running(8, |_| true, true);
     let named = still.unheard.named.iter().map(|hop| {
         let at = hop.before.as_ref().and_then(|at| at.node);
         (hop.request.to_string(), at)
@@ -193,7 +193,7 @@ fn that_the_latest_attempt_has_stopped_says_nothing_of_earlier_ones() {
             ..pong(at("0"), Some(aborted(ended(0, 0))))
         };
         assert_eq!(desk.hear(1, stopped), ["frozen", "quiet"]);
-        let still = desk.watch.still_running(8, |_| false);
+        let still = desk.watch.still_running(8, |_| false, true);
         assert_eq!(still.unheard.named.len(), unheard);
     }
 }
@@ -210,7 +210,7 @@ fn a_stubborn_handler_is_let_go_where_nobody_waits() {
     }
     let quiet = milestones.iter().filter(|text| text.contains("quiet"));
     assert_eq!(quiet.count(), 1, "{milestones:?}");
-    let still = desk.watch.still_running(8, |_| false);
+    let still = desk.watch.still_running(8, |_| false, true);
     assert_eq!(still.running.named.len(), 1);
 }
 

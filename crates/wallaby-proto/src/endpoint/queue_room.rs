@@ -131,6 +131,12 @@ impl QueueRoom {
         self.turn
     }
 
+    /// Whether any wait to be told of room.
+    #[inline]
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
     /// A request that has this turn is not told any more.
     pub(super) fn leave_line(&mut self, turn: u64) {
         self.refused.remove(&turn);

@@ -81,7 +81,7 @@ impl<P: Probe> Endpoint<P> {
     /// Sends what can be sent now that this was granted.
     pub(super) fn pump_for(&mut self, id: ConnId, granted: Granted) {
         // What was refused for want of room may leave at once now, and so need none.
-        if matches!(granted, Granted::Requests | Granted::Call(_)) {
+        if !matches!(granted, Granted::Parts | Granted::Body) && self.queue_room.has_refused() {
             self.note_space();
         }
         // Who is there is not known before the handshake is done.

@@ -424,6 +424,9 @@ fn who_was_refused_is_told_of_credit() {
     });
     let (sequence, key) = refused.expect("so much has no room");
     world.carry();
+    // It may have been told of what the connection took meanwhile.
+    let again = world.server.reply(key, payload.clone());
+    assert_eq!(again, Err(SendError::Full));
     let before = world.spaces.len();
     world.peer.grant_call(call_id(sequence), 1, 5);
     world.carry();

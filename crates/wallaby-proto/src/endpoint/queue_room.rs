@@ -125,10 +125,7 @@ impl QueueRoom {
     }
 
     /// A message of this request was refused for want of room. It is the last to be told, and this is its turn.
-    pub(super) fn note_refused(&mut self, key: RequestKey, now: Duration) -> u64 {
-        // Nothing may leave that would tell: it tries again by then.
-        let late = now.saturating_add(LONGEST_PAUSE);
-        self.due = Some(self.due.map_or(late, |due| due.min(late)));
+    pub(super) fn note_refused(&mut self, key: RequestKey) -> u64 {
         self.turn += 1;
         self.refused.insert(self.turn, key);
         self.turn

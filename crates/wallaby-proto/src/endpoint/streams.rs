@@ -251,7 +251,7 @@ impl<P: Probe> Endpoint<P> {
             return false;
         };
         let takes_input = stream.connection.takes_input();
-        let was_blocked = std::mem::replace(&mut stream.blocked, blocked);
+        stream.blocked = blocked;
         stream.told = false;
         let left = stream.connection.counters().bytes_sent;
         let progress = left > std::mem::replace(&mut stream.left, left);
@@ -263,8 +263,8 @@ impl<P: Probe> Endpoint<P> {
         if progress && self.conns.get(id).is_some_and(Conn::holds_messages) {
             self.pump(id); // what waits for room, not for credit
         }
-        if progress && was_blocked {
-            self.note_space(); // as credit does
+        if progress && self.queue_room.has_refused() {
+            self.note_space(); // what need not wait needs no room
         }
         self.may_rest(id);
         takes_input

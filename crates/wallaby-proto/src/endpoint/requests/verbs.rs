@@ -174,10 +174,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(handler) = self.handlers.get_mut(key)
             && handler.room_turn.is_none()
         {
-            handler.room_turn = Some(self.queue_room.note_refused(key, self.now));
-            if let Some(due) = self.queue_room.due() {
-                self.note_due(due);
-            }
+            handler.room_turn = Some(self.queue_room.note_refused(key));
         }
     }
 

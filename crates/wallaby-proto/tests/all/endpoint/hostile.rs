@@ -434,6 +434,22 @@ fn who_was_refused_is_told_of_credit() {
     assert_eq!(world.server.reply(key, payload), Ok(()));
 }
 
+/// An answer was refused as much waits to be written. All of that leaves at once, without the peer being slow, and nothing waits for it.
+#[test]
+fn who_was_refused_is_told_when_the_output_was_written() {
+    let mut narrow = Limits::default();
+    narrow.waiting = 10_000;
+    let mut world = World::with(u64::MAX / 2, narrow);
+    let key = world.call(1);
+    let payload = Bytes::from(vec![7; 60_000]);
+    let sent = (0..100).map(|_| world.server.reply(key, payload.clone()));
+    let sent = sent.take_while(Result::is_ok).count();
+    assert!((1..100).contains(&sent), "{sent}");
+    world.carry();
+    assert_eq!(world.spaces, [key]);
+    assert_eq!(world.server.reply(key, payload), Ok(()));
+}
+
 /// A server takes nothing, and calls of it end: their requests, which are never sent, leave room for those of others.
 #[test]
 fn requests_of_calls_that_have_ended_take_no_room() {

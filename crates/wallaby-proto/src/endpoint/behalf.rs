@@ -113,13 +113,23 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request was stopped, and with it the calls on its behalf.
     pub(super) fn abort_calls_within(&mut self, request: RequestKey) {
-        if self.within.is_empty() {
-            return;
-        }
-        let calls = self.within.range((request, 0)..=(request, u64::MAX));
-        let calls: Vec<u64> = calls.map(|(_, sequence)| *sequence).collect();
-        calls
+        self.calls_within(request)
             .into_iter()
             .for_each(|sequence| self.abort(CallKey(sequence)));
+    }
+
+    /// Calls on behalf of a request of which something may run.
+    pub(super) fn calls_within(&self, request: RequestKey) -> Vec<u64> {
+        if self.within.is_empty() {
+            return Vec::new();
+        }
+        let calls = self.within.range((request, 0)..=(request, u64::MAX));
+        calls.map(|(_, sequence)| *sequence).collect()
+    }
+
+    pub(super) fn forget_calls_within(&mut self, request: RequestKey) {
+        for sequence in self.calls_within(request) {
+            self.within.remove(&(request, sequence));
+        }
     }
 }

@@ -165,6 +165,11 @@ impl CallTable {
         let live = live.map(|(sequence, _)| *sequence).collect();
         (live, (end < self.places.len()).then_some(end))
     }
+
+    /// All live calls.
+    pub(super) fn live(&self) -> Vec<u64> {
+        self.batch(0, usize::MAX).0
+    }
 }
 
 #[cfg(test)]

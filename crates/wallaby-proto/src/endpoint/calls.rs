@@ -90,7 +90,7 @@ pub(super) struct Call {
     pub(super) watch_due: Option<Duration>,
     /// The application was told that there is something to take.
     told: bool,
-    /// The request on whose behalf it was made, while it goes on.
+    /// The request on whose behalf it was made.
     pub(super) within: Option<RequestKey>,
     /// Its end is told by itself, and was not yet.
     pub(super) reported: bool,
@@ -779,9 +779,6 @@ impl<P: Probe> Endpoint<P> {
             self.outputs
                 .push_back(Output::Ended(CallKey(sequence), Box::new(end)));
         }
-        if let Some(request) = call.within.take() {
-            self.within.remove(&(request, sequence));
-        }
         if let Some(resending) = &mut call.client.resending {
             self.kept -= resending.release();
         }
@@ -811,6 +808,9 @@ impl<P: Probe> Endpoint<P> {
             let alarm = (call.client.deadline, Alarm::Call(sequence));
             if !self.alarms.is_empty() {
                 self.alarms.remove(&alarm);
+            }
+            if let Some(request) = call.within {
+                self.call_within_over(request, sequence);
             }
         }
         self.calls.finish(sequence);

@@ -161,7 +161,8 @@ impl<P: Probe> Endpoint<P> {
     /// Ends all requests, as the endpoint is about to be [closed](Self::close), or what runs its handlers has ended: those whose handlers
     /// have not begun with the status `Unavailable`, which says that they were not executed; the others with `Unfinished`. What waits to
     /// be delegated ends as undelivered. Nothing is said of requests that may be sent again, which a status would prevent: they are lost,
-    /// and found to be. New requests are refused, and nothing is dialled from now on. It looks at all requests and connections.
+    /// and found to be. New requests are refused, and nothing is dialled from now on. Its own calls fail, and those of their servers are
+    /// told to stop that connections lead to; the others find out. It looks at all requests, calls and connections.
     pub fn stop_all(&mut self) {
         if !self.reach(Lifecycle::Ending) {
             return;
@@ -177,6 +178,10 @@ impl<P: Probe> Endpoint<P> {
         }
         for id in self.conns.ids() {
             self.take_requests_back(id);
+        }
+        let why = self.why_closed();
+        for sequence in self.calls.live() {
+            self.end_call(sequence, Err(why.clone()));
         }
         self.settle();
     }

@@ -350,7 +350,7 @@ pub struct Endpoint<P = ()> {
     written_next: Duration,
     methods: Methods,
     handlers: Handlers,
-    /// Handlers that go on though their requests were stopped, ended or not.
+    /// Requests that were stopped, ended or not, of which something goes on here.
     going_on: BTreeMap<RequestKey, GoesOn>,
     executor: Executor<RequestKey>,
     /// Of those that were put aside, or wait for their turn.

@@ -8,7 +8,7 @@ use super::probe::Probe;
 use super::server::Place;
 use super::{Alarm, Endpoint};
 use crate::call::missing::Missing;
-use crate::call::watch::Unstopped;
+use crate::call::watch::{Unstopped, most_winding};
 use crate::error::{StillRunning, UnstoppedRequest};
 use crate::executor::Owner;
 use crate::{Path, Status};
@@ -22,18 +22,21 @@ pub(super) enum GoesOn {
     Until(Duration, Owner, Box<StuckHandler>),
     /// Its place was given to others.
     Stuck,
+    /// It is done, but calls on behalf of its request go on, or may: until then its initiator is told that it was not stopped yet.
+    Calls(Duration),
 }
 
 impl<P: Probe> Endpoint<P> {
     // At servers.
 
-    /// The call of a request was aborted. If its handler may go on for a while, the request ends only when that is done:
-    /// until then its initiator, who asks, is told that it was not stopped yet. Else it ends here and now.
+    /// The call of a request was aborted. If its handler may go on for a while, or calls on its behalf do, the request ends only when
+    /// that is done: until then its initiator, who asks, is told that it was not stopped yet. Else it ends here and now.
     pub(super) fn stop_aborted(&mut self, key: RequestKey, status: Status) {
+        let calls = self.calls_within(key);
         let Some(handler) = self.handlers.get_mut(key) else {
             return;
         };
-        if !handler.goes_on_without() || handler.has_ended() {
+        if handler.has_ended() || (!handler.goes_on_without() && calls.is_empty()) {
             return self.stop(key, status);
         }
         handler.server.discard_held();
@@ -41,6 +44,12 @@ impl<P: Probe> Endpoint<P> {
         let body = handler.body;
         self.begin_grace(key);
         self.tell_stopped(key, body, status);
+        for sequence in calls {
+            self.wait_for_stop(CallKey(sequence), Some(most_winding(self.config.ping)));
+        }
+        if !self.going_on.contains_key(&key) {
+            self.wait_for_calls(key);
+        }
     }
 
     /// A request is stopped. If its handler may go on without it, it keeps its place for a while.
@@ -68,19 +77,30 @@ impl<P: Probe> Endpoint<P> {
         self.going_on.insert(key, goes_on);
     }
 
-    /// A handler has gone on for too long after its request was stopped: the next request that waits gets its place.
+    /// A handler has gone on for too long after its request was stopped: the next request that waits gets its place. Or what calls on
+    /// behalf of a request do was waited for long enough.
     pub(super) fn end_grace(&mut self, key: RequestKey) {
-        let goes_on = self.going_on.insert(key, GoesOn::Stuck);
-        if let Some(GoesOn::Until(_, owner, stuck)) = goes_on {
-            self.metrics.stuck += 1;
-            self.outputs.push_back(Output::Stuck(stuck));
-            self.free_place(owner);
+        match self.going_on.remove(&key) {
+            Some(GoesOn::Until(_, owner, stuck)) => {
+                self.going_on.insert(key, GoesOn::Stuck);
+                self.metrics.stuck += 1;
+                self.outputs.push_back(Output::Stuck(stuck));
+                self.free_place(owner);
+            }
+            Some(GoesOn::Calls(_)) => {
+                self.forget_calls_within(key);
+                self.end_as_stopped(key);
+            }
+            Some(other) => drop(self.going_on.insert(key, other)),
+            None => {}
         }
     }
 
     /// How many handlers go on although their requests were stopped.
     pub fn stopping(&self) -> usize {
-        self.going_on.len()
+        let handlers = self.going_on.values();
+        let handlers = handlers.filter(|goes_on| !matches!(goes_on, GoesOn::Calls(_)));
+        handlers.count()
     }
 
     /// Whether nothing but the end of its handler is waited for.
@@ -104,10 +124,51 @@ impl<P: Probe> Endpoint<P> {
         if !matches!(goes_on, GoesOn::Stuck) {
             self.free_place(owner);
         }
+        self.wait_for_calls(key);
+        self.settle();
+    }
+
+    /// The handler of a request that was stopped is done. It ends, if it has not, when calls on its behalf have stopped.
+    fn wait_for_calls(&mut self, key: RequestKey) {
+        if !self.was_told_to_stop(key) || self.calls_within(key).is_empty() {
+            return self.end_as_stopped(key);
+        }
+        self.leave_line(key);
+        if let Some(handler) = self.handlers.get_mut(key)
+            && handler.place == Place::Request
+        {
+            handler.place = Place::None;
+            let owner = handler.owner();
+            self.free_place(owner);
+        }
+        let until = self.raw.saturating_add(most_winding(self.config.ping));
+        self.alarms.insert((until, Alarm::Grace(key)));
+        self.going_on.insert(key, GoesOn::Calls(until));
+    }
+
+    fn end_as_stopped(&mut self, key: RequestKey) {
         let handler = self.handlers.get(key);
         if let Some(status) = handler.and_then(|handler| handler.stopping.clone()) {
             self.end_with(key, &status);
-            self.settle();
+        }
+    }
+
+    /// Nothing of a call on behalf of a request runs any more, as far as its servers could be asked. If that is not for sure, and the
+    /// request was stopped, its initiator must not be told that all of it has.
+    #[cold]
+    pub(super) fn call_within_over(&mut self, request: RequestKey, sequence: u64) {
+        let was_stopped = self.was_told_to_stop(request);
+        if was_stopped && !self.still_running(CallKey(sequence)).is_empty() {
+            return;
+        }
+        self.within.remove(&(request, sequence));
+        if !was_stopped || !self.calls_within(request).is_empty() {
+            return;
+        }
+        if let Some(GoesOn::Calls(until)) = self.going_on.get(&request) {
+            self.alarms.remove(&(*until, Alarm::Grace(request)));
+            self.going_on.remove(&request);
+            self.end_as_stopped(request);
         }
     }
 

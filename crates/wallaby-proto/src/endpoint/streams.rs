@@ -334,17 +334,12 @@ impl<P: Probe> Endpoint<P> {
             }
             self.close_conn(id, CLOSED);
         }
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let (calls, on) = self.calls.batch(from, usize::MAX);
-            for sequence in calls {
-                self.end_call(sequence, Err(why.clone()));
-                // One that had ended before may have waited for what ran on: nobody tells this endpoint of it any more.
-                if self.calls.get(sequence).is_some() {
-                    self.call_over(sequence);
-                }
+        for sequence in self.calls.live() {
+            self.end_call(sequence, Err(why.clone()));
+            // One that had ended before may have waited for what ran on: nobody tells this endpoint of it any more.
+            if self.calls.get(sequence).is_some() {
+                self.call_over(sequence);
             }
-            next = on;
         }
         self.leave_requests();
         self.farewells.clear();

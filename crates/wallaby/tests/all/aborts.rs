@@ -8,6 +8,7 @@ use crate::common::{Gate, Net, at, client, heap, load, patience, service, until,
 use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{
     Address, Call, Code, Endpoint, Failure, Many, One, Outcome, Request, Service, Status,
@@ -18,11 +19,13 @@ over_every_transport!(
     what_is_shielded_is_finished,
     who_stops_a_call_waits_until_its_handlers_are_gone,
     who_stops_a_call_waits_for_what_is_shielded,
+    who_stops_a_call_waits_for_calls_of_its_handlers,
     who_stops_a_call_at_once_is_not_told_of_what_nobody_runs,
     what_does_not_stop_in_time_is_named,
     a_request_that_goes_on_elsewhere_ends_with_its_call,
     a_call_that_was_dropped_does_not_stay_for_what_is_shielded,
     dropping_a_call_stops_its_handler,
+    closing_an_endpoint_stops_handlers_of_its_calls,
     a_call_within_a_handler_ends_with_its_request,
     a_reply_that_waits_ends_with_the_call,
 );
@@ -136,6 +139,22 @@ fn forwarding(next: Address) -> Service {
     service().method(&work::MANY, method)
 }
 
+/// Asks the next server, and passes on what that answers.
+fn calling(next: Address) -> Service {
+    let method = move |request: Request<Many<String>>, (what,): (String,)| {
+        let next = next.clone();
+        async move {
+            request.reply("calls".into()).await?;
+            let mut nested = work::within(request.call().at(&next)).many(what);
+            while let Some(answer) = nested.next().await {
+                request.reply(answer?).await?;
+            }
+            Ok(())
+        }
+    };
+    service().method(&work::MANY, method)
+}
+
 /// Its handler at the last server runs.
 async fn begun(call: &mut Call<Many<String>>) {
     while call.next().await.expect("an answer").expect("an answer") != "begun" {}
@@ -158,6 +177,26 @@ async fn who_stops_a_call_waits_for_what_is_shielded(net: Net) {
     let asked = client.metrics().messages_received;
     until(|| client.metrics().messages_received > asked + 5).await;
     assert!(!stopping.is_finished());
+    gate.open(1);
+    assert_eq!(stopping.await.expect("no panic"), Ok(()));
+    assert_eq!(finished.try_recv().as_deref(), Ok("done"));
+}
+
+/// The handler that has made them is gone at once.
+async fn who_stops_a_call_waits_for_calls_of_its_handlers(net: Net) {
+    let (told, mut finished) = mpsc::unbounded_channel();
+    let gate = Gate::new();
+    let server = net.serve(shielded(&gate, &told)).await;
+    let middle = net.serve(calling(at(&server))).await;
+    let front = net.serve(calling(at(&middle))).await;
+    let client = impatient(&net).await;
+    let mut call = work::at(&client, at(&front)).many("done".into());
+    begun(&mut call).await;
+    let stopping = tokio::spawn(call.stop_within(Duration::from_secs(3600)));
+    let asked = client.metrics().messages_received;
+    until(|| client.metrics().messages_received > asked + 5).await;
+    assert!(!stopping.is_finished());
+    assert_eq!((front.load(), middle.load()), (load(0, 0), load(0, 0)));
     gate.open(1);
     assert_eq!(stopping.await.expect("no panic"), Ok(()));
     assert_eq!(finished.try_recv().as_deref(), Ok("done"));
@@ -225,7 +264,7 @@ async fn who_stops_a_call_does_not_wait_for_what_was_never_sent() {
         let net = Net::tcp();
         let hour = Duration::from_secs(3600);
         let patient = || Endpoint::builder().dial_timeout(hour);
-        for service in [dividing(mute.clone()), forwarding(mute.clone())] {
+        for service in [dividing, forwarding, calling].map(|front| front(mute.clone())) {
             let front = net.bind(patient().serve(service)).await;
             let client = patient().ping(Duration::from_millis(20), hour);
             let client = net.bind(client).await;
@@ -421,6 +460,25 @@ async fn dropping_a_call_stops_its_handler(net: Net) {
         until(|| server.load().is_idle()).await;
     }
     assert_eq!(client.metrics().calls_aborted, 6);
+}
+
+/// Its servers need not find out that nobody asks about the calls any more.
+async fn closing_an_endpoint_stops_handlers_of_its_calls(net: Net) {
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let server = net.serve(waits_for_ever(&told)).await;
+    let hour = Duration::from_secs(3600);
+    for closes in [true, false] {
+        let client = Endpoint::builder().ping(hour, hour);
+        let client = client.bind().await.expect("there is a runtime");
+        let mut call = work::at(&client, at(&server)).many("closed".into());
+        begun(&mut call).await;
+        match closes {
+            true => client.close(),
+            false => drop((client, call)),
+        }
+        let stopped = timeout(Duration::from_secs(10), dropped.recv()).await;
+        assert_eq!(stopped.expect("at once").as_deref(), Some("closed"));
+    }
 }
 
 /// A handler that called another server in the name of its request.

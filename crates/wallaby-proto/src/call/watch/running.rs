@@ -17,6 +17,11 @@ const ASKED: u32 = 2;
 /// [`MOST_ASKED`]: crate::call::watch::MOST_ASKED
 pub const MOST_WINDING: u32 = 300;
 
+/// For so long a call with these settings is wound down in all.
+pub(crate) fn most_winding(PingSettings { period, timeout }: PingSettings) -> Duration {
+    period.saturating_mul(MOST_WINDING).saturating_add(timeout)
+}
+
 /// What goes on of a call that is wound down, as its servers have said last.
 #[derive(Debug, Default)]
 pub struct StillFrozen {
@@ -82,8 +87,7 @@ impl Watch {
     /// When nothing is asked any more of a call that is wound down since then, whatever its servers say: one that is told to stop
     /// and says each time that it has handed its work on must not keep the call for ever.
     pub(super) fn ends_winding_at(&self, since: Duration) -> Duration {
-        let PingSettings { period, timeout } = self.settings.ping;
-        let most = period.saturating_mul(MOST_WINDING).saturating_add(timeout);
+        let most = most_winding(self.settings.ping);
         since.saturating_add(most).max(self.asked_until)
     }
 

@@ -4,6 +4,9 @@ use super::event::{Lane, RequestKey};
 use super::server::{HandledRequest, HandlerState};
 use crate::slot_map::SlotMap;
 
+/// So many delegations of a request do not hold the next ones up while their servers are dialled.
+const AHEAD: u8 = 64;
+
 /// Requests that are handled.
 #[derive(Debug, Default)]
 pub(super) struct Handlers(SlotMap<Handler>);
@@ -12,6 +15,8 @@ pub(super) struct Handlers(SlotMap<Handler>);
 struct Handler {
     /// How many of the request's messages wait, in each direction.
     waiting: [u32; 2],
+    /// How many of its delegations have waited for their servers to be dialled and held no other up.
+    ahead: u8,
     /// An answer of it has waited for a way in vain: no other holds it up.
     unrouted: bool,
     request: Box<HandledRequest>,
@@ -22,6 +27,7 @@ impl Handlers {
     pub(super) fn add(&mut self, request: Box<HandledRequest>) -> RequestKey {
         RequestKey(self.0.insert(Handler {
             waiting: [0; 2],
+            ahead: 0,
             unrouted: false,
             request,
         }))
@@ -48,6 +54,16 @@ impl Handlers {
         if let Some(slot) = self.0.get_mut(key.0) {
             slot.waiting[lane as usize] += 1;
         }
+    }
+
+    /// A delegation of this request waits until its server was dialled; whether the next one need not wait behind it.
+    pub(super) fn goes_ahead(&mut self, key: RequestKey) -> bool {
+        let slot = self.0.get_mut(key.0);
+        slot.is_some_and(|slot| {
+            let goes = slot.ahead < AHEAD;
+            slot.ahead += u8::from(goes);
+            goes
+        })
     }
 
     /// One waits no longer; whether it was the last one of its direction.

@@ -35,9 +35,13 @@ impl<P: Probe> Endpoint<P> {
             return self.drop_answer(parcel);
         };
         parcel.room = room;
-        if let Some(of) = parcel.of() {
-            self.handlers.begin_wait(of);
-            parcel.room.of = Some(of);
+        if let Some((key, lane)) = parcel.of() {
+            // A server that hangs while it is dialled must not hold up what goes to others.
+            let is_dialled = lane == Lane::Requests && !self.is_open(Some(id));
+            if !(is_dialled && self.handlers.goes_ahead(key)) {
+                self.handlers.begin_wait((key, lane));
+                parcel.room.of = Some((key, lane));
+            }
         }
         if let Some(conn) = self.conns.get_mut(id) {
             conn.queues().push(parcel);

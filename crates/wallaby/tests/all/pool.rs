@@ -119,6 +119,37 @@ async fn what_a_service_holds_is_free_when_its_endpoint_is_closed(net: Net) {
     assert_eq!(endpoint.serve(echo()), Err(ServeError::Closed));
 }
 
+/// One lets itself be dialled and says nothing.
+#[tokio::test]
+async fn a_server_that_hangs_holds_up_no_delegation_to_another() {
+    patience(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let hangs = Address::Tcp(listener.local_addr().expect("it listens"));
+        let net = Net::tcp();
+        let server = net.serve(echo()).await;
+        let shards = [hangs.clone(), at(&server), hangs, at(&server)];
+        let scatter = move |request: Request<Many<String>>, (what,): (String,)| {
+            let shards = shards.clone();
+            async move {
+                for shard in shards {
+                    request.delegate(shard, work::many(what.clone())).await?;
+                }
+                Ok(())
+            }
+        };
+        let front = Endpoint::builder().dial_timeout(Duration::from_secs(3600));
+        let front = front.serve(service().method(&work::MANY, scatter));
+        let front = net.bind(front).await;
+        let client = client();
+        let mut call = work::at(&client, at(&front)).many("here".into());
+        for _ in 0..2 {
+            let answer = call.next().await.expect("an answer");
+            assert_eq!(answer.expect("no status"), "here");
+        }
+    })
+    .await;
+}
+
 async fn a_server_may_come_back_as_another_life(net: Net) {
     let first = net.serve(mute()).await;
     let address = at(&first);

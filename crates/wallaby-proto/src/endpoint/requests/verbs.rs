@@ -199,7 +199,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    fn is_open(&self, conn: Option<ConnId>) -> bool {
+    pub(in crate::endpoint) fn is_open(&self, conn: Option<ConnId>) -> bool {
         conn.and_then(|id| self.conns.get(id))
             .is_some_and(Conn::is_open)
     }

@@ -450,6 +450,29 @@ fn who_was_refused_is_told_when_the_output_was_written() {
     assert_eq!(world.server.reply(key, payload), Ok(()));
 }
 
+/// Servers that are dialled hold up no delegation to others, as long as there are not very many.
+#[test]
+fn who_delegates_waits_for_dials_only_after_many_delegations() {
+    let mut world = World::new(1);
+    let key = world.call(1);
+    let method = Arc::new(method());
+    for number in 0..100 {
+        let there: Address = format!("mem://dialled-{number}")
+            .parse()
+            .expect("an address");
+        let sent = world
+            .server
+            .delegate(key, there, &method, b"work".as_slice().into());
+        assert_eq!(sent, Ok(()));
+        // The latest one is held back, and none is dialled for it.
+        assert_eq!(
+            world.server.waits(key, Lane::Requests),
+            number > 64,
+            "{number}"
+        );
+    }
+}
+
 /// A server takes nothing, and calls of it end: their requests, which are never sent, leave room for those of others.
 #[test]
 fn requests_of_calls_that_have_ended_take_no_room() {

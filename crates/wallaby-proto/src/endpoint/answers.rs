@@ -378,4 +378,20 @@ impl<P: Probe> Endpoint<P> {
             self.break_stream(from, ConnectionError::Overdrawn { what });
         }
     }
+
+    /// Whether a call of this endpoint takes one more answer of its own now, as it would be credited to another one.
+    pub(super) fn takes_own(&self, sequence: u64) -> bool {
+        let limit = self.config.limits.call;
+        self.is_over(sequence)
+            || (self.calls.get(sequence)).is_none_or(|call| call.client.own <= limit)
+    }
+
+    /// An answer of this endpoint to its own call.
+    pub(super) fn note_own(&mut self, message: &Message) {
+        if let Message::Response(response) = message
+            && let Some(call) = self.calls.get_mut(response.call.sequence)
+        {
+            call.client.own += cost_of(response.payload.len());
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Endpoint;
-use super::calls::CallOptions;
+use super::call_options::CallOptions;
 use super::event::{CallKey, RequestKey};
 use super::probe::Probe;
 use super::server::Author;

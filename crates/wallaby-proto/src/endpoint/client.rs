@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use super::LONGEST;
 pub use super::answers::Received;
-use super::calls::CallOptions;
+use super::call_options::CallOptions;
 use super::config::Config;
 use super::event::{Answer, CallKey, Outcome};
 use super::order::Order;

@@ -9,9 +9,11 @@
 //! |---|---|
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
 //! | [`client`] | one call at its initiator: it is told what came, and says what is to be done |
-//! | `calls`, `answers`, `watching`, `resending` | all calls, and what one of them does with answers, for its servers, and to be sent again |
+//! | `calls`, `following`, `call_options` | all calls; what is done for them, to their ends; how one is made |
+//! | `initial`, `resending` | initial requests: how they leave, what becomes of them, and how they are sent again |
+//! | `answers`, `watching`, `asking` | what calls do with answers, what they learn of their servers, and how these are asked |
 //! | [`server`] | one request at its server: what its handler sends and owes, and how far it is |
-//! | `requests`, `refused` | all requests: what is handled, which way that leaves, what is refused |
+//! | `requests`, `refused`, `telling` | all requests: what is handled, which way that leaves, what is refused, and what is told of them |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
 //! | `methods` | which methods are served, and which of them a caller means |
@@ -174,8 +176,10 @@
 
 mod answer_queues;
 mod answers;
+mod asking;
 mod behalf;
 mod bodies;
+mod call_options;
 mod call_table;
 mod calls;
 pub mod client;
@@ -186,7 +190,9 @@ mod dialling;
 mod directory;
 mod draining;
 mod event;
+mod following;
 mod handler_table;
+mod initial;
 mod methods;
 mod metrics;
 mod missing;
@@ -206,6 +212,7 @@ pub mod server;
 mod sockets;
 mod stopping;
 mod streams;
+mod telling;
 mod watching;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -213,7 +220,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
-pub use self::calls::{CallOptions, Follows};
+pub use self::call_options::{CallOptions, Follows};
 pub use self::config::{Config, Limits, Schemes, Seeds};
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,

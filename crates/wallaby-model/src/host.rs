@@ -136,7 +136,7 @@ impl Machine for Host {
         let mut records = Records::new(limits);
         let endpoints = seed.places.iter().copied().max().unwrap_or(0);
         for peer in CLIENT..=endpoints {
-            records.session_opened(session(peer, 0), node(peer));
+            records.conn_opened(conn(peer, 0), node(peer));
         }
         Self {
             seed: seed.clone(),
@@ -177,14 +177,14 @@ impl Machine for Host {
             }
             Event::PeerGone { peer, now } => {
                 if self.seed.variant != Variant::EndsUnnoticed {
-                    self.records.session_ended(session(*peer, 0), *now);
+                    self.records.conn_ended(conn(*peer, 0), *now);
                 }
                 now
             }
             Event::Reconnected { now } => {
-                self.records.session_ended(self.to_client(), *now);
+                self.records.conn_ended(self.to_client(), *now);
                 self.connections += 1;
-                self.records.session_opened(self.to_client(), node(CLIENT));
+                self.records.conn_opened(self.to_client(), node(CLIENT));
                 now
             }
         };
@@ -193,7 +193,7 @@ impl Machine for Host {
     }
 }
 
-fn session(peer: u8, connection: u64) -> ConnId {
+fn conn(peer: u8, connection: u64) -> ConnId {
     ConnId::from_number(u64::from(peer) + 100 * connection)
 }
 
@@ -203,14 +203,14 @@ fn cancelled(text: impl ToString) -> Status {
 
 impl Host {
     fn to_client(&self) -> ConnId {
-        session(CLIENT, self.connections)
+        conn(CLIENT, self.connections)
     }
 
     fn receive(&mut self, from: u8, message: &Message, now: Duration, effects: &mut Vec<Effect>) {
         let origin = Origin {
-            session: match from {
+            conn: match from {
                 CLIENT => self.to_client(),
-                peer => session(peer, 0),
+                peer => conn(peer, 0),
             },
             peer: node(from),
             transit: self.seed.transit,
@@ -233,7 +233,7 @@ impl Host {
         let peers = CLIENT..=self.seed.places.iter().copied().max().unwrap_or(0);
         for connection in 0..=self.connections {
             for peer in peers.clone() {
-                self.records.session_ended(session(peer, connection), now);
+                self.records.conn_ended(conn(peer, connection), now);
             }
         }
         for _ in 0..MOST_TIMERS {
@@ -268,7 +268,7 @@ impl Host {
             Admission::Duplicate => return,
         };
         let number = number(&request.payload);
-        let came = (origin.session, Some(ticket));
+        let came = (origin.conn, Some(ticket));
         let handler = Handler {
             handled: HandledRequest::new(&mut request, came, None, now),
             request: number,
@@ -334,7 +334,7 @@ impl Host {
             };
             let ticket = handler.handled.ticket();
             let output = Some(OutputMark {
-                session: self.to_client(),
+                conn: self.to_client(),
                 mark: 0,
             });
             let is_end = matches!(message, Message::End(_));
@@ -366,7 +366,7 @@ impl Host {
         match noted {
             Ok(ticket) => {
                 let output = OutputMark {
-                    session: session(to, 0),
+                    conn: conn(to, 0),
                     mark: 0,
                 };
                 let sent = ReleasedMessage::Delegation;
@@ -396,10 +396,10 @@ impl Host {
                 }
                 Action::Resend {
                     ticket,
-                    session,
+                    conn,
                     response,
                 } => {
-                    let output = OutputMark { session, mark: 0 };
+                    let output = OutputMark { conn, mark: 0 };
                     let sent = ReleasedMessage::Response(response.index);
                     self.records.placed(ticket, sent, output);
                     to_client(Message::Response(response), effects);

@@ -424,9 +424,9 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
     request.oldest = sequence;
     response.call = request.call;
     let now = Duration::from_micros(sequence);
-    let session = ConnId::from_number(1);
+    let conn = ConnId::from_number(1);
     let origin = Origin {
-        session,
+        conn,
         peer: cluster.initiator,
         transit: Duration::ZERO,
     };
@@ -435,7 +435,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
         other => unreachable!("{other:?}"),
     };
     let output = OutputMark {
-        session,
+        conn,
         mark: sequence,
     };
     cluster

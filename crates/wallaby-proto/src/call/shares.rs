@@ -39,10 +39,10 @@ pub(crate) struct Shares {
     taken: usize,
     holders: Vec<Holder>,
     free_holders: Vec<u32>,
-    connections: Vec<SessionShares>,
+    connections: Vec<ConnShares>,
     free_connections: Vec<u32>,
     by_name: BTreeMap<(ConnId, NodeId), u32>,
-    by_session: BTreeMap<ConnId, u32>,
+    by_conn: BTreeMap<ConnId, u32>,
     /// The one that was named last, and how many places were taken when it was: requests come in rows, and it alone changes
     /// that number meanwhile.
     last: u32,
@@ -62,8 +62,8 @@ struct Holder {
 }
 
 #[derive(Debug)]
-struct SessionShares {
-    session: ConnId,
+struct ConnShares {
+    conn: ConnId,
     taken: usize,
     /// Its initiators that are known.
     holders: u32,
@@ -81,7 +81,7 @@ impl Shares {
             connections: Vec::new(),
             free_connections: Vec::new(),
             by_name: BTreeMap::new(),
-            by_session: BTreeMap::new(),
+            by_conn: BTreeMap::new(),
             last: NONE,
             last_name: None,
             settled: 0,
@@ -96,9 +96,9 @@ impl Shares {
 
     /// The share of an initiator on a connection.
     #[inline]
-    pub(crate) fn name(&mut self, session: ConnId, initiator: NodeId) -> Share {
-        if self.last_name != Some((session, initiator)) {
-            self.look_up((session, initiator));
+    pub(crate) fn name(&mut self, conn: ConnId, initiator: NodeId) -> Share {
+        if self.last_name != Some((conn, initiator)) {
+            self.look_up((conn, initiator));
         }
         Share(self.last)
     }
@@ -142,17 +142,17 @@ impl Shares {
         holder
     }
 
-    fn connection(&mut self, session: ConnId) -> u32 {
-        if let Some(known) = self.by_session.get(&session) {
+    fn connection(&mut self, conn: ConnId) -> u32 {
+        if let Some(known) = self.by_conn.get(&conn) {
             return *known;
         }
-        let new = SessionShares {
-            session,
+        let new = ConnShares {
+            conn,
             taken: 0,
             holders: 0,
         };
         let connection = put(&mut self.connections, &mut self.free_connections, new);
-        self.by_session.insert(session, connection);
+        self.by_conn.insert(conn, connection);
         connection
     }
 
@@ -181,7 +181,7 @@ impl Shares {
         let of_connection = &mut self.connections[connection as usize];
         of_connection.holders -= 1;
         if of_connection.holders == 0 {
-            self.by_session.remove(&of_connection.session);
+            self.by_conn.remove(&of_connection.conn);
             self.free_connections.push(connection);
         }
     }
@@ -252,8 +252,8 @@ impl Shares {
     ///
     /// Its share if it may not.
     #[inline]
-    pub(crate) fn try_take(&mut self, session: ConnId, initiator: NodeId) -> Result<Share, Share> {
-        self.try_take_all(session, initiator, 1)
+    pub(crate) fn try_take(&mut self, conn: ConnId, initiator: NodeId) -> Result<Share, Share> {
+        self.try_take_all(conn, initiator, 1)
     }
 
     /// The same for so many places: all or none. A table of bytes has a place for each.
@@ -264,11 +264,11 @@ impl Shares {
     #[inline]
     pub(crate) fn try_take_all(
         &mut self,
-        session: ConnId,
+        conn: ConnId,
         initiator: NodeId,
         places: usize,
     ) -> Result<Share, Share> {
-        let share = self.name(session, initiator);
+        let share = self.name(conn, initiator);
         // As long as no more is taken nobody can have too much.
         if !self.is_plenty(places) && !self.has_room_for(share, places) {
             return Err(share);
@@ -278,15 +278,15 @@ impl Shares {
     }
 
     /// An initiator on a connection takes so many places, whether it may or not.
-    pub(crate) fn take_all(&mut self, session: ConnId, initiator: NodeId, places: usize) -> Share {
-        let share = self.name(session, initiator);
+    pub(crate) fn take_all(&mut self, conn: ConnId, initiator: NodeId, places: usize) -> Share {
+        let share = self.name(conn, initiator);
         self.taken = self.taken.saturating_add(places);
         share
     }
 
     /// An initiator on a connection takes a place, as it may.
-    pub(crate) fn take(&mut self, session: ConnId, initiator: NodeId) {
-        self.name(session, initiator);
+    pub(crate) fn take(&mut self, conn: ConnId, initiator: NodeId) {
+        self.name(conn, initiator);
         self.taken += 1;
     }
 
@@ -353,13 +353,13 @@ mod tests {
     }
 
     /// Takes as many places as there are for it, up to so many.
-    fn take(shares: &mut Shares, session: u64, initiator: u64, most: usize) -> usize {
+    fn take(shares: &mut Shares, conn: u64, initiator: u64, most: usize) -> usize {
         for taken in 0..most {
-            let share = shares.name(ConnId::from_number(session), node(initiator));
+            let share = shares.name(ConnId::from_number(conn), node(initiator));
             if !shares.has_room(share) {
                 return taken;
             }
-            shares.take(ConnId::from_number(session), node(initiator));
+            shares.take(ConnId::from_number(conn), node(initiator));
         }
         most
     }
@@ -369,8 +369,8 @@ mod tests {
         let mut shares = Shares::new(1000);
         let greedy = take(&mut shares, 1, 1, 2000);
         assert!((850..900).contains(&greedy), "{greedy}");
-        for session in 2..12 {
-            assert_eq!(take(&mut shares, session, session, 3), 3, "{session}");
+        for conn in 2..12 {
+            assert_eq!(take(&mut shares, conn, conn, 3), 3, "{conn}");
         }
         // Its further initiators are no further connections.
         let invented: usize = (2..500).map(|number| take(&mut shares, 1, number, 9)).sum();
@@ -388,21 +388,21 @@ mod tests {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                let (session, places) = (state >> 62, (state >> 40) as usize % 300 + 1);
-                let taken = together.try_take_all(ConnId::from_number(session), node(1), places);
+                let (conn, places) = (state >> 62, (state >> 40) as usize % 300 + 1);
+                let taken = together.try_take_all(ConnId::from_number(conn), node(1), places);
                 let before = single.taken();
-                let one_by_one = take(&mut single, session, 1, places);
+                let one_by_one = take(&mut single, conn, 1, places);
                 assert_eq!(taken.is_ok(), one_by_one == places);
                 for _ in 0..one_by_one % places {
-                    let share = single.name(ConnId::from_number(session), node(1));
+                    let share = single.name(ConnId::from_number(conn), node(1));
                     single.give_back(share);
                 }
                 if state & 1 << 30 != 0 && taken.is_ok() {
-                    let share = together.name(ConnId::from_number(session), node(1));
+                    let share = together.name(ConnId::from_number(conn), node(1));
                     together.name(ConnId::from_number(9), node(9));
                     together.give_back_all(share, places);
                     (0..places).for_each(|_| {
-                        let share = single.name(ConnId::from_number(session), node(1));
+                        let share = single.name(ConnId::from_number(conn), node(1));
                         single.give_back(share);
                     });
                     assert_eq!(single.taken(), before);
@@ -456,7 +456,7 @@ mod tests {
         assert!(shares.by_name.len() <= MOST_IDLE + 2);
         assert!(shares.holders.len() <= MOST_IDLE + 3 && shares.connections.len() <= MOST_IDLE + 3);
         assert_eq!(
-            shares.by_session.len() + shares.free_connections.len(),
+            shares.by_conn.len() + shares.free_connections.len(),
             shares.connections.len()
         );
         assert_eq!(

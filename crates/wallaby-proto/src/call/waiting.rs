@@ -47,8 +47,8 @@ pub struct Awaited {
 /// Most calls of which an initiator that may have come is told.
 const MAX_TOLD: usize = 16;
 
-/// Of these so many by one session.
-const MAX_OF_SESSION: usize = 4;
+/// Of these so many by one connection.
+const MAX_OF_CONN: usize = 4;
 
 /// Calls of an initiator that are looked through for them.
 const MOST_SEARCHED: usize = 1024;
@@ -85,7 +85,7 @@ const LAST: WaitingId = WaitingId {
 #[derive(Debug)]
 struct WaitingAnswer<T> {
     wanted: Awaited,
-    session: ConnId,
+    conn: ConnId,
     cost: usize,
     shares: (Share, Share),
     what: T,
@@ -116,28 +116,28 @@ impl<T> WaitingAnswers<T> {
         self.answers.is_empty()
     }
 
-    /// The session that answers of this call were put here for, if any wait.
-    pub fn session(&self, call: CallId, token: Token) -> Option<ConnId> {
+    /// The connection that answers of this call were put here for, if any wait.
+    pub fn conn(&self, call: CallId, token: Token) -> Option<ConnId> {
         let (of, by, id) = self.by_call.range((call, token, FIRST)..).next()?;
         let answer = self.answers.get(id)?;
-        ((*of, *by) == (call, token)).then_some(answer.session)
+        ((*of, *by) == (call, token)).then_some(answer.conn)
     }
 
-    /// An answer with a payload of so many bytes waits for a route to its initiator. The session is the one that a request of its
-    /// call came over, though it may have ended: it and the initiator have a share of what may wait.
+    /// An answer with a payload of so many bytes waits for a route to its initiator. The connection is the one that a request of
+    /// its call came over, though it may have ended: it and the initiator have a share of what may wait.
     ///
     /// # Errors
     ///
-    /// If too many wait already, or its session has its share: `what` comes back.
+    /// If too many wait already, or its connection has its share: `what` comes back.
     pub fn put(
         &mut self,
-        (awaited, session): (Awaited, ConnId),
+        (awaited, conn): (Awaited, ConnId),
         payload: usize,
         what: T,
         now: Duration,
     ) -> Result<(), T> {
         let cost = payload.saturating_add(MESSAGE_COST as usize);
-        let Some(shares) = self.share((session, awaited.call.initiator), cost) else {
+        let Some(shares) = self.share((conn, awaited.call.initiator), cost) else {
             return Err(what);
         };
         let due = now.saturating_add(self.time);
@@ -147,7 +147,7 @@ impl<T> WaitingAnswers<T> {
         self.by_call.insert((awaited.call, awaited.token, id));
         let answer = WaitingAnswer {
             wanted: awaited,
-            session,
+            conn,
             cost,
             shares,
             what,
@@ -156,10 +156,10 @@ impl<T> WaitingAnswers<T> {
         Ok(())
     }
 
-    fn share(&mut self, (session, of): (ConnId, NodeId), cost: usize) -> Option<(Share, Share)> {
+    fn share(&mut self, (conn, of): (ConnId, NodeId), cost: usize) -> Option<(Share, Share)> {
         let (answers, bytes) = &mut self.shares;
-        let answer = answers.try_take(session, of).ok()?;
-        match bytes.try_take_all(session, of, cost) {
+        let answer = answers.try_take(conn, of).ok()?;
+        match bytes.try_take_all(conn, of, cost) {
             Ok(share) => Some((answer, share)),
             Err(_) => {
                 answers.give_back(answer);
@@ -188,10 +188,10 @@ impl<T> WaitingAnswers<T> {
     }
 
     /// What waits for a route to this initiator: a few of its calls, each by one answer, and of those whose requests came over one
-    /// session fewer still: anybody can make up calls of others.
+    /// connection fewer still: anybody can make up calls of others.
     pub fn of(&self, initiator: NodeId) -> Vec<Awaited> {
         let mut found: Vec<Awaited> = Vec::new();
-        let mut sessions: BTreeMap<ConnId, usize> = BTreeMap::new();
+        let mut conns: BTreeMap<ConnId, usize> = BTreeMap::new();
         let mut searched = 0;
         let sequence = 0;
         let mut from = (
@@ -209,9 +209,9 @@ impl<T> WaitingAnswers<T> {
         {
             searched += 1;
             if let Some(answer) = self.answers.get(id) {
-                let of_session = sessions.entry(answer.session).or_default();
-                *of_session += 1;
-                found.extend((*of_session <= MAX_OF_SESSION).then_some(answer.wanted));
+                let of_conn = conns.entry(answer.conn).or_default();
+                *of_conn += 1;
+                found.extend((*of_conn <= MAX_OF_CONN).then_some(answer.wanted));
             }
             from = (*call, *token, LAST);
         }

@@ -27,7 +27,7 @@ pub struct Received {
 }
 
 impl ClientCall {
-    /// Whether who sent an answer shows that it may: by the call's token, or by the session of one of its requests.
+    /// Whether who sent an answer shows that it may: by the call's token, or by the connection of one of its requests.
     pub(super) fn may_answer(
         &self,
         shown: Option<Token>,
@@ -40,7 +40,7 @@ impl ClientCall {
                 // The initial request at or above this place is the likeliest: a call may have thousands.
                 let likely = path.initial_index();
                 let likely = likely.and_then(|index| self.roots.get(index as usize));
-                let is_over = |root: &InitialRequest| root.session == Some(from);
+                let is_over = |root: &InitialRequest| root.conn == Some(from);
                 likely.is_some_and(is_over)
                     || self.roots.iter().any(is_over)
                     || self.was_sent_over(from)
@@ -328,7 +328,7 @@ pub(super) fn cost_of(payload: usize) -> u64 {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// A response, an end, a trace report or a pong arrived, over a session or from this endpoint itself.
+    /// A response, an end, a trace report or a pong arrived, over a connection or from this endpoint itself.
     pub(super) fn handle_answer(&mut self, from: Option<ConnId>, message: &mut Message) {
         let id = message.call();
         if id.initiator != self.node {

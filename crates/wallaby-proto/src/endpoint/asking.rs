@@ -66,7 +66,7 @@ impl<P: Probe> Endpoint<P> {
     /// The connection with this node that one of the initial requests went out on.
     fn root_with(&self, sequence: u64, node: NodeId) -> Option<ConnId> {
         let roots = self.calls.get(sequence)?.client.roots.iter();
-        let mut routes = roots.filter_map(|root| root.session);
+        let mut routes = roots.filter_map(|root| root.conn);
         routes.find(|route| {
             self.conns
                 .get(*route)
@@ -81,7 +81,7 @@ impl<P: Probe> Endpoint<P> {
         let call = self.calls.get_mut(sequence);
         let root = call.and_then(|call| call.client.root(request));
         if let (Some(end), Some(root)) = (end, root)
-            && root.session == Some(id)
+            && root.conn == Some(id)
             && let Mark::Written(mark) = &mut root.mark
         {
             *mark = end;
@@ -194,7 +194,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Asks about a request whose server cannot be reached from here along the route that it went: over the sessions of the
+    /// Asks about a request whose server cannot be reached from here along the route that it went: over the connections of the
     /// initial requests that it may have come of.
     fn ping_by_relays(&mut self, ping: &Ping) {
         let Some(call) = self.calls.get(ping.call.sequence) else {
@@ -203,7 +203,7 @@ impl<P: Probe> Endpoint<P> {
         let path = &ping.request.path;
         let above = (call.client.roots.iter())
             .filter(|root| path.is_folded() || path.levels_below(&root.request.path).is_some());
-        let mut routes: Vec<ConnId> = above.filter_map(|root| root.session).collect();
+        let mut routes: Vec<ConnId> = above.filter_map(|root| root.conn).collect();
         routes.sort_unstable();
         routes.dedup();
         for route in routes {

@@ -232,7 +232,7 @@ pub(super) struct InitialRequest {
     pub(super) server: Address,
     pub(super) method: Arc<MethodDefinition>,
     /// The connection that it was sent on.
-    pub(super) session: Option<ConnId>,
+    pub(super) conn: Option<ConnId>,
     /// Its end in that connection's output.
     pub(super) sent: Mark,
     /// The end of the latest question about it there, or its own.
@@ -438,7 +438,7 @@ impl ClientCall {
                     request,
                     server: server.clone(),
                     method: Arc::clone(method),
-                    session: None,
+                    conn: None,
                     sent: Mark::Written(0),
                     mark: Mark::Written(0),
                     node: None,
@@ -547,7 +547,7 @@ impl ClientCall {
         context: &impl CallContext,
     ) -> bool {
         if let Some(root) = self.root(request) {
-            root.session = Some(conn);
+            root.conn = Some(conn);
             (root.sent, root.mark) = (mark, mark);
             root.node = node;
             root.lost = false;
@@ -635,7 +635,7 @@ impl ClientCall {
     /// Whether a connection has taken this initial request, or the call goes on without. If not, [`ClientAction::Sent`] says when.
     pub(super) fn is_sent(&mut self, request: RequestId) -> bool {
         let root = self.root(request);
-        let is_sent = root.is_none_or(|root| root.session.is_some() || root.lost);
+        let is_sent = root.is_none_or(|root| root.conn.is_some() || root.lost);
         self.wants_sent |= !is_sent;
         is_sent
     }
@@ -654,7 +654,7 @@ impl ClientCall {
 
     /// Whether any of it may have left.
     pub(super) fn was_sent(&self) -> bool {
-        self.roots.iter().any(|root| root.session.is_some())
+        self.roots.iter().any(|root| root.conn.is_some())
     }
 
     // How it ends.

@@ -490,7 +490,7 @@ impl<P: Probe> Endpoint<P> {
         self.note_trip(dialled, until);
         self.dialling.end(id, until);
         self.directory.opened(at.as_ref(), hello.node, id);
-        self.records.session_opened(id, hello.node);
+        self.records.conn_opened(id, hello.node);
         if let Some(claimed) = hello.address.as_ref().filter(|_| !is_dialled) {
             self.dialling.dials.claimed(claimed);
         }
@@ -671,7 +671,7 @@ impl<P: Probe> Endpoint<P> {
         }
         if let Some(node) = conn.node() {
             self.note_written(); // what is announced says whether its output has left
-            self.records.session_ended(id, self.now);
+            self.records.conn_ended(id, self.now);
             if conn.carried_calls {
                 self.disconnected((id, node), read);
             }

@@ -238,10 +238,10 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut rested = Vec::new();
         for root in call.client.roots.iter() {
-            if let Some(conn) = root.session.and_then(|id| self.conns.get_mut(id)) {
+            if let Some(conn) = root.conn.and_then(|id| self.conns.get_mut(id)) {
                 conn.busy = conn.busy.saturating_sub(1);
                 let rests = conn.busy == 0 && self.places.has_needed();
-                rested.extend(root.session.filter(|_| rests));
+                rested.extend(root.conn.filter(|_| rests));
             }
         }
         let is_over = call.client.is_over();

@@ -215,23 +215,17 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A connection has taken an initial request.
-    pub(super) fn root_sent(
-        &mut self,
-        sequence: u64,
-        request: RequestId,
-        session: ConnId,
-        mark: Mark,
-    ) {
-        let Some(conn) = self.conns.get_mut(session) else {
+    pub(super) fn root_sent(&mut self, sequence: u64, request: RequestId, id: ConnId, mark: Mark) {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         let node = conn.node();
         let Some((call, context)) = self.call(sequence) else {
             return;
         };
-        let sent = (session, node);
+        let sent = (id, node);
         let has_news = call.root_sent(request, sent, mark, &context);
-        if let Some(conn) = self.conns.get_mut(session) {
+        if let Some(conn) = self.conns.get_mut(id) {
             conn.carried_calls = true;
             conn.busy += 1;
         }
@@ -239,7 +233,7 @@ impl<P: Probe> Endpoint<P> {
             self.follow(sequence);
         }
         if let Mark::Parts(number) = mark {
-            self.note_large(session, number, MarkOwner::Root(sequence, request));
+            self.note_large(id, number, MarkOwner::Root(sequence, request));
         }
     }
 
@@ -270,7 +264,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A session does not take an initial request at all.
+    /// A connection does not take an initial request at all.
     pub(super) fn root_refused(
         &mut self,
         sequence: u64,

@@ -163,7 +163,7 @@ impl ClientCall {
             return MissingState::Ended;
         }
         match self.root_of(request) {
-            Some(root) if root.session.is_none() => return MissingState::NotSent,
+            Some(root) if root.conn.is_none() => return MissingState::NotSent,
             Some(root) if root.lost => return MissingState::Disconnected,
             _ => {}
         }

@@ -24,7 +24,7 @@ impl<P: Probe> Endpoint<P> {
             request: handler.server.id(),
             ping: handler.options.as_ref().and_then(|options| options.ping),
             reply_to: Some(handler.reply_to.clone()),
-            session: handler.from,
+            conn: handler.from,
         };
         self.tell_of_refused(&refused)
     }
@@ -58,7 +58,7 @@ impl<P: Probe> Endpoint<P> {
             request: request.id,
             ping: request.options.as_ref().and_then(|options| options.ping),
             reply_to: None,
-            session: from,
+            conn: from,
         };
         let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
             return;

@@ -235,7 +235,7 @@ impl<P: Probe> Endpoint<P> {
             let direct = self.direct_route(call.initiator, came)?;
             return (direct != from).then_some((direct, distance));
         };
-        let id = route.session;
+        let id = route.conn;
         let next = match self.direct_route(call.initiator, id) {
             Some(direct) => direct,
             // Where the requests before it were forgotten, one that this endpoint has sent to itself leads in a circle.
@@ -260,7 +260,7 @@ impl<P: Probe> Endpoint<P> {
     fn came_back(&self, response: &Response) -> Option<(ConnId, u32)> {
         let named = (response.call, response.token?);
         let own = self.records.route_of(named, response.request)?;
-        Some((own.session, own.distance))
+        Some((own.conn, own.distance))
     }
 
     /// Whether an answer may wait for a route: a request of its call came by here that is nearer to the initiator than where it comes
@@ -268,7 +268,7 @@ impl<P: Probe> Endpoint<P> {
     fn may_wait(&self, response: &Response, distance: u32) -> Option<ConnId> {
         let named = (response.call, response.token?);
         let nearer = self.records.relay_route(named, distance, None);
-        let nearer = nearer.map(|route| route.session);
+        let nearer = nearer.map(|route| route.conn);
         nearer.or_else(|| Some(self.came_back(response)?.0))
     }
 
@@ -299,7 +299,7 @@ impl<P: Probe> Endpoint<P> {
             token,
             request,
         };
-        if self.unrouted.session(call, token).is_none() {
+        if self.unrouted.conn(call, token).is_none() {
             for claiming in self.claiming(call.initiator) {
                 self.invite_to(claiming, awaited);
             }

@@ -98,7 +98,7 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         let origin = Origin {
-            session: from,
+            conn: from,
             peer: node,
             transit: Duration::ZERO,
         };
@@ -168,7 +168,7 @@ impl<P: Probe> Endpoint<P> {
         verified
     }
 
-    /// A request that must not be taken is answered over its own session: the address to which it wants its answers may be a
+    /// A request that must not be taken is answered over its own connection: the address to which it wants its answers may be a
     /// stranger's.
     #[cold]
     fn refuse_unsealed(&mut self, from: ConnId, request: &mut Request, error: SealError) {

@@ -183,7 +183,7 @@ impl ClientCall {
             return self.lose(failure, context);
         };
         root.lost = false;
-        let (server, conn) = (root.server.clone(), root.session.take());
+        let (server, conn) = (root.server.clone(), root.conn.take());
         kept.turn += 1;
         kept.until = Some(context.now().saturating_add(timeout));
         kept.request.options.get_or_insert_default().attempt = attempt;

@@ -28,14 +28,14 @@ const LATE: (Code, &str) = (
     "its own deadline passed before it was sent",
 );
 
-/// How an answer is sent in a session.
+/// How an answer is sent over a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
-    /// Back over its request's own session: it shows no token, and need not be counted if it is small.
+    /// Back over its request's own connection: it shows no token, and need not be counted if it is small.
     pub(super) direct: bool,
     pub(super) charge: Charge,
-    /// The initiator's oldest live call, where the answer goes back over its request's session; elsewhere others may have made that
-    /// up.
+    /// The initiator's oldest live call, where the answer goes back over its request's connection; elsewhere others may have made
+    /// that up.
     oldest: Option<u64>,
     pub(super) ticket: Option<Ticket>,
 }
@@ -61,13 +61,13 @@ impl Manner {
     }
 }
 
-/// What became of a request that was to be handed to a session.
+/// What became of a request that was to be handed to a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendOutcome {
     Sent,
     /// It is not sent at all: its call is over, or another answer goes in its place.
     Settled,
-    /// The session does not take it yet.
+    /// The connection does not take it yet.
     Waits,
 }
 
@@ -134,7 +134,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Hands a message to a session; gives it back if it has to wait.
+    /// Hands a message to a connection; gives it back if it has to wait.
     pub(super) fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
         let has_gone = match &mut parcel.cargo {
             Cargo::Relay(..) => return self.attempt_relay(id, parcel),
@@ -150,7 +150,7 @@ impl<P: Probe> Endpoint<P> {
         (!has_gone).then_some(parcel)
     }
 
-    /// Whether a request that may have waited need not wait any more: a session has taken it, or it is not sent.
+    /// Whether a request that may have waited need not wait any more: a connection has taken it, or it is not sent.
     fn attempt_waiting(&mut self, id: ConnId, out: &mut OutRequest) -> bool {
         let outcome = self.attempt_request(id, out);
         if outcome == SendOutcome::Sent {
@@ -159,7 +159,7 @@ impl<P: Probe> Endpoint<P> {
         outcome != SendOutcome::Waits
     }
 
-    /// Whether a session has taken an answer.
+    /// Whether a connection has taken an answer.
     fn attempt_own(&mut self, id: ConnId, out: &mut OutAnswer) -> bool {
         let ticket = match out.owner {
             Some(MarkOwner::Released(ticket, _)) => Some(ticket),
@@ -173,7 +173,7 @@ impl<P: Probe> Endpoint<P> {
         mark.is_some()
     }
 
-    /// Whether a session has taken a question, or somebody else is there.
+    /// Whether a connection has taken a question, or somebody else is there.
     fn attempt_ping(&mut self, id: ConnId, ping: &Ping, asks: &Asks) -> bool {
         if let Asks::At(asked) = asks {
             if !self.is_meant(id, &asked.to) {
@@ -188,13 +188,13 @@ impl<P: Probe> Endpoint<P> {
             .is_some()
     }
 
-    /// Whether who is behind a session is who was meant.
+    /// Whether who is behind a connection is who was meant.
     fn is_meant(&self, id: ConnId, to: &Location) -> bool {
         let found = self.conns.get(id).and_then(Conn::node);
         to.node.is_none() || to.node == found
     }
 
-    /// A delegation that has waited was taken by a session whose incarnation may not have been known when it was released.
+    /// A delegation that has waited was taken by a connection whose incarnation may not have been known when it was released.
     fn note_taken(&mut self, id: ConnId, out: &OutRequest) {
         let node = self.conns.get(id).and_then(|conn| conn.node());
         if let (Some(delegated), Some(node)) = (out.delegated, node) {
@@ -203,7 +203,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Hands a request to a session; its body follows it, or is over with it.
+    /// Hands a request to a connection; its body follows it, or is over with it.
     pub(super) fn attempt_request(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
         let attempt = self.attempt_first(id, out);
         match (attempt, out.body) {
@@ -390,7 +390,7 @@ impl<P: Probe> Endpoint<P> {
         sent
     }
 
-    /// A message as it must be over this session: one that comes directly shows no token, or only that this server knows it.
+    /// A message as it must be over this connection: one that comes directly shows no token, or only that this server knows it.
     fn shown(&self, mut message: Message, direct: bool) -> Message {
         match &mut message {
             Message::End(end) if direct => end.token = None,
@@ -512,7 +512,7 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A request is not taken by its server's session at all.
+    /// A request is not taken by its server's connection at all.
     fn request_refused(&mut self, out: &OutRequest, refusal: Refusal) {
         let (request, to) = (&out.request, &out.server);
         let Some(Delegation { ticket, .. }) = out.delegated else {
@@ -546,5 +546,5 @@ fn understood(options: &Options, features: Features) -> Result<(), Refusal> {
 
 /// Where a message stands.
 pub(super) fn output(id: ConnId, mark: u64) -> Standing {
-    Standing { session: id, mark }
+    Standing { conn: id, mark }
 }

@@ -197,7 +197,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let waits = |path: &Path| {
             let mut roots = call.roots.iter();
-            roots.any(|root| root.request.path == *path && root.session.is_none())
+            roots.any(|root| root.request.path == *path && root.conn.is_none())
         };
         let listens = self.address.is_some();
         let mut still = watch.still_running(Missing::MOST, waits, listens);

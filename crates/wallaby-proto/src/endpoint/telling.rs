@@ -24,7 +24,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let now = self.now;
         let origin = Origin {
-            session: from,
+            conn: from,
             peer: node,
             transit: Duration::ZERO,
         };
@@ -116,7 +116,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn act_on_records(&mut self, action: RecordAction) {
         match action {
             RecordAction::Pong {
-                session,
+                conn,
                 mut pong,
                 ticket,
             } => {
@@ -124,21 +124,21 @@ impl<P: Probe> Endpoint<P> {
                 let is_known = pong.progress.is_some() || pong.writing;
                 self.metrics.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
-                self.attempt_control(session, Message::Pong(pong));
+                self.attempt_control(conn, Message::Pong(pong));
             }
             RecordAction::Announce {
                 mut pong,
                 reply_to,
-                session,
+                conn,
                 ticket,
             } => {
                 self.say_who_handles(&mut pong, ticket);
                 self.probe.tells(&mut pong);
-                self.announce(pong, (&reply_to, session), ticket);
+                self.announce(pong, (&reply_to, conn), ticket);
             }
             RecordAction::Resend {
                 ticket,
-                session: id,
+                conn: id,
                 response,
             } => {
                 let (call, request, index) = (response.call, response.request, response.index);
@@ -181,7 +181,7 @@ impl<P: Probe> Endpoint<P> {
     fn announce(
         &mut self,
         pong: Pong,
-        (reply_to, session): (&ReplyTo, ConnId),
+        (reply_to, conn): (&ReplyTo, ConnId),
         ticket: Option<Ticket>,
     ) {
         if pong.call.initiator == self.node {
@@ -191,14 +191,14 @@ impl<P: Probe> Endpoint<P> {
             }
             return self.local.push_back(Message::Pong(pong));
         }
-        let came = Some(session);
+        let came = Some(conn);
         let came = came.filter(|came| self.conns.contains(*came));
         let address = self.initiator_address(reply_to, came);
         if came.is_none()
             && address.is_none()
             && let Some(token) = pong.token
         {
-            // It came over a session that has ended: who says that it is the initiator is asked to prove it.
+            // It came over a connection that has ended: who says that it is the initiator is asked to prove it.
             for claiming in self.claiming(pong.call.initiator) {
                 self.probe.notes(Note::Invited);
                 let invitation = invitation(pong.call, token, pong.request, self.node);

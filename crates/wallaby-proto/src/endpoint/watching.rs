@@ -39,7 +39,7 @@ impl ClientCall {
         };
         let winds_down = watch.is_winding_down();
         for root in self.roots.iter() {
-            let is_kept = match root.session {
+            let is_kept = match root.conn {
                 None => !winds_down,
                 Some(conn) => !root.lost && context.is_writing(conn, root.mark),
             };
@@ -153,7 +153,7 @@ impl ClientCall {
     ) {
         if let Some(read) = read.filter(|_| !self.has_ended()) {
             let is_unread = |root: &&InitialRequest| match root.sent {
-                _ if root.session != Some(conn) => false,
+                _ if root.conn != Some(conn) => false,
                 Mark::Written(end) => end > read,
                 Mark::Parts(_) => true, // its last part has not even left
             };
@@ -164,7 +164,7 @@ impl ClientCall {
             }
         }
         self.pinged.remove(&conn);
-        let over = |root: &&mut InitialRequest| root.session == Some(conn);
+        let over = |root: &&mut InitialRequest| root.conn == Some(conn);
         let mut concerned = false;
         for root in self.roots.iter_mut().filter(over) {
             root.lost = true;
@@ -190,13 +190,13 @@ impl ClientCall {
         let Some(root) = self.root(request) else {
             return;
         };
-        let (server, session) = (root.server.clone(), root.session.take());
+        let (server, conn) = (root.server.clone(), root.conn.take());
         self.push(ClientAction::Noted(Note::Unread));
         if self.try_elsewhere(request, context) {
             return;
         }
         if let Some(root) = self.root(request) {
-            root.session = session; // what else went out there is still asked about
+            root.conn = conn; // what else went out there is still asked about
         }
         let status = shutting_down().by(Some(&server));
         self.answer_in_its_name(request, &status);
@@ -370,7 +370,7 @@ impl<P: Probe> Endpoint<P> {
 
     // Who is there no longer.
 
-    /// A session with this node has ended, and all that came over it was read. Calls are told when what is
+    /// A connection with this node has ended, and all that came over it was read. Calls are told when what is
     /// being done now is done, since they dial others: of very many some in later turns.
     pub(super) fn disconnected(&mut self, (id, node): (ConnId, NodeId), read: Option<u64>) {
         let next = 0;

@@ -33,7 +33,7 @@ impl Records {
         let peer = self.table.peer(key.call.initiator);
         let known = peer.and_then(|peer| self.table.call_of(peer, &key));
         if let Some(call) = known
-            && let Some(refused) = self.admit_to(call, request.id, (attempt, origin.session))
+            && let Some(refused) = self.admit_to(call, request.id, (attempt, origin.conn))
         {
             return refused;
         }
@@ -41,17 +41,17 @@ impl Records {
             return full("initiators", self.limits.initiators);
         };
         let own = origin.peer == key.call.initiator;
-        let session_index = self.table.session_index(peer, origin.session, own);
-        self.handle_oldest(peer, session_index, request.oldest);
-        let of_session = &self.table.peers.get(peer).by_session[usize::from(session_index)];
-        if of_session.own && key.call.sequence < of_session.oldest {
+        let conn_index = self.table.conn_index(peer, origin.conn, own);
+        self.handle_oldest(peer, conn_index, request.oldest);
+        let of_conn = &self.table.peers.get(peer).by_conn[usize::from(conn_index)];
+        if of_conn.own && key.call.sequence < of_conn.oldest {
             return over();
         }
         let time = request.time(self.limits.deadline);
         if time.is_zero() {
             return late();
         }
-        let share = match self.shares.try_take(origin.session, key.call.initiator) {
+        let share = match self.shares.try_take(origin.conn, key.call.initiator) {
             Ok(share) => share,
             Err(share) => return self.beyond_share(share),
         };
@@ -68,11 +68,11 @@ impl Records {
             return too_many(self.limits.requests_of_call);
         }
         let call = known.unwrap_or_else(|| {
-            let place = (peer, session_index);
+            let place = (peer, conn_index);
             self.table.add_call(key, place, settings)
         });
         self.table.calls.at(call).unstated += unstated;
-        if let Some(state) = self.sessions.get_mut(&origin.session) {
+        if let Some(state) = self.conns.get_mut(&origin.conn) {
             state.brought = true;
             state.handed |= !own;
         }
@@ -90,7 +90,7 @@ impl Records {
             depth: request.depth,
             base: request.base,
             manifest: request.manifest.as_ref(),
-            session: origin.session,
+            conn: origin.conn,
             share,
             direct: own,
             reply_to: &request.reply_to,
@@ -131,7 +131,7 @@ impl Records {
         &mut self,
         call: u32,
         id: RequestId,
-        (attempt, session): (u32, ConnId),
+        (attempt, conn): (u32, ConnId),
     ) -> Option<Admission> {
         if self.table.request(call, id, attempt).is_some() {
             return Some(Admission::Duplicate);
@@ -141,9 +141,9 @@ impl Records {
             let status = Status::new(Code::Cancelled, "the call was aborted");
             return Some(Admission::Refused(status));
         }
-        // It is among the calls of another session, where the end of this one does not look.
-        if self.table.known_session_index(at_call.peer, session) != Some(at_call.session_index)
-            && let Some(state) = self.sessions.get_mut(&session)
+        // It is among the calls of another connection, where the end of this one does not look.
+        if self.table.known_conn_index(at_call.peer, conn) != Some(at_call.conn_index)
+            && let Some(state) = self.conns.get_mut(&conn)
         {
             state.foreign = true;
         }
@@ -214,19 +214,19 @@ impl Records {
         Some(self.table.add_peer(node, self.gc_timeout, now))
     }
 
-    /// The initiator's oldest live call, as was said over a session: it is about the calls that came over it alone. It
+    /// The initiator's oldest live call, as was said over a connection: it is about the calls that came over it alone. It
     /// frees memory; where the other end says that it is the initiator, it also stops what still runs. Each call is looked at
     /// once, as others may remain; and no more of them than [`MOST_FORGOTTEN`] for one request, the others for those that follow.
     #[inline]
-    pub(super) fn handle_oldest(&mut self, peer: u32, session_index: u8, oldest: u64) {
-        let of_session = self.table.of_session(peer, session_index);
-        if of_session.is_shared() {
+    pub(super) fn handle_oldest(&mut self, peer: u32, conn_index: u8, oldest: u64) {
+        let of_conn = self.table.of_conn(peer, conn_index);
+        if of_conn.is_shared() {
             return;
         }
-        of_session.oldest = oldest.max(of_session.oldest);
-        let own = of_session.own;
+        of_conn.oldest = oldest.max(of_conn.oldest);
+        let own = of_conn.own;
         for _ in 0..MOST_FORGOTTEN {
-            let Some(call) = self.table.of_session(peer, session_index).next_over() else {
+            let Some(call) = self.table.of_conn(peer, conn_index).next_over() else {
                 return;
             };
             self.forget_call(call, own);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn one_request_forgets_few_of_very_many_calls() {
         let mut records = Records::new(RecordLimits::default());
-        records.session_opened(ConnId::from_number(1), node(1));
+        records.conn_opened(ConnId::from_number(1), node(1));
         let calls = 3 * MOST_FORGOTTEN as u64;
         for sequence in 1..=calls {
             answer(&mut records, 1, request(1, sequence), 9);

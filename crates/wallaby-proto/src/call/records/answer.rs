@@ -50,7 +50,7 @@ impl Records {
         // Over its own connection the initiator needs no token to know what it asked.
         let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
         self.actions.push_back(Action::Pong {
-            session: origin.session,
+            conn: origin.conn,
             pong: Pong { token, ..pong },
             ticket: found.map(|slot| self.ticket(slot)),
         });
@@ -77,7 +77,7 @@ impl Records {
         if self.note_shown(slot, origin) {
             let pong = self.pong(slot, 0, Vec::new(), now);
             self.actions.push_back(Action::Pong {
-                session: origin.session,
+                conn: origin.conn,
                 pong,
                 ticket: Some(self.ticket(slot)),
             });
@@ -88,7 +88,7 @@ impl Records {
             self.note_shown(nearest, origin);
         }
         let route = self.route_back(key.call, key.token);
-        route.is_some_and(|route| self.sessions.contains_key(&route))
+        route.is_some_and(|route| self.conns.contains_key(&route))
     }
 
     /// Whether kept answers may go to who asks: to the call's initiator, or to who brought the request. Other servers of the
@@ -96,9 +96,9 @@ impl Records {
     fn may_resend(&self, slot: u32, origin: Origin) -> bool {
         let record = self.table.records.get(slot);
         let initiator = self.table.calls.get(record.call).key.call.initiator;
-        let brought = self.sessions.get(&record.session);
+        let brought = self.conns.get(&record.conn);
         origin.peer == initiator
-            || record.session == origin.session
+            || record.conn == origin.conn
             || brought.is_some_and(|brought| brought.peer == origin.peer)
     }
 
@@ -167,10 +167,8 @@ impl Records {
         }
         let peer = self.admit_peer(known, key.call.initiator, now)?;
         let own = origin.peer == key.call.initiator;
-        let session_index = self.table.session_index(peer, origin.session, own);
-        let call = self
-            .table
-            .add_call(key, (peer, session_index), (self.ping, 0));
+        let conn_index = self.table.conn_index(peer, origin.conn, own);
+        let call = self.table.add_call(key, (peer, conn_index), (self.ping, 0));
         let id = RequestId {
             path: Path::ROOT,
             hop: 0,
@@ -182,7 +180,7 @@ impl Records {
             depth: 0,
             base: 0,
             manifest: None,
-            session: origin.session,
+            conn: origin.conn,
             share: Share::NOBODY,
             direct: own,
             reply_to: &ReplyTo::Peer,
@@ -231,7 +229,7 @@ impl Records {
         let belief = settings.belief(self.limits.patience.into());
         let silent_at = record.pinged.saturating_add(belief);
         let aborted = self.table.calls.get(record.call).aborted;
-        let owes = !aborted && record.outputs.are_being_written(&self.sessions);
+        let owes = !aborted && record.outputs.are_being_written(&self.conns);
         let is_silent = silent_at <= now;
         // Of a handler that goes on though it was told to stop, who asks no more is not told for ever.
         if record.ended && !owes || aborted && is_silent {
@@ -265,13 +263,13 @@ impl Records {
             ticket,
             pong,
             reply_to: record.reply_to(),
-            session: record.session,
+            conn: record.conn,
         });
     }
 
-    /// An announcement has left over a session with this peer. An initiator that wants heartbeats does not ask: it is believed in as
-    /// long as they leave for it. One that others pass them on to asks. For how long something is remembered that has ended, or was
-    /// stopped, they are no reason, but for the one by which they go back.
+    /// An announcement has left over a connection with this peer. An initiator that wants heartbeats does not ask: it is believed
+    /// in as long as they leave for it. One that others pass them on to asks. For how long something is remembered that has ended,
+    /// or was stopped, they are no reason, but for the one by which they go back.
     #[cold]
     pub fn announcement_left(&mut self, ticket: Ticket, to: Option<NodeId>, now: Duration) {
         let Some(slot) = self.slot(ticket) else {
@@ -299,24 +297,24 @@ impl Records {
             if !(record.base..record.count).contains(&index) {
                 continue;
             }
-            let session = origin.session;
-            let output = match record.outputs.fate(index, &self.sessions) {
+            let conn = origin.conn;
+            let output = match record.outputs.fate(index, &self.conns) {
                 // It is on its way.
                 ResponseFate::Waiting => continue,
-                ResponseFate::Sent(output) if !is_written(output, &self.sessions) => continue,
-                ResponseFate::Sent(output) if output.session == session => continue,
+                ResponseFate::Sent(output) if !is_written(output, &self.conns) => continue,
+                ResponseFate::Sent(output) if output.conn == conn => continue,
                 ResponseFate::Sent(output) => Some(output),
                 ResponseFate::Dropped => None,
             };
-            let open = output.is_some_and(|output| self.sessions.contains_key(&output.session));
+            let open = output.is_some_and(|output| self.conns.contains_key(&output.conn));
             let mut response = response_of(record, ping.call, ping.token);
-            if record.outputs.fits(index, session)
+            if record.outputs.fits(index, conn)
                 && self.kept.restore(record.kept, index, &mut response)
             {
-                record.outputs.resend(index, session, output);
+                record.outputs.resend(index, conn, output);
                 self.actions.push_back(Action::Resend {
                     ticket,
-                    session,
+                    conn,
                     response,
                 });
             } else if !open {
@@ -336,8 +334,8 @@ impl Records {
     ) -> Pong {
         let record = self.table.records.get(slot);
         let call = self.table.calls.get(record.call);
-        let owes = record.outputs.are_being_written(&self.sessions);
-        let writing = owes && record.outputs.excuse_silence(&self.sessions);
+        let owes = record.outputs.are_being_written(&self.conns);
+        let writing = owes && record.outputs.excuse_silence(&self.conns);
         let children = record.children();
         let from = (children_from as usize).min(children.len());
         let to = children.len().min(from + MAX_CHILDREN);

@@ -113,17 +113,16 @@ impl Records {
         let record = self.table.records.get(slot);
         let key = self.table.calls.get(record.call).key;
         if record.has_delegated() {
-            let sessions = &self.sessions;
-            self.forgotten.note(key, record.route(), |session| {
-                !sessions.contains_key(&session)
-            });
+            let conns = &self.conns;
+            self.forgotten
+                .note(key, record.route(), |conn| !conns.contains_key(&conn));
         }
         self.forget(slot);
     }
 
     fn is_being_written(&self, slot: u32) -> bool {
         let outputs = &self.table.records.get(slot).outputs;
-        outputs.are_being_written(&self.sessions)
+        outputs.are_being_written(&self.conns)
     }
 
     /// How long a request is remembered after its end: its call may want more than the default, but gets no less.
@@ -247,16 +246,16 @@ pub(super) mod tests {
         }
     }
 
-    /// A request comes over this session, and ends with its answer at this mark of its output.
+    /// A request comes over this connection, and ends with its answer at this mark of its output.
     pub(in crate::call::records) fn answer(
         records: &mut Records,
-        session: u64,
+        conn: u64,
         mut request: Request,
         mark: u64,
     ) {
         let origin = Origin {
-            session: ConnId::from_number(session),
-            peer: node(session),
+            conn: ConnId::from_number(conn),
+            peer: node(conn),
             transit: Duration::ZERO,
         };
         match records.admit(&request, origin, Duration::ZERO) {
@@ -265,7 +264,7 @@ pub(super) mod tests {
                 for sent in server.respond(Bytes::new(), None) {
                     if let Outbound::Response(response) = sent {
                         let output = OutputMark {
-                            session: ConnId::from_number(session),
+                            conn: ConnId::from_number(conn),
                             mark,
                         };
                         records.response_released(ticket, &response, Some(output), Duration::ZERO);
@@ -289,8 +288,8 @@ pub(super) mod tests {
             ..RecordLimits::default()
         };
         let mut records = Records::new(limits);
-        for session in 1..5 {
-            records.session_opened(ConnId::from_number(session), node(session));
+        for conn in 1..5 {
+            records.conn_opened(ConnId::from_number(conn), node(conn));
         }
         spoil(&mut records, size);
         let mut most = 0;
@@ -307,9 +306,9 @@ pub(super) mod tests {
     #[test]
     fn calls_that_are_over_and_still_run_are_looked_at_once() {
         let mut records = Records::new(RecordLimits::default());
-        records.session_opened(ConnId::from_number(1), node(1));
+        records.conn_opened(ConnId::from_number(1), node(1));
         let origin = Origin {
-            session: ConnId::from_number(1),
+            conn: ConnId::from_number(1),
             peer: node(1),
             transit: Duration::ZERO,
         };
@@ -340,14 +339,14 @@ pub(super) mod tests {
             ..RecordLimits::default()
         };
         let mut records = Records::new(limits);
-        for session in 1..3 {
-            records.session_opened(ConnId::from_number(session), node(session));
+        for conn in 1..3 {
+            records.conn_opened(ConnId::from_number(conn), node(conn));
         }
         let mut now = Duration::ZERO;
-        let mut admit = |initiator, sequence, session| {
+        let mut admit = |initiator, sequence, conn| {
             let origin = Origin {
-                session: ConnId::from_number(session),
-                peer: node(session),
+                conn: ConnId::from_number(conn),
+                peer: node(conn),
                 transit: Duration::ZERO,
             };
             now += Duration::from_micros(1);
@@ -358,8 +357,8 @@ pub(super) mod tests {
             let mut server = Server::<()>::new(&mut request);
             for sent in server.respond(Bytes::new(), None) {
                 if let Outbound::Response(response) = sent {
-                    let (session, mark) = (ConnId::from_number(session), 0);
-                    let output = Some(OutputMark { session, mark });
+                    let (conn, mark) = (ConnId::from_number(conn), 0);
+                    let output = Some(OutputMark { conn, mark });
                     records.response_released(ticket, &response, output, now);
                 }
             }
@@ -375,7 +374,7 @@ pub(super) mod tests {
         for sequence in 1..=250 {
             let again = request(1, sequence);
             let origin = Origin {
-                session: ConnId::from_number(1),
+                conn: ConnId::from_number(1),
                 peer: node(1),
                 transit: Duration::ZERO,
             };

@@ -16,8 +16,8 @@ pub(super) struct ForgottenRoutes {
 }
 
 impl ForgottenRoutes {
-    /// The route of a request that is forgotten. Of each call the one nearest to the initiator is kept, as long as its session is
-    /// open.
+    /// The route of a request that is forgotten. Of each call the one nearest to the initiator is kept, as long as its connection
+    /// is open.
     pub(super) fn note(
         &mut self,
         call: RecordedCallKey,
@@ -25,7 +25,7 @@ impl ForgottenRoutes {
         is_closed: impl Fn(ConnId) -> bool,
     ) {
         if let Some(known) = self.routes.get_mut(&call) {
-            if route.distance < known.distance || is_closed(known.session) {
+            if route.distance < known.distance || is_closed(known.conn) {
                 *known = route;
             }
             return;

@@ -1,8 +1,8 @@
-//! Sessions that have ended by which answers went on to initiators at their other side, or that brought requests for others or
+//! Connections that have ended by which answers went on to initiators at their other side, or that brought requests for others or
 //! took some on: any record may be concerned.
 //!
 //! To look at all records each time would let peers that connect and leave keep a server busy whose table is full. So records
-//! are looked at in passes, each for all sessions that had ended when it began, and a step of a pass at a time.
+//! are looked at in passes, each for all connections that had ended when it began, and a step of a pass at a time.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -19,13 +19,13 @@ const STEP: u32 = 4096;
 /// Ping periods after which an initiator has asked where a request went on.
 const KNOWN: u64 = 3;
 
-/// From one step to the next, unless a pass is done: so passes take a fraction of the time, however many sessions end.
+/// From one step to the next, unless a pass is done: so passes take a fraction of the time, however many connections end.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Passes to be made.
 #[derive(Debug, Default)]
-pub(super) struct LostSessions {
-    /// For which sessions the pass under way is, and what each other end has confirmed.
+pub(super) struct LostConns {
+    /// For which connections the pass under way is, and what each other end has confirmed.
     sought: BTreeMap<ConnId, Option<u64>>,
     /// The same of those that ended since it began.
     later: BTreeMap<ConnId, Option<u64>>,
@@ -35,11 +35,11 @@ pub(super) struct LostSessions {
     due: Nanoseconds,
 }
 
-impl LostSessions {
-    pub(super) fn note(&mut self, session: ConnId, confirmed: Option<u64>) {
+impl LostConns {
+    pub(super) fn note(&mut self, conn: ConnId, confirmed: Option<u64>) {
         match self.next {
-            0 => self.sought.insert(session, confirmed),
-            _ => self.later.insert(session, confirmed),
+            0 => self.sought.insert(conn, confirmed),
+            _ => self.later.insert(conn, confirmed),
         };
     }
 
@@ -49,15 +49,13 @@ impl LostSessions {
 
     /// Whether a request came over one of them, or was handed on.
     fn has_handed(&self, record: &Record) -> bool {
-        let ended = |session: &ConnId| self.sought.contains_key(session);
-        !record.direct && ended(&record.session)
-            || record
-                .outputs
-                .any_delegated(|output| ended(&output.session))
+        let ended = |conn: &ConnId| self.sought.contains_key(conn);
+        !record.direct && ended(&record.conn)
+            || record.outputs.any_delegated(|output| ended(&output.conn))
     }
 
     fn has_lost(&self, output: &OutputMark) -> bool {
-        let ended = self.sought.get(&output.session);
+        let ended = self.sought.get(&output.conn);
         ended.is_some_and(|confirmed| confirmed.is_none_or(|mark| output.mark > mark))
     }
 }
@@ -69,7 +67,7 @@ impl Records {
         let known = record
             .since
             .saturating_add(call.settings.quiet().saturating_mul(KNOWN));
-        let runs = !record.ended || record.outputs.are_being_written(&self.sessions);
+        let runs = !record.ended || record.outputs.are_being_written(&self.conns);
         !call.aborted && (runs || record.has_delegated() && known > now)
     }
 
@@ -102,9 +100,9 @@ impl Records {
         }
     }
 
-    /// A session has ended that may concern any record: a pass is to be made, or goes on.
-    pub(super) fn note_lost(&mut self, session: ConnId, confirmed: Option<u64>, now: Nanoseconds) {
-        self.lost.note(session, confirmed);
+    /// A connection has ended that may concern any record: a pass is to be made, or goes on.
+    pub(super) fn note_lost(&mut self, conn: ConnId, confirmed: Option<u64>, now: Nanoseconds) {
+        self.lost.note(conn, confirmed);
         self.note_due(self.lost.due);
         self.look_for_lost(now);
     }
@@ -147,11 +145,11 @@ mod tests {
 
     const FRONT: ConnId = ConnId::from_number(1);
 
-    /// So many requests whose initiator cannot be dialled have come over a session and were answered, which nobody confirms.
+    /// So many requests whose initiator cannot be dialled have come over a connection and were answered, which nobody confirms.
     fn answered(requests: u64) -> Records {
         let limits = RecordLimits::default();
         let mut records = Records::new(limits);
-        records.session_opened(FRONT, node(1));
+        records.conn_opened(FRONT, node(1));
         for sequence in 1..=requests {
             let mut request = request(1000, sequence);
             (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
@@ -176,7 +174,7 @@ mod tests {
     fn what_very_many_requests_of_one_client_have_lost_is_announced_step_by_step() {
         step_by_step(|requests| {
             let mut records = Records::new(RecordLimits::default());
-            records.session_opened(FRONT, node(1));
+            records.conn_opened(FRONT, node(1));
             for sequence in 1..=requests {
                 answer(&mut records, 1, request(1, sequence), 9);
             }
@@ -189,26 +187,26 @@ mod tests {
     fn who_leaves_right_after_a_pass_is_looked_for_soon() {
         let mut records = Records::new(RecordLimits::default());
         for client in [1, 2] {
-            records.session_opened(ConnId::from_number(client), node(client));
+            records.conn_opened(ConnId::from_number(client), node(client));
             for sequence in 1..=u64::from(STEP) + 1 {
                 answer(&mut records, client, request(client, sequence), 9);
             }
         }
         let mut now = Duration::ZERO;
-        records.session_ended(ConnId::from_number(1), now);
+        records.conn_ended(ConnId::from_number(1), now);
         while records.lost.next_due().is_some() {
             now += PAUSE;
             records.handle_timeout(now);
         }
         records.take_sooner();
-        records.session_ended(ConnId::from_number(2), now);
+        records.conn_ended(ConnId::from_number(2), now);
         assert_eq!(records.take_sooner(), Some(now + PAUSE));
     }
 
     fn step_by_step(answered: impl FnOnce(u64) -> Records) {
         let (requests, mut now) = (3 * u64::from(STEP) - 5, Duration::ZERO);
         let mut records = answered(requests);
-        records.session_ended(FRONT, now);
+        records.conn_ended(FRONT, now);
         let mut all = announced(&mut records);
         assert!(all > 0 && all <= STEP as usize, "{all}");
         for _ in 0..2 {
@@ -225,14 +223,14 @@ mod tests {
         let mut records = answered(10_000);
         let now = Duration::ZERO;
         let mut most = 0;
-        for session in 2..200 {
-            records.session_opened(ConnId::from_number(session), node(session));
-            let mut request = request(1001, session);
+        for conn in 2..200 {
+            records.conn_opened(ConnId::from_number(conn), node(conn));
+            let mut request = request(1001, conn);
             (request.reply_to, request.depth) = (ReplyTo::Relay, 1);
-            answer(&mut records, session, request, 9);
+            answer(&mut records, conn, request, 9);
             looks::take();
-            records.session_ended(ConnId::from_number(session), now);
-            if session > 2 {
+            records.conn_ended(ConnId::from_number(conn), now);
+            if conn > 2 {
                 most = most.max(looks::take());
             }
         }
@@ -245,21 +243,21 @@ mod tests {
     /// One client has many requests remembered, of which some came over more connections than are told apart. From then on it, or
     /// whoever claims its node id, connects, says hello and leaves.
     #[test]
-    fn a_session_that_brought_nothing_ends_without_a_look_at_requests() {
+    fn a_connection_that_brought_nothing_ends_without_a_look_at_requests() {
         const REQUESTS: u64 = 50_000;
         let mut records = Records::new(RecordLimits::default());
         let victim = node(1000);
-        for session in 1..=17 {
-            records.session_opened(ConnId::from_number(session), victim);
+        for conn in 1..=17 {
+            records.conn_opened(ConnId::from_number(conn), victim);
             let origin = Origin {
-                session: ConnId::from_number(session),
+                conn: ConnId::from_number(conn),
                 peer: victim,
                 transit: Duration::ZERO,
             };
-            records.admit(&request(1000, session), origin, Duration::ZERO);
+            records.admit(&request(1000, conn), origin, Duration::ZERO);
         }
         let origin = Origin {
-            session: ConnId::from_number(1),
+            conn: ConnId::from_number(1),
             peer: victim,
             transit: Duration::ZERO,
         };
@@ -268,9 +266,9 @@ mod tests {
         }
         looks::take();
         let mut most = 0;
-        for session in 100..110 {
-            records.session_opened(ConnId::from_number(session), victim);
-            records.session_ended(ConnId::from_number(session), Duration::ZERO);
+        for conn in 100..110 {
+            records.conn_opened(ConnId::from_number(conn), victim);
+            records.conn_ended(ConnId::from_number(conn), Duration::ZERO);
             most = most.max(looks::take());
         }
         assert!(most <= 3 * STEP as usize, "{most} records for one hello");

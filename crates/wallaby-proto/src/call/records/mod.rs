@@ -8,7 +8,7 @@
 //! # How a driver uses it
 //!
 //! ```text
-//! a connection opened, ended:        records.session_opened(..), records.session_ended(..)
+//! a connection opened, ended:        records.conn_opened(..), records.conn_ended(..)
 //! a request arrived:                 match records.admit(&request, origin, now) {
 //!                                        Accepted(ticket) => handle it,
 //!                                        Refused(status)  => send server::undelivered(&request, &status),
@@ -19,14 +19,14 @@
 //! it was queued only later:          records.placed(ticket, ..), or records.dropped(ticket, ..) if it never will be;
 //!                                    a delegation only if there still is records.time_left(ticket, now), which it says
 //! a response is too large for its    the first time a status goes in its place: records.response_replaced(ticket, ..);
-//! session:                           sent again it does not go there: records.too_large(ticket, ..)
+//! connection:                        sent again it does not go there: records.too_large(ticket, ..)
 //! a delegation leaves:               options.quiet = records.quiet(ticket, now), oldest = records.oldest(ticket)
-//! a session's output was written:    records.written(session, mark)
+//! a connection's output was written: records.written(conn, mark)
 //! a request of a stream goes on by    records.announce_after_delegation(ticket, now)
 //! datagrams:
 //! the endpoint is to be closed:      records.announce_handed_on(now)
-//! its peer has confirmed receipt:    records.confirmed(session, mark), where the transport tells
-//! another server's response goes     relay_id = records.begin_relay(&response, session, now),
+//! its peer has confirmed receipt:    records.confirmed(conn, mark), where the transport tells
+//! another server's response goes     relay_id = records.begin_relay(&response, conn, now),
 //! on, but waits or goes in parts:    then records.relayed(relay_id, output)
 //! the status of a refused request    relay_id = records.refused(&request, now), then the same
 //! does not leave at once:
@@ -74,14 +74,14 @@ use thiserror::Error;
 use self::collect::CLASSES;
 use self::forgotten::ForgottenRoutes;
 use self::kept::KeptResponses;
-use self::lost::LostSessions;
+use self::lost::LostConns;
+use self::outputs::{ConnState, Conns};
 pub use self::outputs::{OutputMark, written_next};
-use self::outputs::{SessionState, Sessions};
 use self::queues::Queues;
 pub use self::relaying::RelayRoute;
 use self::relays::Relays;
 pub use self::relays::{RefusedRequest, RelayId};
-use self::routes::FormerSessions;
+use self::routes::FormerConns;
 pub use self::routes::invitation;
 use self::table::Table;
 use self::time::{Nanoseconds, PingTimes};
@@ -104,7 +104,7 @@ pub struct RecordLimits {
     /// Bytes of responses that are kept to be sent again, with 128 for each. 16 MiB by default; 0 keeps none.
     pub kept_bytes: u64,
     /// Responses of other servers that are relayed, and statuses of refused requests, that are told of meanwhile. 4,096
-    /// by default, shared by initiators and sessions as requests are.
+    /// by default, shared by initiators and connections as requests are.
     pub relays: usize,
     /// Ping settings of calls that state none.
     pub ping: PingSettings,
@@ -151,8 +151,8 @@ pub const MAX_ATTEMPT: u32 = 64;
 /// Where a message came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The session.
-    pub session: ConnId,
+    /// The connection.
+    pub conn: ConnId,
     /// Its other end.
     pub peer: NodeId,
     /// How long a message takes over it, as far as the driver can tell: half a round trip, better too long than too
@@ -230,10 +230,10 @@ pub enum StopReason {
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Answer a ping, over the session that it came on; or tell unasked what may only be told there.
+    /// Answer a ping, over the connection that it came on; or tell unasked what may only be told there.
     Pong {
-        /// The session.
-        session: ConnId,
+        /// The connection.
+        conn: ConnId,
         /// The answer.
         pong: Pong,
         /// The ticket of the request, if it is handled here.
@@ -246,18 +246,18 @@ pub enum Action {
         pong: Pong,
         /// Where the request said that answers go.
         reply_to: ReplyTo,
-        /// The session that the request, or the response, came on.
-        session: ConnId,
+        /// The connection that the request, or the response, came on.
+        conn: ConnId,
         /// As in [`Self::Pong`].
         ticket: Option<Ticket>,
     },
-    /// Send a response again, over this session.
+    /// Send a response again, over this connection.
     Resend {
         /// The request's ticket. As with a released message, [`Records::placed`] or [`Records::dropped`] must follow, or
         /// [`Records::too_large`]: until then the response counts as being written.
         ticket: Ticket,
-        /// The session.
-        session: ConnId,
+        /// The connection.
+        conn: ConnId,
         /// The response, with the call's token.
         response: Response,
     },
@@ -301,13 +301,13 @@ pub struct Records {
     /// A request that was quiet for less is announced a little late.
     prompt: Nanoseconds,
     table: Table,
-    sessions: Sessions,
+    conns: Conns,
     kept: KeptResponses,
     relays: Relays,
-    lost: LostSessions,
+    lost: LostConns,
     /// Requests whose initiators are to be told where they went on.
     to_announce: Vec<Ticket>,
-    former: FormerSessions,
+    former: FormerConns,
     /// Of requests that were forgotten although answers of others may still go back by them.
     forgotten: ForgottenRoutes,
     /// Requests with default settings that were not looked at yet, in the order in which they came.
@@ -342,12 +342,12 @@ impl Records {
             gc_timeout: ping.gc_timeout(),
             prompt: ping.period.divided_by(16),
             table: Table::new(),
-            sessions: BTreeMap::new(),
+            conns: BTreeMap::new(),
             kept: KeptResponses::new(limits.kept_bytes),
             relays: Relays::new(limits.relays),
-            lost: LostSessions::default(),
+            lost: LostConns::default(),
             to_announce: Vec::new(),
-            former: FormerSessions::default(),
+            former: FormerConns::default(),
             forgotten: ForgottenRoutes::default(),
             fresh: Queues::new(1),
             fresh_from: Nanoseconds::ZERO,
@@ -402,8 +402,8 @@ impl Records {
     }
 
     /// A connection to this node opened.
-    pub fn session_opened(&mut self, session: ConnId, peer: NodeId) {
-        let state = SessionState {
+    pub fn conn_opened(&mut self, conn: ConnId, peer: NodeId) {
+        let state = ConnState {
             peer,
             written: 0,
             confirmed: None,
@@ -413,34 +413,34 @@ impl Records {
             handed: false,
             initiators: BTreeMap::new(),
         };
-        self.sessions.insert(session, state);
+        self.conns.insert(conn, state);
     }
 
     /// Output up to this mark has been handed to the operating system; where the transport sends it again if it is lost, for
     /// the first time. From then on a delegation does not excuse its server's silence any more.
-    pub fn written(&mut self, session: ConnId, mark: u64) {
-        if let Some(state) = self.sessions.get_mut(&session) {
+    pub fn written(&mut self, conn: ConnId, mark: u64) {
+        if let Some(state) = self.conns.get_mut(&conn) {
             state.written = state.written.max(mark);
         }
     }
 
     /// The other end has confirmed that it has read what was sent up to this mark. Where a transport tells, answers count as
     /// being written until then.
-    pub fn confirmed(&mut self, session: ConnId, mark: u64) {
-        if let Some(state) = self.sessions.get_mut(&session) {
+    pub fn confirmed(&mut self, conn: ConnId, mark: u64) {
+        if let Some(state) = self.conns.get_mut(&conn) {
             state.confirmed = state.confirmed.max(Some(mark));
         }
     }
 
-    /// A session ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
+    /// A connection ended. Requests whose answers went out on it and are not confirmed are announced, once: nobody else
     /// may know where they are (rule 17). So are those that came over it for others, and those that were handed on
     /// over it: its other end may be gone, and nobody else may know who has them, or that they are lost.
-    pub fn session_ended(&mut self, session: ConnId, now: Duration) {
-        let Some(state) = self.sessions.remove(&session) else {
+    pub fn conn_ended(&mut self, conn: ConnId, now: Duration) {
+        let Some(state) = self.conns.remove(&conn) else {
             return;
         };
         if state.brought {
-            self.former.note(session, state.peer);
+            self.former.note(conn, state.peer);
         }
         let now = Nanoseconds::from(now);
         // Who comes as one of many shares a list with others, at least of its earlier calls. To look at all of its initiator's
@@ -449,22 +449,22 @@ impl Records {
         let anywhere = peer
             .is_some_and(|peer| state.foreign || state.brought && self.table.shares_a_line(peer));
         if state.relays || state.handed || anywhere {
-            return self.note_lost(session, state.confirmed, now);
+            return self.note_lost(conn, state.confirmed, now);
         }
-        let session_index =
-            peer.and_then(|peer| Some((peer, self.table.known_session_index(peer, session)?)));
-        let Some((peer, session_index)) = session_index else {
+        let conn_index =
+            peer.and_then(|peer| Some((peer, self.table.known_conn_index(peer, conn)?)));
+        let Some((peer, conn_index)) = conn_index else {
             return;
         };
-        let calls: Vec<u32> = self.table.calls_in(peer, session_index).collect();
+        let calls: Vec<u32> = self.table.calls_in(peer, conn_index).collect();
         let requests = calls.iter().flat_map(|&call| self.table.requests(call));
         let concerned: Vec<u32> = requests.take(MOST_LOOKED_AT + 1).collect();
         if concerned.len() > MOST_LOOKED_AT {
-            return self.note_lost(session, state.confirmed, now);
+            return self.note_lost(conn, state.confirmed, now);
         }
         for slot in concerned {
             let record = self.table.records.get(slot);
-            if record.outputs.has_unconfirmed(session, state.confirmed) {
+            if record.outputs.has_unconfirmed(conn, state.confirmed) {
                 self.announce(slot, now);
             }
         }

@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 
 use crate::id::{ConnId, NodeId};
 
-/// Where in a session's output a message stands: it has been written out when [`Records::written`] has named this mark
+/// Where in a connection's output a message stands: it has been written out when [`Records::written`] has named this mark
 /// or a higher one. What counts is the driver's choice: bytes, or messages. Mark 0 is written out from the beginning.
 ///
 /// [`Records::written`]: crate::call::records::Records::written
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputMark {
-    /// The session.
-    pub session: ConnId,
+    /// The connection.
+    pub conn: ConnId,
     /// How far its output must be written.
     pub mark: u64,
 }
 
-/// What is known of a session while it is open.
+/// What is known of a connection while it is open.
 #[derive(Debug)]
-pub(super) struct SessionState {
+pub(super) struct ConnState {
     pub(super) peer: NodeId,
     pub(super) written: u64,
     pub(super) confirmed: Option<u64>,
@@ -31,13 +31,13 @@ pub(super) struct SessionState {
     /// Some of them were of calls of others than the peer, or requests were handed on this way: they are to be told of when it
     /// ends.
     pub(super) handed: bool,
-    /// Answers may have gone this way of calls that came first over other sessions.
+    /// Answers may have gone this way of calls that came first over other connections.
     pub(super) foreign: bool,
     /// Initiators of requests that came this way and who may be connected themselves.
     pub(super) initiators: BTreeMap<NodeId, Connected>,
 }
 
-/// What is known of the connections of an initiator, as far as requests from one delegating session are concerned.
+/// What is known of the connections of an initiator, as far as requests from one delegating connection are concerned.
 #[derive(Debug, Default)]
 pub(super) struct Connected {
     /// By which it has shown the token of such a request last.
@@ -46,16 +46,16 @@ pub(super) struct Connected {
     pub(super) invited: Vec<ConnId>,
 }
 
-pub(super) type Sessions = BTreeMap<ConnId, SessionState>;
+pub(super) type Conns = BTreeMap<ConnId, ConnState>;
 
 /// Where a request's responses and delegations went.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    /// Responses from a number on, each run over one session; the first run apart, as most have no other.
+    /// Responses from a number on, each run over one connection; the first run apart, as most have no other.
     first: Option<OutputRun>,
-    /// How many released messages have no place in a session's output yet.
+    /// How many released messages have no place in a connection's output yet.
     pub(super) waiting: u32,
-    /// The last delegated message by the session that the first one went by.
+    /// The last delegated message by the connection that the first one went by.
     delegated: Option<OutputMark>,
     cold: Option<Box<ColdOutputs>>,
 }
@@ -67,7 +67,7 @@ struct ColdOutputs {
     more: Vec<OutputRun>,
     /// Responses that went another way than their run.
     apart: Vec<Apart>,
-    /// The last delegated message by each other session.
+    /// The last delegated message by each other connection.
     delegated: Vec<OutputMark>,
 }
 
@@ -84,9 +84,9 @@ struct Apart {
     index: u32,
     /// Where it went last; `None` if it was given up before it went out.
     output: Option<OutputMark>,
-    /// It waits for its place in this session's output.
+    /// It waits for its place in this connection's output.
     waiting: Option<ConnId>,
-    /// It is larger than this session takes.
+    /// It is larger than this connection takes.
     refused: Option<ConnId>,
 }
 
@@ -101,7 +101,7 @@ const FEW_DELEGATED: usize = 8;
 pub(super) enum ResponseFate {
     /// It waits to be written.
     Waiting,
-    /// It went out on this session, or is still being written.
+    /// It went out on this connection, or is still being written.
     Sent(OutputMark),
     /// It was given up before it went out.
     Dropped,
@@ -139,9 +139,7 @@ impl Outputs {
         };
         match last {
             None => self.first = Some(OutputRun { from, to, output }),
-            Some(run)
-                if run.output.session == output.session && (run.from..=run.to).contains(&index) =>
-            {
+            Some(run) if run.output.conn == output.conn && (run.from..=run.to).contains(&index) => {
                 run.to = run.to.max(to);
                 run.output.mark = run.output.mark.max(output.mark);
             }
@@ -150,21 +148,21 @@ impl Outputs {
     }
 
     /// A delegation got its place.
-    pub(super) fn place_delegated(&mut self, output: OutputMark, sessions: &Sessions) {
+    pub(super) fn place_delegated(&mut self, output: OutputMark, conns: &Conns) {
         self.waiting = self.waiting.saturating_sub(1);
-        let session = output.session;
+        let conn = output.conn;
         let first = self.delegated.get_or_insert(output);
-        if first.session == session {
+        if first.conn == conn {
             first.mark = first.mark.max(output.mark);
             return;
         }
         let delegated = &mut self.cold().delegated;
-        match delegated.iter_mut().find(|other| other.session == session) {
+        match delegated.iter_mut().find(|other| other.conn == conn) {
             Some(other) => other.mark = other.mark.max(output.mark),
             None => {
                 // Not each time: a wide fan-out would look at all its delegations for each of them.
                 if delegated.len() == delegated.capacity() {
-                    delegated.retain(|other| !is_written(*other, sessions));
+                    delegated.retain(|other| !is_written(*other, conns));
                     delegated.reserve(delegated.len().max(FEW_DELEGATED));
                 }
                 delegated.push(output);
@@ -214,32 +212,32 @@ impl Outputs {
         });
     }
 
-    /// A response is sent again, over this session; so far it went there.
-    pub(super) fn resend(&mut self, index: u32, session: ConnId, output: Option<OutputMark>) {
+    /// A response is sent again, over this connection; so far it went there.
+    pub(super) fn resend(&mut self, index: u32, conn: ConnId, output: Option<OutputMark>) {
         match self.find_apart_mut(index) {
-            Some(apart) => apart.waiting = Some(session),
+            Some(apart) => apart.waiting = Some(conn),
             None => self.add_apart(Apart {
                 index,
                 output,
-                waiting: Some(session),
+                waiting: Some(conn),
                 refused: None,
             }),
         }
     }
 
-    /// A response that should be sent again is larger than its session takes.
+    /// A response that should be sent again is larger than its connection takes.
     pub(super) fn refuse(&mut self, index: u32) {
         if let Some(apart) = self.find_apart_mut(index)
-            && let Some(session) = apart.waiting.take()
+            && let Some(conn) = apart.waiting.take()
         {
-            apart.refused = Some(session);
+            apart.refused = Some(conn);
         }
     }
 
-    /// Whether a response may be sent again over this session, as far as is known of what that takes.
-    pub(super) fn fits(&self, index: u32, session: ConnId) -> bool {
+    /// Whether a response may be sent again over this connection, as far as is known of what that takes.
+    pub(super) fn fits(&self, index: u32, conn: ConnId) -> bool {
         let apart = self.find_apart(index);
-        apart.is_none_or(|apart| apart.refused != Some(session))
+        apart.is_none_or(|apart| apart.refused != Some(conn))
     }
 
     fn add_apart(&mut self, apart: Apart) {
@@ -256,36 +254,36 @@ impl Outputs {
     }
 
     /// Whether something that was released has not been written out, and where the transport tells, not arrived. What a
-    /// session that has ended did not write will not be written any more.
-    pub(super) fn are_being_written(&self, sessions: &Sessions) -> bool {
+    /// connection that has ended did not write will not be written any more.
+    pub(super) fn are_being_written(&self, conns: &Conns) -> bool {
         let mut delegated = self.delegated();
-        self.answers_are_being_written(sessions)
-            || delegated.any(|delegated| !is_written(*delegated, sessions))
+        self.answers_are_being_written(conns)
+            || delegated.any(|delegated| !is_written(*delegated, conns))
     }
 
     /// The same for what silence of others is excused by: answers, until they have arrived, and delegations, until they have
     /// left. Whoever does not acknowledge a delegation may be dead.
-    pub(super) fn excuse_silence(&self, sessions: &Sessions) -> bool {
+    pub(super) fn excuse_silence(&self, conns: &Conns) -> bool {
         let mut delegated = self.delegated();
-        self.answers_are_being_written(sessions)
-            || delegated.any(|delegated| !has_left(*delegated, sessions))
+        self.answers_are_being_written(conns)
+            || delegated.any(|delegated| !has_left(*delegated, conns))
     }
 
-    fn answers_are_being_written(&self, sessions: &Sessions) -> bool {
+    fn answers_are_being_written(&self, conns: &Conns) -> bool {
         self.waiting > 0
-            || self.runs().any(|run| !is_written(run.output, sessions))
+            || self.runs().any(|run| !is_written(run.output, conns))
             || self.apart().iter().any(|apart| {
-                apart.is_waiting(sessions)
+                apart.is_waiting(conns)
                     || apart
                         .output
-                        .is_some_and(|output| !is_written(output, sessions))
+                        .is_some_and(|output| !is_written(output, conns))
             })
     }
 
-    pub(super) fn fate(&self, index: u32, sessions: &Sessions) -> ResponseFate {
+    pub(super) fn fate(&self, index: u32, conns: &Conns) -> ResponseFate {
         if let Some(apart) = self.find_apart(index) {
             return match apart.output {
-                _ if apart.is_waiting(sessions) => ResponseFate::Waiting,
+                _ if apart.is_waiting(conns) => ResponseFate::Waiting,
                 Some(output) => ResponseFate::Sent(output),
                 None => ResponseFate::Dropped,
             };
@@ -296,11 +294,9 @@ impl Outputs {
         }
     }
 
-    /// Whether answers went out on this session that its other end has not confirmed.
-    pub(super) fn has_unconfirmed(&self, session: ConnId, confirmed: Option<u64>) -> bool {
-        self.any(|output| {
-            output.session == session && confirmed.is_none_or(|mark| output.mark > mark)
-        })
+    /// Whether answers went out on this connection that its other end has not confirmed.
+    pub(super) fn has_unconfirmed(&self, conn: ConnId, confirmed: Option<u64>) -> bool {
+        self.any(|output| output.conn == conn && confirmed.is_none_or(|mark| output.mark > mark))
     }
 
     /// Whether one of the last requests that were handed on went out like that.
@@ -320,10 +316,9 @@ impl Outputs {
 }
 
 impl Apart {
-    /// It will get its place, unless its session has ended meanwhile.
-    fn is_waiting(&self, sessions: &Sessions) -> bool {
-        self.waiting
-            .is_some_and(|session| sessions.contains_key(&session))
+    /// It will get its place, unless its connection has ended meanwhile.
+    fn is_waiting(&self, conns: &Conns) -> bool {
+        self.waiting.is_some_and(|conn| conns.contains_key(&conn))
     }
 }
 
@@ -334,15 +329,15 @@ impl OutputRun {
 }
 
 /// Whether this was written out, and where the transport tells, has arrived.
-pub(super) fn is_written(output: OutputMark, sessions: &Sessions) -> bool {
-    let session = sessions.get(&output.session);
-    session.is_none_or(|session| session.confirmed.unwrap_or(session.written) >= output.mark)
+pub(super) fn is_written(output: OutputMark, conns: &Conns) -> bool {
+    let conn = conns.get(&output.conn);
+    conn.is_none_or(|conn| conn.confirmed.unwrap_or(conn.written) >= output.mark)
 }
 
 /// Whether this was written out, arrived or not.
-fn has_left(output: OutputMark, sessions: &Sessions) -> bool {
-    let session = sessions.get(&output.session);
-    session.is_none_or(|session| session.written >= output.mark)
+fn has_left(output: OutputMark, conns: &Conns) -> bool {
+    let conn = conns.get(&output.conn);
+    conn.is_none_or(|conn| conn.written >= output.mark)
 }
 
 /// What was written this long ago may still count as waiting, and this much longer for each connection: to ask all of them

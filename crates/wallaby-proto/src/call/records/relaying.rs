@@ -38,7 +38,7 @@ const MOST_TURNS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayRoute {
     /// Where it leads.
-    pub session: ConnId,
+    pub conn: ConnId,
     /// How many hops from the initiator the request is by which it leads, counted from 1.
     pub distance: u32,
 }
@@ -170,16 +170,17 @@ impl Records {
         self.look_at(slot, now);
     }
 
-    /// The session that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
+    /// The connection that an answer of this call leaves by, if its initiator cannot be reached: that of the request here
     /// which is nearest to the initiator, or what took its place: see [`Self::direct_route`].
     pub fn route_back(&self, call: CallId, token: Token) -> Option<ConnId> {
         let route = self.relay_route((call, token), 0, None)?;
-        Some(route.session)
+        Some(route.conn)
     }
 
     /// The same for an answer of another server that is so far from the initiator: see
-    /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on, and not over the session that
-    /// the answer came `from`, nor over one that has ended, if the initiator has asked over its own about any request of the call.
+    /// [`Response::distance`](crate::wire::Response::distance). Only a request that is nearer leads on, and not over the connection
+    /// that the answer came `from`, nor over one that has ended, if the initiator has asked over its own about any request of the
+    /// call.
     pub fn relay_route(
         &self,
         (call, token): (CallId, Token),
@@ -192,17 +193,17 @@ impl Records {
             known.flat_map(|call| self.requests_of(call))
         };
         let routes = known().map(|(_, record)| record.route());
-        let is_closed = |route: &RelayRoute| !self.sessions.contains_key(&route.session);
-        // Nobody can take the place of the session of a request that was forgotten.
+        let is_closed = |route: &RelayRoute| !self.conns.contains_key(&route.conn);
+        // Nobody can take the place of the connection of a request that was forgotten.
         let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
         let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
         let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)))?;
-        if Some(nearest.session) != from && !is_closed(&nearest) {
+        if Some(nearest.conn) != from && !is_closed(&nearest) {
             return Some(nearest);
         }
-        let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.session);
-        let session = known().find_map(own).unwrap_or(nearest.session);
-        Some(RelayRoute { session, ..nearest })
+        let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.conn);
+        let conn = known().find_map(own).unwrap_or(nearest.conn);
+        Some(RelayRoute { conn, ..nearest })
     }
 
     /// The route of a request that came here.
@@ -216,9 +217,9 @@ impl Records {
         Some(self.table.records.get(slot).route())
     }
 
-    /// Where an answer of this request leaves that came over a session of a peer which has it from here: that one's way back would lead
-    /// here again. It is the session of the request here that it came of, or, if who brought that has it from here, too, of the one
-    /// before.
+    /// Where an answer of this request leaves that came over a connection of a peer which has it from here: that one's way back
+    /// would lead here again. It is the connection of the request here that it came of, or, if who brought that has it from here,
+    /// too, of the one before.
     pub fn route_before(
         &self,
         (call, token): (CallId, Token),
@@ -235,22 +236,22 @@ impl Records {
             };
             let before = self.table.records.get(slot);
             request = before.id;
-            if before.session == came {
+            if before.conn == came {
                 continue;
             }
-            let Some(session) = self.sessions.get(&before.session) else {
+            let Some(conn) = self.conns.get(&before.conn) else {
                 break;
             };
-            (came, peer) = (before.session, session.peer);
+            (came, peer) = (before.conn, conn.peer);
             found = Some(came);
         }
         found
     }
 
-    /// The request of a call that is the fewest hops from the initiator; of equals one whose session is open.
+    /// The request of a call that is the fewest hops from the initiator; of equals one whose connection is open.
     pub(super) fn nearest_to_initiator(&self, call: u32) -> Option<u32> {
         let known = self.requests_of(call);
-        let is_closed = |record: &Record| !self.sessions.contains_key(&record.session);
+        let is_closed = |record: &Record| !self.conns.contains_key(&record.conn);
         let nearest = known.min_by_key(|(_, record)| (record.depth, is_closed(record)));
         nearest.map(|(slot, _)| slot)
     }

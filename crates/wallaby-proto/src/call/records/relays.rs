@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::call::records::outputs::{Sessions, is_written};
+use crate::call::records::outputs::{Conns, is_written};
 use crate::call::records::table::RecordedCallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
 use crate::call::records::{Action, ConnId, Origin, OutputMark, Records};
@@ -26,11 +26,11 @@ pub struct RefusedRequest {
     pub request: RequestId,
     /// The call's ping settings, if it states any.
     pub ping: Option<PingSettings>,
-    /// Where it says that answers go; `None` if its status goes over no other session than it came on: whoever sent it may
+    /// Where it says that answers go; `None` if its status goes over no other connection than it came on: whoever sent it may
     /// be a stranger, who must not direct anything to others.
     pub reply_to: Option<ReplyTo>,
-    /// The session that it came on.
-    pub session: ConnId,
+    /// The connection that it came on.
+    pub conn: ConnId,
 }
 
 /// At most so many relays of one request are looked at, the latest first: they are written in order.
@@ -60,8 +60,8 @@ struct Relay {
     share: Share,
     /// What announcements name.
     reply_to: Option<ReplyTo>,
-    session: ConnId,
-    /// Its place in a session's output, once it has one.
+    conn: ConnId,
+    /// Its place in a connection's output, once it has one.
     output: Option<OutputMark>,
     due: Nanoseconds,
     period: Nanoseconds,
@@ -109,7 +109,7 @@ impl Relays {
 
 impl Records {
     /// A response of another server goes on towards its initiator, but waits or goes in parts: until it has been written
-    /// out the initiator is told each ping period that it is on its way. [`Action::Announce`] names `session`: the one
+    /// out the initiator is told each ping period that it is on its way. [`Action::Announce`] names `conn`: the one
     /// that it goes on by, as far as the driver knows, else the one that it came on.
     ///
     /// [`Self::relayed`] must follow, unless the call is aborted. `None` if there are too many
@@ -117,7 +117,7 @@ impl Records {
     pub fn begin_relay(
         &mut self,
         response: &Response,
-        session: ConnId,
+        conn: ConnId,
         now: Duration,
     ) -> Option<RelayId> {
         let key = RecordedCallKey {
@@ -127,7 +127,7 @@ impl Records {
         let known = self.table.call(&key);
         let settings = known.map_or(self.ping, |call| self.table.calls.get(call).settings);
         let reply_to = Some(ReplyTo::Relay);
-        self.tell_of(key, response.request, (reply_to, session), settings, now)
+        self.tell_of(key, response.request, (reply_to, conn), settings, now)
     }
 
     /// A request that is not remembered is answered with a status that does not leave at once: it waits for credit, for a
@@ -141,7 +141,7 @@ impl Records {
             token: refused.token,
         };
         let settings = refused.ping.map_or(self.ping, |ping| self.bounded(ping));
-        let route = (refused.reply_to.clone(), refused.session);
+        let route = (refused.reply_to.clone(), refused.conn);
         self.tell_of(key, refused.request, route, settings, now)
     }
 
@@ -149,11 +149,11 @@ impl Records {
         &mut self,
         call: RecordedCallKey,
         request: RequestId,
-        (reply_to, session): (Option<ReplyTo>, ConnId),
+        (reply_to, conn): (Option<ReplyTo>, ConnId),
         PingTimes { period, .. }: PingTimes,
         now: Duration,
     ) -> Option<RelayId> {
-        let share = self.relays.shares.try_take(session, call.call.initiator);
+        let share = self.relays.shares.try_take(conn, call.call.initiator);
         let share = share.ok()?;
         let due = Nanoseconds::from(now).saturating_add(period);
         let relay_id = RelayId {
@@ -169,7 +169,7 @@ impl Records {
             Relay {
                 share,
                 reply_to,
-                session,
+                conn,
                 output: None,
                 due,
                 period,
@@ -187,7 +187,7 @@ impl Records {
         };
         let of_request = self.relays.open.range(named(0)..=named(u64::MAX));
         let mut few = of_request.rev().take(MOST_LOOKED_AT);
-        let found = few.find(|(_, relay)| !relay.is_written(&self.sessions));
+        let found = few.find(|(_, relay)| !relay.is_written(&self.conns));
         found.map(|(relay_id, _)| relay_id.pong())
     }
 
@@ -201,14 +201,14 @@ impl Records {
         if let Some(pong) = self.relayed_pong(key, ping.request) {
             let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
             self.actions.push_back(Action::Pong {
-                session: origin.session,
+                conn: origin.conn,
                 pong: Pong { token, ..pong },
                 ticket: None,
             });
         }
     }
 
-    /// What is told of got its place in a session's output, or will not be sent after all.
+    /// What is told of got its place in a connection's output, or will not be sent after all.
     pub fn relayed(&mut self, relay_id: RelayId, output: Option<OutputMark>) {
         match (self.relays.open.get_mut(&relay_id), output) {
             (Some(relay), Some(_)) => relay.output = output,
@@ -226,22 +226,22 @@ impl Records {
             let Some(relay) = self.relays.open.get_mut(&relay_id) else {
                 continue;
             };
-            if relay.is_written(&self.sessions) {
+            if relay.is_written(&self.conns) {
                 self.relays.remove(relay_id);
                 continue;
             }
             relay.due = now.saturating_add(relay.period);
             self.relays.queue.insert((relay.due, relay_id));
-            let (session, pong) = (relay.session, relay_id.pong());
+            let (conn, pong) = (relay.conn, relay_id.pong());
             self.actions.push_back(match relay.reply_to.clone() {
                 Some(reply_to) => Action::Announce {
                     pong,
                     reply_to,
-                    session,
+                    conn,
                     ticket: None,
                 },
                 None => Action::Pong {
-                    session,
+                    conn,
                     pong,
                     ticket: None,
                 },
@@ -251,8 +251,8 @@ impl Records {
 }
 
 impl Relay {
-    fn is_written(&self, sessions: &Sessions) -> bool {
-        let written = |output| is_written(output, sessions);
+    fn is_written(&self, conns: &Conns) -> bool {
+        let written = |output| is_written(output, conns);
         self.output.is_some_and(written)
     }
 }

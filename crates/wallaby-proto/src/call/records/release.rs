@@ -30,7 +30,7 @@ impl Records {
         }
     }
 
-    /// The server half of a request released a response, or a status. `output` is its place in a session's output, if it
+    /// The server half of a request released a response, or a status. `output` is its place in a connection's output, if it
     /// has one yet.
     pub fn response_released(
         &mut self,
@@ -158,8 +158,7 @@ impl Records {
         let attempt = record.attempt;
         *self.child_mut(slot, request.id)? = own;
         let record = self.table.records.get(slot);
-        let (call, depth, session, direct) =
-            (record.call, record.depth, record.session, record.direct);
+        let (call, depth, conn, direct) = (record.call, record.depth, record.conn, record.direct);
         let (reply_to, carried) = (record.reply_to(), record.quiet(now));
         if self.table.request(call, request.id, attempt).is_some() || !self.has_room(now) {
             return None;
@@ -172,7 +171,7 @@ impl Records {
             depth: depth.saturating_add(1),
             base: request.base,
             manifest: request.manifest.as_ref(),
-            session,
+            conn,
             share: Share::NOBODY, // it ends at once
             direct,
             reply_to: &reply_to,
@@ -184,7 +183,7 @@ impl Records {
         Some(self.ticket(slot))
     }
 
-    /// A released message, or a response that is sent again, got its place in a session's output.
+    /// A released message, or a response that is sent again, got its place in a connection's output.
     pub fn placed(&mut self, ticket: Ticket, sent: ReleasedMessage, output: OutputMark) {
         if let Some(slot) = self.slot(ticket) {
             self.place(slot, sent, output);
@@ -205,7 +204,7 @@ impl Records {
         }
     }
 
-    /// A response that should be sent again is larger than its session takes. It is not sent again there, and is lost if
+    /// A response that should be sent again is larger than its connection takes. It is not sent again there, and is lost if
     /// nothing of it can arrive any more: the initiator must learn that, not wait.
     pub fn too_large(&mut self, ticket: Ticket, index: u32) {
         if let Some(slot) = self.slot(ticket) {
@@ -259,7 +258,7 @@ impl Records {
         record.is_some_and(|record| self.table.calls.get(record.call).aborted)
     }
 
-    /// Whether something that a request has released has no place in a session's output yet.
+    /// Whether something that a request has released has no place in a connection's output yet.
     pub fn has_waiting(&self, (call, token): (CallId, Token), request: RequestId) -> bool {
         let call = self.table.call(&RecordedCallKey { call, token });
         let slot = call.and_then(|call| self.table.latest_request(call, request));
@@ -311,26 +310,26 @@ impl Records {
             ReleasedMessage::Response(index) => record.outputs.place(index, output),
             ReleasedMessage::End => record.outputs.place(record.count, output),
             ReleasedMessage::Delegation => {
-                record.outputs.place_delegated(output, &self.sessions);
-                if let Some(session) = self.sessions.get_mut(&output.session) {
-                    session.handed = true;
+                record.outputs.place_delegated(output, &self.conns);
+                if let Some(conn) = self.conns.get_mut(&output.conn) {
+                    conn.handed = true;
                 }
                 return;
             }
         }
-        if !record.direct || record.session != output.session {
-            self.note_relay(slot, output.session);
+        if !record.direct || record.conn != output.conn {
+            self.note_relay(slot, output.conn);
         }
     }
 
-    /// An answer went out on another session than that of its request.
+    /// An answer went out on another connection than that of its request.
     #[inline(never)]
-    fn note_relay(&mut self, slot: u32, session: ConnId) {
+    fn note_relay(&mut self, slot: u32, conn: ConnId) {
         let call = self.table.records.get(slot).call;
         let initiator = self.table.calls.get(call).key.call.initiator;
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.relays |= session.peer != initiator;
-            session.foreign = true;
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.relays |= conn.peer != initiator;
+            conn.foreign = true;
         }
     }
 

@@ -34,15 +34,15 @@ impl RecordedCallKey {
 /// So many requests of a branch are looked at for the one that it went on from.
 const MOST_HOPS: usize = 64;
 
-/// Sessions of one initiator that are told apart. The last of them is shared by all sessions beyond that.
-const MAX_SESSIONS: usize = 16;
+/// Connections of one initiator that are told apart. The last of them is shared by all connections beyond that.
+const MAX_CONNS: usize = 16;
 
 /// One incarnation of an initiator.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) node: NodeId,
-    /// Its calls, by the session that each came over first.
-    pub(super) by_session: Vec<SessionCalls>,
+    /// Its calls, by the connection that each came over first.
+    pub(super) by_conn: Vec<ConnCalls>,
     /// How long it is remembered when no request of it is: as long as one of its calls wanted to be at most.
     pub(super) gc_timeout: Nanoseconds,
     /// When it was heard of last.
@@ -51,15 +51,15 @@ pub(super) struct Peer {
     pub(super) spared: Nanoseconds,
 }
 
-/// The calls of an initiator that came first over one session. What is said over it of the oldest live call is about these
+/// The calls of an initiator that came first over one connection. What is said over it of the oldest live call is about these
 /// calls alone: a node id is only claimed, so whoever is there may be anybody.
 #[derive(Debug)]
-pub(super) struct SessionCalls {
-    /// `None` if several sessions share it: what they say is not heeded.
-    pub(super) session: Option<ConnId>,
+pub(super) struct ConnCalls {
+    /// `None` if several connections share it: what they say is not heeded.
+    pub(super) conn: Option<ConnId>,
     /// The other end says that it is the initiator.
     pub(super) own: bool,
-    /// The oldest live call, as was said over the session.
+    /// The oldest live call, as was said over the connection.
     pub(super) oldest: u64,
     /// By sequence: calls of strangers may have the same one, under other tokens.
     calls: BTreeMap<(u64, Token), u32>,
@@ -67,10 +67,10 @@ pub(super) struct SessionCalls {
     over: (u64, Token),
 }
 
-impl SessionCalls {
-    fn new(session: ConnId, own: bool) -> Self {
+impl ConnCalls {
+    fn new(conn: ConnId, own: bool) -> Self {
         Self {
-            session: Some(session),
+            conn: Some(conn),
             own,
             oldest: 0,
             calls: BTreeMap::new(),
@@ -79,12 +79,12 @@ impl SessionCalls {
     }
 
     fn share(&mut self) {
-        (self.session, self.own, self.oldest) = (None, false, 0);
+        (self.conn, self.own, self.oldest) = (None, false, 0);
     }
 
-    /// Whether several sessions share it.
+    /// Whether several connections share it.
     pub(super) fn is_shared(&self) -> bool {
-        self.session.is_none()
+        self.conn.is_none()
     }
 
     fn is_empty(&self) -> bool {
@@ -120,13 +120,13 @@ impl SessionCalls {
 impl Peer {
     /// Whether no call of it is known.
     pub(super) fn has_no_calls(&self) -> bool {
-        self.by_session.iter().all(SessionCalls::is_empty)
+        self.by_conn.iter().all(ConnCalls::is_empty)
     }
 
     /// The oldest call that lives, as far as all agree who brought calls of which something is still known.
     pub(super) fn oldest(&self) -> u64 {
-        let by_session = self.by_session.iter().filter(|calls| !calls.is_empty());
-        by_session.map(|calls| calls.oldest).min().unwrap_or(0)
+        let by_conn = self.by_conn.iter().filter(|calls| !calls.is_empty());
+        by_conn.map(|calls| calls.oldest).min().unwrap_or(0)
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Call {
     /// The queue that its requests are in once they have ended.
     pub(super) class: u32,
     /// In which of its initiator's lists it is.
-    pub(super) session_index: u8,
+    pub(super) conn_index: u8,
     pub(super) aborted: bool,
     /// One of its requests; `None` only while it is made.
     first: Option<u32>,
@@ -173,10 +173,10 @@ pub(super) struct Record {
     cold: Option<Box<ColdRecord>>,
     /// Names its kept responses.
     pub(super) kept: Option<Number>,
-    pub(super) session: ConnId,
+    pub(super) conn: ConnId,
     /// Whose place it takes while it runs.
     pub(super) share: Share,
-    /// That session's other end is the initiator.
+    /// That connection's other end is the initiator.
     pub(super) direct: bool,
     /// When the initiator last heard of this line of the call; or when the request came, and how long it had not heard
     /// of it then.
@@ -213,7 +213,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) depth: u32,
     pub(super) base: u32,
     pub(super) manifest: Option<&'a Manifest>,
-    pub(super) session: ConnId,
+    pub(super) conn: ConnId,
     pub(super) share: Share,
     pub(super) direct: bool,
     pub(super) reply_to: &'a ReplyTo,
@@ -340,8 +340,8 @@ impl Table {
     /// A call of this initiator.
     #[inline]
     pub(super) fn call_of(&self, peer: u32, key: &RecordedCallKey) -> Option<u32> {
-        let mut by_session = self.peers.get(peer).by_session.iter();
-        by_session.find_map(|of_session| of_session.find(key.name()))
+        let mut by_conn = self.peers.get(peer).by_conn.iter();
+        by_conn.find_map(|of_conn| of_conn.find(key.name()))
     }
 
     /// The request of a call with this place and attempt.
@@ -413,66 +413,64 @@ impl Table {
 
     /// The calls of an initiator.
     pub(super) fn calls_of(&self, peer: u32) -> impl Iterator<Item = u32> {
-        let by_session = 0..self.peers.get(peer).by_session.len();
-        by_session.flat_map(move |session_index| self.calls_in(peer, session_index as u8))
+        let by_conn = 0..self.peers.get(peer).by_conn.len();
+        by_conn.flat_map(move |conn_index| self.calls_in(peer, conn_index as u8))
     }
 
-    /// The calls that came first over a session, lowest sequence first.
-    pub(super) fn calls_in(&self, peer: u32, session_index: u8) -> impl Iterator<Item = u32> {
-        let by_session = &self.peers.get(peer).by_session;
-        let of_session = by_session.get(usize::from(session_index));
-        of_session
+    /// The calls that came first over a connection, lowest sequence first.
+    pub(super) fn calls_in(&self, peer: u32, conn_index: u8) -> impl Iterator<Item = u32> {
+        let by_conn = &self.peers.get(peer).by_conn;
+        let of_conn = by_conn.get(usize::from(conn_index));
+        of_conn
             .into_iter()
-            .flat_map(|of_session| of_session.calls.values().copied())
+            .flat_map(|of_conn| of_conn.calls.values().copied())
     }
 
-    /// The calls that came first over a session, to be changed.
-    pub(super) fn of_session(&mut self, peer: u32, session_index: u8) -> &mut SessionCalls {
-        &mut self.peers.at(peer).by_session[usize::from(session_index)]
+    /// The calls that came first over a connection, to be changed.
+    pub(super) fn of_conn(&mut self, peer: u32, conn_index: u8) -> &mut ConnCalls {
+        &mut self.peers.at(peer).by_conn[usize::from(conn_index)]
     }
 
-    /// The list of what comes over a session for an initiator.
+    /// The list of what comes over a connection for an initiator.
     #[inline]
-    pub(super) fn session_index(&mut self, peer: u32, session: ConnId, own: bool) -> u8 {
-        match self.known_session_index(peer, session) {
-            Some(session_index) => session_index,
-            None => self.add_line(peer, session, own),
+    pub(super) fn conn_index(&mut self, peer: u32, conn: ConnId, own: bool) -> u8 {
+        match self.known_conn_index(peer, conn) {
+            Some(conn_index) => conn_index,
+            None => self.add_line(peer, conn, own),
         }
     }
 
     #[inline]
-    pub(super) fn known_session_index(&self, peer: u32, session: ConnId) -> Option<u8> {
-        let by_session = &self.peers.get(peer).by_session;
-        let session_index = by_session
-            .iter()
-            .position(|calls| calls.session == Some(session));
-        session_index.map(|session_index| session_index as u8)
+    pub(super) fn known_conn_index(&self, peer: u32, conn: ConnId) -> Option<u8> {
+        let by_conn = &self.peers.get(peer).by_conn;
+        let conn_index = by_conn.iter().position(|calls| calls.conn == Some(conn));
+        conn_index.map(|conn_index| conn_index as u8)
     }
 
-    /// Whether some sessions of this initiator's calls are not told apart.
+    /// Whether some connections of this initiator's calls are not told apart.
     pub(super) fn shares_a_line(&self, peer: u32) -> bool {
         self.peers
             .get(peer)
-            .by_session
+            .by_conn
             .iter()
-            .any(SessionCalls::is_shared)
+            .any(ConnCalls::is_shared)
     }
 
     #[inline(never)]
-    fn add_line(&mut self, peer: u32, session: ConnId, own: bool) -> u8 {
-        let by_session = &mut self.peers.at(peer).by_session;
-        if by_session.len() < MAX_SESSIONS {
-            by_session.push(SessionCalls::new(session, own));
-            return by_session.len() as u8 - 1;
+    fn add_line(&mut self, peer: u32, conn: ConnId, own: bool) -> u8 {
+        let by_conn = &mut self.peers.at(peer).by_conn;
+        if by_conn.len() < MAX_CONNS {
+            by_conn.push(ConnCalls::new(conn, own));
+            return by_conn.len() as u8 - 1;
         }
-        match by_session.iter().position(SessionCalls::is_empty) {
-            Some(session_index) => {
-                by_session[session_index] = SessionCalls::new(session, own);
-                session_index as u8
+        match by_conn.iter().position(ConnCalls::is_empty) {
+            Some(conn_index) => {
+                by_conn[conn_index] = ConnCalls::new(conn, own);
+                conn_index as u8
             }
             None => {
-                by_session[MAX_SESSIONS - 1].share();
-                MAX_SESSIONS as u8 - 1
+                by_conn[MAX_CONNS - 1].share();
+                MAX_CONNS as u8 - 1
             }
         }
     }
@@ -485,7 +483,7 @@ impl Table {
     ) -> u32 {
         let slot = self.peers.add(Peer {
             node,
-            by_session: Vec::new(),
+            by_conn: Vec::new(),
             gc_timeout,
             heard: now,
             spared: now,
@@ -506,7 +504,7 @@ impl Table {
     pub(super) fn add_call(
         &mut self,
         key: RecordedCallKey,
-        (peer, session_index): (u32, u8),
+        (peer, conn_index): (u32, u8),
         (settings, class): (PingTimes, u32),
     ) -> u32 {
         let slot = self.calls.add(Call {
@@ -514,7 +512,7 @@ impl Table {
             peer,
             settings,
             class,
-            session_index,
+            conn_index,
             aborted: false,
             first: None,
             further: BTreeMap::new(),
@@ -524,8 +522,8 @@ impl Table {
         if self.bare.last(0) != Some(peer) {
             self.bare.remove(peer);
         }
-        let of_session = self.of_session(peer, session_index);
-        of_session.calls.insert(key.name(), slot);
+        let of_conn = self.of_conn(peer, conn_index);
+        of_conn.calls.insert(key.name(), slot);
         slot
     }
 
@@ -576,8 +574,8 @@ impl Table {
 
     fn remove_call(&mut self, slot: u32) {
         let call = self.calls.at(slot);
-        let (name, peer, session_index) = (call.key.name(), call.peer, call.session_index);
-        self.of_session(peer, session_index).calls.remove(&name);
+        let (name, peer, conn_index) = (call.key.name(), call.peer, call.conn_index);
+        self.of_conn(peer, conn_index).calls.remove(&name);
         self.calls.free.push(slot);
         if self.bare.last(0) != Some(peer) && self.peers.get(peer).has_no_calls() {
             self.note_bare(peer);
@@ -641,7 +639,7 @@ impl Record {
             outputs: Outputs::default(),
             cold,
             kept: None,
-            session: new.session,
+            conn: new.conn,
             share: new.share,
             direct: new.direct,
             heard: new.now,
@@ -683,7 +681,7 @@ impl Record {
     /// The route of answers back towards the initiator.
     pub(super) fn route(&self) -> RelayRoute {
         RelayRoute {
-            session: self.session,
+            conn: self.conn,
             distance: self.depth.saturating_add(1),
         }
     }

@@ -624,7 +624,7 @@ impl<P: Probe> Endpoint<P> {
         self.post(Parcel::new(Cargo::Request(out)));
     }
 
-    /// Where the initiator of a request that came over this session says that it is reached.
+    /// Where the initiator of a request that came over this connection says that it is reached.
     pub(in crate::endpoint) fn initiator_address(
         &self,
         reply_to: &ReplyTo,

@@ -33,7 +33,7 @@ fn remembering_a_request_of_one_hop_allocates_nothing_of_its_own() {
                 panic!("a response")
             };
             let output = OutputMark {
-                session: HOME,
+                conn: HOME,
                 mark: sequence,
             };
             records.response_released(ticket, &response, Some(output), now);

@@ -385,9 +385,9 @@ fn missing_responses_are_asked_for_where_they_were_sent() {
     assert_eq!(desk.watch.next_timeout(), None);
 }
 
-/// Rule 25: the session on which responses should have come ended, and all of it was read: they are asked for at once.
+/// Rule 25: the connection on which responses should have come ended, and all of it was read: they are asked for at once.
 #[test]
-fn the_end_of_a_session_causes_a_round() {
+fn the_end_of_a_connection_causes_a_round() {
     let mut desk = Desk::new();
     desk.pong(1, "0", ended(0, 2));
     desk.now = 110;

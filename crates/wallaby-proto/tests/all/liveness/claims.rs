@@ -1,4 +1,4 @@
-//! What the other end of a session says of itself proves nothing: what it may free, stop, learn and be sent.
+//! What the other end of a connection says of itself proves nothing: what it may free, stop, learn and be sent.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::liveness::shelf::{
     HOME, Shelf, abort, home, origin, other_token, ping, request, stopped,
 };
 
-/// A session of a server that passes on requests of node 1, and others.
+/// A connection of a server that passes on requests of node 1, and others.
 const FRONT: ConnId = ConnId::from_number(5);
 
 fn front() -> Origin {
@@ -29,7 +29,7 @@ fn thief() -> Origin {
 fn shelf() -> Shelf {
     let mut shelf = Shelf::new();
     for origin in [front(), thief()] {
-        shelf.records.session_opened(origin.session, origin.peer);
+        shelf.records.conn_opened(origin.conn, origin.peer);
     }
     shelf
 }
@@ -70,7 +70,7 @@ fn who_claims_to_be_the_initiator_stops_nothing_of_its() {
     assert!(!shelf.known(2, "0").aborted);
     shelf.accept(request(3, "0"));
     assert_eq!(shelf.records.oldest(running.ticket), Some(1));
-    // What came over its own session it may stop.
+    // What came over its own connection it may stop.
     accept_over(
         &mut shelf,
         &other_token(oldest(1 << 41, request(1 << 41, "0"))),
@@ -95,11 +95,11 @@ fn who_delegates_frees_only_what_it_brought() {
     assert_eq!(
         shelf.records.oldest(ticket),
         Some(1),
-        "as long as another session brings calls that are older"
+        "as long as another connection brings calls that are older"
     );
 }
 
-/// A server that passes on requests of many initiators over one session keeps this one's memory as small as if they came
+/// A server that passes on requests of many initiators over one connection keeps this one's memory as small as if they came
 /// themselves.
 #[test]
 fn what_a_front_server_brought_is_freed_by_what_it_says() {
@@ -120,43 +120,43 @@ fn what_a_front_server_brought_is_freed_by_what_it_says() {
     assert_eq!(remembered.calls as u64, initiators);
 }
 
-/// However many sessions say that they are the same initiator's, each frees what came over it; beyond sixteen nobody does,
+/// However many connections say that they are the same initiator's, each frees what came over it; beyond sixteen nobody does,
 /// and what came is forgotten in time.
 #[test]
-fn many_sessions_of_one_initiator_are_told_apart() {
+fn many_connections_of_one_initiator_are_told_apart() {
     let mut shelf = shelf();
-    for session in 100..140 {
-        let from = origin(session, node(1));
-        shelf.records.session_opened(from.session, node(1));
-        accept_over(&mut shelf, &request(session, "0"), from);
+    for conn in 100..140 {
+        let from = origin(conn, node(1));
+        shelf.records.conn_opened(from.conn, node(1));
+        accept_over(&mut shelf, &request(conn, "0"), from);
     }
-    for session in 100..140 {
-        let from = origin(session, node(1));
-        let next = oldest(1000 + session, request(1000 + session, "0"));
+    for conn in 100..140 {
+        let from = origin(conn, node(1));
+        let next = oldest(1000 + conn, request(1000 + conn, "0"));
         accept_over(&mut shelf, &next, from);
         let stopped = stopped(&shelf.actions());
-        assert_eq!(stopped.len(), usize::from(session < 115), "{session}");
+        assert_eq!(stopped.len(), usize::from(conn < 115), "{conn}");
     }
     assert_eq!(shelf.records.remembered().calls, 80);
 }
 
-/// Sixteen strangers say that they are the initiator, too. When its own session ends, what it may not have got is announced
+/// Sixteen strangers say that they are the initiator, too. When its own connection ends, what it may not have got is announced
 /// all the same, also if one of the strangers has left before its last request.
 #[test]
-fn however_many_claim_a_node_what_its_session_leaves_open_is_announced() {
+fn however_many_claim_a_node_what_its_connection_leaves_open_is_announced() {
     for one_leaves in [false, true] {
         let mut shelf = shelf();
-        for session in 100..116 {
-            let from = origin(session, node(1));
-            shelf.records.session_opened(from.session, node(1));
-            let ticket = accept_over(&mut shelf, &request(session, "0"), from);
-            let mut server = Server::<u64>::new(&mut request(session, "0"));
+        for conn in 100..116 {
+            let from = origin(conn, node(1));
+            shelf.records.conn_opened(from.conn, node(1));
+            let ticket = accept_over(&mut shelf, &request(conn, "0"), from);
+            let mut server = Server::<u64>::new(&mut request(conn, "0"));
             let sent = server.respond("answer".into(), None).into_iter();
             let output = OutputMark {
-                session: from.session,
+                conn: from.conn,
                 mark: 0,
             };
-            for message in sent.filter(|_| session == 100 && one_leaves) {
+            for message in sent.filter(|_| conn == 100 && one_leaves) {
                 if let Outbound::Response(response) = message {
                     let now = shelf.time();
                     let records = &mut shelf.records;
@@ -178,7 +178,7 @@ fn however_many_claim_a_node_what_its_session_leaves_open_is_announced() {
         }
         shelf.actions();
         let now = shelf.time();
-        shelf.records.session_ended(HOME, now);
+        shelf.records.conn_ended(HOME, now);
         let announced = shelf
             .actions()
             .into_iter()
@@ -208,7 +208,7 @@ fn what_is_refused_as_over_is_refused_only_there() {
 fn kept_answers_are_not_for_other_servers_of_the_call() {
     let mut shelf = shelf();
     shelf.answer(request(1, "0"), 1);
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
     let missing = Ping {
         missing: vec![0],
@@ -219,12 +219,12 @@ fn kept_answers_are_not_for_other_servers_of_the_call() {
     let lost = pong.progress.expect("it is known").lost;
     assert_eq!(lost, [0_u32; 0], "nor is it said to be lost");
     let again = origin(7, node(1));
-    shelf.records.session_opened(again.session, again.peer);
+    shelf.records.conn_opened(again.conn, again.peer);
     let (_, others) = shelf.ask_over(missing, again);
-    assert!(matches!(others[..], [Action::Resend { session, .. }] if session == again.session));
+    assert!(matches!(others[..], [Action::Resend { conn, .. }] if conn == again.conn));
 }
 
-/// Over another session the initiator shows the token of a call that came by a server: what comes by that server is
+/// Over another connection the initiator shows the token of a call that came by a server: what comes by that server is
 /// answered straight from then on. Another server's requests prove themselves.
 #[test]
 fn who_shows_a_token_is_the_initiator_of_what_came_the_same_way() {
@@ -247,7 +247,7 @@ fn who_shows_a_token_is_the_initiator_of_what_came_the_same_way() {
             .direct_route(initiator, ConnId::from_number(8)),
         None
     );
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     assert_eq!(shelf.records.direct_route(initiator, FRONT), None);
 }
 
@@ -257,7 +257,7 @@ fn a_call_that_was_made_up_proves_nothing_of_others() {
     let mut shelf = shelf();
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
     let liar = origin(77, node(7));
-    shelf.records.session_opened(liar.session, liar.peer);
+    shelf.records.conn_opened(liar.conn, liar.peer);
     let made_up = other_token(delegated(2, "0.0"));
     accept_over(&mut shelf, &made_up, liar);
     let shown = Ping {
@@ -266,8 +266,8 @@ fn a_call_that_was_made_up_proves_nothing_of_others() {
     };
     shelf.ask_over(shown, thief());
     assert_eq!(shelf.records.direct_route(node(1), FRONT), None);
-    let fooled = shelf.records.direct_route(node(1), liar.session);
-    assert_eq!(fooled, Some(thief().session), "it fooled itself");
+    let fooled = shelf.records.direct_route(node(1), liar.conn);
+    assert_eq!(fooled, Some(thief().conn), "it fooled itself");
 }
 
 /// When the way that a request came is gone, who shows the token takes its place: the initiator itself, or, of a
@@ -279,10 +279,10 @@ fn the_way_back_is_where_the_token_is_shown() {
     let way = |shelf: &Shelf| shelf.records.route_back(request(1, "0").call, token());
     assert_eq!(way(&shelf), Some(FRONT));
     let again = origin(8, node(5));
-    shelf.records.session_opened(again.session, again.peer);
+    shelf.records.conn_opened(again.conn, again.peer);
     shelf.ask_over(ping(1, "0.0"), again);
     assert_eq!(way(&shelf), Some(FRONT), "it is still there");
-    shelf.records.session_ended(FRONT, Duration::ZERO);
+    shelf.records.conn_ended(FRONT, Duration::ZERO);
     let wrong = Ping {
         token: Token::new(9),
         ..ping(1, "0.0")
@@ -290,7 +290,7 @@ fn the_way_back_is_where_the_token_is_shown() {
     shelf.ask_over(wrong, thief());
     assert_eq!(way(&shelf), Some(FRONT));
     shelf.ask_over(ping(1, "0.0"), again);
-    assert_eq!(way(&shelf), Some(again.session));
+    assert_eq!(way(&shelf), Some(again.conn));
 }
 
 /// The way that the first request came is of no use, and the initiator has asked about a later one, which came another way: answers
@@ -300,7 +300,7 @@ fn the_way_back_is_where_the_initiator_has_shown_the_token_of_a_later_request() 
     let mut shelf = shelf();
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
     let onward = origin(8, node(6));
-    shelf.records.session_opened(onward.session, onward.peer);
+    shelf.records.conn_opened(onward.conn, onward.peer);
     let mut later = delegated(1, "0.0.0");
     later.depth += 1;
     accept_over(&mut shelf, &later, onward);
@@ -308,15 +308,15 @@ fn the_way_back_is_where_the_initiator_has_shown_the_token_of_a_later_request() 
     let named = (request(1, "0").call, token());
     let way = |shelf: &Shelf, from| {
         let route = shelf.records.relay_route(named, 0, from);
-        route.map(|route| route.session)
+        route.map(|route| route.conn)
     };
     assert_eq!(way(&shelf, None), Some(FRONT));
     assert_eq!(way(&shelf, Some(FRONT)), Some(HOME), "it comes from there");
-    shelf.records.session_ended(FRONT, Duration::ZERO);
+    shelf.records.conn_ended(FRONT, Duration::ZERO);
     assert_eq!(way(&shelf, None), Some(HOME), "it is gone");
 }
 
-/// A session that claims to be the initiator's is asked once to show the token, and is not shown it.
+/// A connection that claims to be the initiator's is asked once to show the token, and is not shown it.
 #[test]
 fn who_claims_to_be_the_initiator_is_invited_to_prove_it() {
     let mut shelf = shelf();
@@ -324,7 +324,7 @@ fn who_claims_to_be_the_initiator_is_invited_to_prove_it() {
     let own = node(50);
     let named = (request(1, "0").call, token(), request(1, "0.0").id);
     let mut invite = |claims: Origin| {
-        let claims = (claims.session, own);
+        let claims = (claims.conn, own);
         shelf.records.invite(named, FRONT, claims)
     };
     assert_eq!(invite(front()), None, "it came there");
@@ -369,11 +369,11 @@ fn what_only_shows_the_token_is_not_answered() {
     assert_eq!(shelf.records.direct_route(node(1), FRONT), Some(HOME));
     assert_eq!(shelf.actions(), []);
     // Now there is no relay any more: what could not be announced is told.
-    shelf.records.session_ended(HOME, now);
-    shelf.records.session_ended(FRONT, now);
+    shelf.records.conn_ended(HOME, now);
+    shelf.records.conn_ended(FRONT, now);
     shelf.actions();
     let again = origin(9, node(1));
-    shelf.records.session_opened(again.session, again.peer);
+    shelf.records.conn_opened(again.conn, again.peer);
     let (pong, _) = shelf.ask_over(shows("0.0"), again);
     assert!(pong.progress.is_some());
 }
@@ -386,7 +386,7 @@ fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
     accept_over(&mut shelf, &delegated(1, "0.1"), front());
     let now = Duration::ZERO;
-    shelf.records.session_ended(FRONT, now);
+    shelf.records.conn_ended(FRONT, now);
     shelf.actions();
     let shows = Ping {
         shows: true,
@@ -402,19 +402,19 @@ fn a_token_that_is_shown_opens_the_way_of_the_whole_call() {
     assert_eq!(shelf.records.route_back(call, token()), Some(HOME));
 }
 
-/// So many others claim to be the initiator that their sessions are not told apart. When its own ends, it still hears of the
+/// So many others claim to be the initiator that their connections are not told apart. When its own ends, it still hears of the
 /// answers that were lost with it.
 #[test]
 fn who_shares_a_line_with_others_hears_what_was_lost() {
     let mut shelf = shelf();
-    for session in 100..120 {
-        let claims = origin(session, node(1));
-        shelf.records.session_opened(claims.session, claims.peer);
-        accept_over(&mut shelf, &other_token(request(session, "0")), claims);
+    for conn in 100..120 {
+        let claims = origin(conn, node(1));
+        shelf.records.conn_opened(claims.conn, claims.peer);
+        accept_over(&mut shelf, &other_token(request(conn, "0")), claims);
     }
     shelf.answer(request(1, "0"), 7);
     shelf.actions();
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     let announced = |action: &Action| matches!(action, Action::Announce { pong, .. } if pong.call == request(1, "0").call);
     assert!(shelf.actions().iter().any(announced));
 }
@@ -428,14 +428,14 @@ fn strangers_that_say_hello_and_leave_do_not_take_the_way_of_a_server_that_comes
         accept_over(&mut shelf, &delegated(1, "0.0"), front());
         for stranger in 0..strangers {
             let from = origin(1000 + stranger, node(10_000 + stranger));
-            shelf.records.session_opened(from.session, from.peer);
-            shelf.records.session_ended(from.session, Duration::ZERO);
+            shelf.records.conn_opened(from.conn, from.peer);
+            shelf.records.conn_ended(from.conn, Duration::ZERO);
         }
-        shelf.records.session_ended(FRONT, Duration::ZERO);
+        shelf.records.conn_ended(FRONT, Duration::ZERO);
         let again = origin(5000, node(5));
-        shelf.records.session_opened(again.session, again.peer);
+        shelf.records.conn_opened(again.conn, again.peer);
         shelf.ask_over(ping(1, "0.0"), again);
         let way = shelf.records.route_back(request(1, "0").call, token());
-        assert_eq!(way, Some(again.session), "{strangers} strangers");
+        assert_eq!(way, Some(again.conn), "{strangers} strangers");
     }
 }

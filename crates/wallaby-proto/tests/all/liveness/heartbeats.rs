@@ -189,7 +189,7 @@ fn who_passes_heartbeats_on_remembers_the_way_back() {
     let sent = first.server.forward(9, "here".into(), None);
     shelf.release(first.ticket, sent, 0);
     let own = origin(2, node(90));
-    shelf.records.session_opened(own.session, own.peer);
+    shelf.records.conn_opened(own.conn, own.peer);
     let mut again = beating("0+1", 0);
     again.depth = 1;
     let admission = shelf.records.admit(&again, own, shelf.time());
@@ -226,7 +226,7 @@ fn who_has_sent_heartbeats_straight_remembers_the_way_back() {
     let sent = first.server.forward(9, "here again".into(), None);
     shelf.release(first.ticket, sent, 0);
     let further = origin(2, node(90));
-    shelf.records.session_opened(further.session, further.peer);
+    shelf.records.conn_opened(further.conn, further.peer);
     let mut again = beating("0+1", 0);
     again.depth = 1;
     let admission = shelf.records.admit(&again, further, shelf.time());

@@ -256,7 +256,7 @@ fn another_hop_that_writes_does_not_excuse_a_lost_response() {
     );
 }
 
-/// Rules 25 and 26: the server does not have it any more, and every session that it could have come on was read.
+/// Rules 25 and 26: the server does not have it any more, and every connection that it could have come on was read.
 #[test]
 fn what_is_lost_for_certain_fails_at_once() {
     let lost = Progress {
@@ -274,7 +274,7 @@ fn what_is_lost_for_certain_fails_at_once() {
     assert_eq!(
         failed(&desk.actions()),
         None,
-        "another session may still bring it"
+        "another connection may still bring it"
     );
     told.alone = true;
     desk.watch.handle_pong(&told_pong, &told, now);

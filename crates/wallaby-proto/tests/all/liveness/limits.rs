@@ -170,12 +170,12 @@ fn what_is_passed_on_is_shared() {
         ..limits()
     });
     let status = Status::new(Code::Unavailable, "large");
-    let pass = |shelf: &mut Shelf, sequence, session| {
+    let pass = |shelf: &mut Shelf, sequence, conn| {
         let request = request(sequence, "0");
         let response = wallaby_proto::call::server::undelivered(&request, &status);
         shelf
             .records
-            .begin_relay(&response, ConnId::from_number(session), Duration::ZERO)
+            .begin_relay(&response, ConnId::from_number(conn), Duration::ZERO)
     };
     let mut greedy: Vec<_> = (0..MOST as u64)
         .map_while(|sequence| pass(&mut shelf, sequence + 1, 1))
@@ -185,7 +185,7 @@ fn what_is_passed_on_is_shared() {
         "{}",
         greedy.len()
     );
-    assert!(pass(&mut shelf, 1000, 2).is_some(), "another session's");
+    assert!(pass(&mut shelf, 1000, 2).is_some(), "another connection's");
     // What it takes makes room for more.
     for passage in greedy.drain(..) {
         shelf.records.relayed(passage, None);
@@ -216,11 +216,9 @@ fn kept_responses_are_limited_by_their_bytes() {
         shelf.release(handled.ticket, sent, 1);
         assert!(shelf.records.remembered().kept_bytes <= kept_bytes);
     }
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     while shelf.records.poll().is_some() {}
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: (0..14).collect(),
         ..ping(1, "0")

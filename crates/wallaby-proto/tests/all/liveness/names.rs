@@ -74,8 +74,8 @@ impl Known {
             initiator: node(initiator + 1),
             sequence,
         };
-        let session = self.shelf.records.route_back(call, Token::new(token));
-        session.is_some()
+        let conn = self.shelf.records.route_back(call, Token::new(token));
+        conn.is_some()
     }
 
     /// Calls below a higher oldest one are over, for whoever asks next.

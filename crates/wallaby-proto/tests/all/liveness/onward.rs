@@ -196,11 +196,11 @@ fn who_passes_known_pongs_on_remembers_the_way() {
 #[test]
 fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
     let mut shelf = Shelf::new();
-    let came = |shelf: &mut Shelf, session, id, depth| {
+    let came = |shelf: &mut Shelf, conn, id, depth| {
         let mut request = request(1, id);
         request.depth = depth;
         let now = shelf.time();
-        let admitted = shelf.records.admit(&request, origin(session, node(9)), now);
+        let admitted = shelf.records.admit(&request, origin(conn, node(9)), now);
         assert!(matches!(admitted, Admission::Accepted(_)), "{admitted:?}");
     };
     let call = ping(1, "0").call;
@@ -225,15 +225,15 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
 fn answers_of_others_only_ever_come_nearer() {
     let mut shelf = Shelf::new();
     let call = ping(1, "0").call;
-    for (session, id, depth) in [(5, "0.1+4", 5), (6, "0.1+1", 2)] {
+    for (conn, id, depth) in [(5, "0.1+4", 5), (6, "0.1+1", 2)] {
         let now = shelf.time();
         let mut request = request(1, id);
         request.depth = depth;
-        shelf.records.admit(&request, origin(session, node(9)), now);
+        shelf.records.admit(&request, origin(conn, node(9)), now);
     }
     let onward = |distance| shelf.records.relay_route((call, token()), distance, None);
     let nearest = Some(RelayRoute {
-        session: ConnId::from_number(6),
+        conn: ConnId::from_number(6),
         distance: 3,
     });
     assert_eq!(onward(0), nearest, "nobody has passed it on yet");
@@ -391,18 +391,18 @@ fn a_ping_goes_on_by_the_latest_hop_that_went_on() {
     }
 }
 
-/// A call's requests came over one session, were forgotten, and that session ended; further ones of the same call come over
+/// A call's requests came over one connection, were forgotten, and that connection ended; further ones of the same call come over
 /// another one and are forgotten, too.
 #[test]
-fn a_forgotten_way_whose_session_has_ended_makes_room_for_another_one() {
+fn a_forgotten_way_whose_connection_has_ended_makes_room_for_another_one() {
     let mut shelf = Shelf::with(RecordLimits {
         requests: 1,
         ..limits()
     });
-    for session in [21, 22] {
-        let from = origin(session, ping(1, "0").call.initiator);
-        shelf.records.session_opened(from.session, from.peer);
-        let mut request = request(1, if session == 21 { "0.2" } else { "0.3" });
+    for conn in [21, 22] {
+        let from = origin(conn, ping(1, "0").call.initiator);
+        shelf.records.conn_opened(from.conn, from.peer);
+        let mut request = request(1, if conn == 21 { "0.2" } else { "0.3" });
         let now = shelf.time();
         let Admission::Accepted(ticket) = shelf.records.admit(&request, from, now) else {
             panic!("it is taken")
@@ -410,10 +410,10 @@ fn a_forgotten_way_whose_session_has_ended_makes_room_for_another_one() {
         let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);
         let sent = server.forward(5, "five".into(), None);
         shelf.release(ticket, sent, 0);
-        shelf.answer(crate::liveness::shelf::request(session, "0"), 0); // it has to make room
-        if session == 21 {
+        shelf.answer(crate::liveness::shelf::request(conn, "0"), 0); // it has to make room
+        if conn == 21 {
             let now = shelf.time();
-            shelf.records.session_ended(from.session, now);
+            shelf.records.conn_ended(from.conn, now);
         }
     }
     let way = shelf.records.route_back(ping(1, "0").call, token());

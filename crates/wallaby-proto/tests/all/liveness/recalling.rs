@@ -15,9 +15,7 @@ fn the_initiator_itself_needs_no_token_to_know_what_it_asked() {
     let asked = || ping(9, "0");
     let (pong, _) = shelf.ask(asked());
     assert_eq!((pong.token, pong.progress), (None, None));
-    shelf
-        .records
-        .session_opened(ConnId::from_number(5), node(20));
+    shelf.records.conn_opened(ConnId::from_number(5), node(20));
     let (pong, _) = shelf.ask_over(asked(), origin(5, node(20)));
     assert_eq!(pong.token, Some(token()), "another passes it on");
 }
@@ -68,7 +66,7 @@ fn a_manifest_that_was_given_is_told_as_long_as_the_request_is_remembered() {
     assert_eq!(told(&mut shelf), Some(manifest), "with the end");
     // And when the connection that the end went out on has ended.
     let now = shelf.time();
-    shelf.records.session_ended(HOME, now);
+    shelf.records.conn_ended(HOME, now);
     let actions = shelf.actions();
     let [Action::Announce { pong, .. }] = &actions[..] else {
         panic!("{actions:?}");

@@ -12,7 +12,7 @@ use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
 use crate::liveness::desk::{Desk, address, at, node, token};
 use crate::liveness::shelf::{Shelf, abort, limits, origin, ping, request, with_options};
 
-/// The session to a relay, by which answers go back to the initiator.
+/// The connection to a relay, by which answers go back to the initiator.
 const RELAY: u64 = 5;
 
 /// A server that remembers one request, and runs it.
@@ -23,7 +23,7 @@ fn full(limits: RecordLimits) -> Shelf {
     });
     shelf
         .records
-        .session_opened(ConnId::from_number(RELAY), node(10 * RELAY));
+        .conn_opened(ConnId::from_number(RELAY), node(10 * RELAY));
     shelf.accept(request(7, "1"));
     shelf
 }
@@ -40,7 +40,7 @@ fn refuse(shelf: &mut Shelf, request: &Request) -> RefusedRequest {
         request: request.id,
         ping: request.options.as_ref().and_then(|options| options.ping),
         reply_to: Some(request.reply_to.clone()),
-        session: came.session,
+        conn: came.conn,
     }
 }
 
@@ -53,7 +53,7 @@ fn waits(shelf: &mut Shelf, request: &Request) -> RelayId {
 
 fn by_relay(mark: u64) -> Option<OutputMark> {
     Some(OutputMark {
-        session: ConnId::from_number(RELAY),
+        conn: ConnId::from_number(RELAY),
         mark,
     })
 }
@@ -78,10 +78,10 @@ fn told(actions: Vec<(u64, Action)>, id: &str, to: &ReplyTo) -> Vec<u64> {
         Action::Announce {
             pong,
             reply_to,
-            session,
+            conn,
             ..
         } if pong.request == at(id) => {
-            assert_eq!((reply_to, *session), (to, ConnId::from_number(RELAY)));
+            assert_eq!((reply_to, *conn), (to, ConnId::from_number(RELAY)));
             is_on_its_way(pong)
         }
         _ => false,
@@ -123,10 +123,10 @@ fn a_status_that_will_not_be_sent_is_not_told_of() {
         ("given up", |shelf, passage| {
             shelf.records.relayed(passage, None);
         }),
-        ("its session has ended", |shelf, passage| {
+        ("its connection has ended", |shelf, passage| {
             shelf.records.relayed(passage, by_relay(7));
             let now = shelf.time();
-            shelf.records.session_ended(ConnId::from_number(RELAY), now);
+            shelf.records.conn_ended(ConnId::from_number(RELAY), now);
         }),
         ("its call was aborted", |shelf, _| {
             drop(shelf.ask_over(abort(7, "0"), origin(RELAY, node(10 * RELAY))));
@@ -147,7 +147,7 @@ fn of_refused((_, action): &(u64, Action)) -> bool {
     matches!(action, Action::Announce { pong, .. } if pong.request == at("0"))
 }
 
-/// Nothing is directed to where a stranger says that answers go: it is told over its own session.
+/// Nothing is directed to where a stranger says that answers go: it is told over its own connection.
 #[test]
 fn a_stranger_is_told_where_it_came_from() {
     let mut shelf = full(limits());
@@ -158,7 +158,7 @@ fn a_stranger_is_told_where_it_came_from() {
     let passage = shelf.records.refused(&refused, Duration::ZERO);
     let told = shelf.until(150);
     let pongs = told.iter().filter_map(|(time, action)| match action {
-        Action::Pong { session, pong, .. } => Some((*time, *session, is_on_its_way(pong))),
+        Action::Pong { conn, pong, .. } => Some((*time, *conn, is_on_its_way(pong))),
         _ => None,
     });
     assert_eq!(
@@ -330,7 +330,7 @@ fn statuses_of_others_do_not_hide_one_that_is_on_its_way() {
         for number in 0..others {
             let forged = RefusedRequest {
                 token: wallaby_proto::Token::new(900 + number),
-                session: ConnId::from_number(66),
+                conn: ConnId::from_number(66),
                 reply_to: None,
                 ..refuse(&mut shelf, &request(7, "0"))
             };

@@ -174,7 +174,7 @@ fn children_are_told_page_by_page() {
     assert!(third.progress.expect("it is known").children.is_empty());
 }
 
-/// Rule 12: "still writing" until the session's output has been written.
+/// Rule 12: "still writing" until the connection's output has been written.
 #[test]
 fn output_is_being_written_until_its_mark() {
     let mut shelf = Shelf::new();
@@ -201,7 +201,7 @@ fn output_without_a_place_is_being_written() {
     }
     assert!(shelf.ping(1, "0").writing);
     let output = OutputMark {
-        session: HOME,
+        conn: HOME,
         mark: 0,
     };
     shelf
@@ -299,30 +299,30 @@ fn unwritten_output_is_announced() {
     assert_eq!(announced(&shelf.until(1000)), []);
 }
 
-/// Rule 17: the session on which output went out ends: it is announced, once, if it was not confirmed.
+/// Rule 17: the connection on which output went out ends: it is announced, once, if it was not confirmed.
 #[test]
-fn unconfirmed_output_of_a_session_is_announced_once() {
+fn unconfirmed_output_of_a_connection_is_announced_once() {
     let mut shelf = Shelf::new();
     shelf.answer(request(1, "0"), 3);
     shelf.answer(request(2, "0"), 4);
     shelf.records.written(HOME, 4);
     shelf.records.confirmed(HOME, 3);
     let now = shelf.time();
-    shelf.records.session_ended(HOME, now);
+    shelf.records.conn_ended(HOME, now);
     let actions = shelf.actions();
     assert_eq!(actions.len(), 1);
     let Action::Announce {
         pong,
         reply_to,
-        session,
+        conn,
         ..
     } = &actions[0]
     else {
         panic!("{actions:?}")
     };
     assert_eq!((pong.call.sequence, pong.announced), (2, true));
-    assert_eq!((reply_to, *session), (&ReplyTo::Peer, HOME));
-    shelf.records.session_ended(HOME, now);
+    assert_eq!((reply_to, *conn), (&ReplyTo::Peer, HOME));
+    shelf.records.conn_ended(HOME, now);
     assert!(shelf.actions().is_empty());
 }
 
@@ -331,7 +331,7 @@ fn unconfirmed_output_of_a_session_is_announced_once() {
 fn output_that_went_through_a_relay_is_announced() {
     let mut shelf = Shelf::new();
     let relay = ConnId::from_number(5);
-    shelf.records.session_opened(relay, node(5));
+    shelf.records.conn_opened(relay, node(5));
     let admission = shelf
         .records
         .admit(&request(1, "0"), origin(5, node(5)), Duration::ZERO);
@@ -344,13 +344,13 @@ fn output_that_went_through_a_relay_is_announced() {
         panic!("an end")
     };
     let output = OutputMark {
-        session: relay,
+        conn: relay,
         mark: 1,
     };
     shelf
         .records
         .end_released(ticket, &end, Some(output), Duration::ZERO);
-    shelf.records.session_ended(relay, Duration::ZERO);
+    shelf.records.conn_ended(relay, Duration::ZERO);
     assert_eq!(shelf.actions().len(), 1);
 }
 
@@ -369,11 +369,11 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     let told = |actions: Vec<(u64, Action)>| -> Vec<u64> {
         let tells = |action: &Action| match action {
             Action::Announce {
-                session,
+                conn,
                 reply_to: ReplyTo::Relay,
                 pong,
                 ..
-            } if *session == ConnId::from_number(5) => {
+            } if *conn == ConnId::from_number(5) => {
                 let unknown = pong.progress.is_none() && pong.announced;
                 assert!(unknown && pong.writing && pong.token.is_some());
                 pong.request == at("0.3")
@@ -385,7 +385,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     };
     assert_eq!(told(shelf.until(250)), [100, 200], "it waits for credit");
     let output = OutputMark {
-        session: HOME,
+        conn: HOME,
         mark: 7,
     };
     shelf.records.relayed(passage, Some(output));
@@ -393,7 +393,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert_eq!(told(shelf.until(350)), [300], "it is being written");
     shelf.records.written(HOME, 7);
     assert!(told(shelf.until(1000)).is_empty());
-    // What is given up, and what goes down with its session, is not announced any more.
+    // What is given up, and what goes down with its connection, is not announced any more.
     let now = shelf.time();
     let one = shelf
         .records
@@ -403,7 +403,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
         .begin_relay(&response, ConnId::from_number(5), now);
     shelf.records.relayed(one.expect("there is room"), None);
     let output = OutputMark {
-        session: HOME,
+        conn: HOME,
         mark: 8,
     };
     shelf
@@ -411,7 +411,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
         .relayed(two.expect("there is room"), Some(output));
     assert_eq!(told(shelf.until(1150)), [1100]);
     let now = shelf.time();
-    shelf.records.session_ended(HOME, now);
+    shelf.records.conn_ended(HOME, now);
     assert!(told(shelf.until(5000)).is_empty());
     assert_eq!(shelf.records.next_timeout(), None);
     // Its call is over: the initiator answers the news with an abort.
@@ -424,7 +424,7 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
     assert!(told(shelf.until(10_000)).is_empty());
 }
 
-/// Rule 26: a response is sent again over the session that asks, if it went out on another one; not if it is on its way.
+/// Rule 26: a response is sent again over the connection that asks, if it went out on another one; not if it is on its way.
 #[test]
 fn missing_responses_are_sent_again() {
     let mut shelf = Shelf::new();
@@ -443,20 +443,19 @@ fn missing_responses_are_sent_again() {
         ..ping(1, "0")
     };
     let (_, actions) = shelf.ask(missing(&[0, 1]));
-    assert!(actions.is_empty(), "they are on their way on this session");
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    assert!(
+        actions.is_empty(),
+        "they are on their way on this connection"
+    );
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     let (pong, actions) = shelf.ask_over(missing(&[0, 1, 2, 77]), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, []);
     let again: Vec<_> = actions
         .iter()
         .map(|action| match action {
-            Action::Resend {
-                session, response, ..
-            } if *session == ConnId::from_number(2) => (
+            Action::Resend { conn, response, .. } if *conn == ConnId::from_number(2) => (
                 response.index,
                 response.last,
                 &response.payload[..],
@@ -473,20 +472,19 @@ fn missing_responses_are_sent_again() {
         ]
     );
     let (_, actions) = shelf.ask_over(missing(&[0]), origin(2, node(1)));
-    assert!(actions.is_empty(), "now it is on its way on that session");
+    assert!(
+        actions.is_empty(),
+        "now it is on its way on that connection"
+    );
 }
 
-/// What is still being written will arrive: it is not sent again, over whatever session it is asked for.
+/// What is still being written will arrive: it is not sent again, over whatever connection it is asked for.
 #[test]
 fn what_is_still_being_written_is_not_sent_again() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 9);
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
-    shelf
-        .records
-        .session_opened(ConnId::from_number(3), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(3), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -500,7 +498,7 @@ fn what_is_still_being_written_is_not_sent_again() {
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(3, node(1)));
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
     let output = OutputMark {
-        session: ConnId::from_number(2),
+        conn: ConnId::from_number(2),
         mark: 5,
     };
     shelf
@@ -510,28 +508,28 @@ fn what_is_still_being_written_is_not_sent_again() {
     assert!(pong.writing && actions.is_empty(), "{actions:?}");
     shelf
         .records
-        .session_ended(ConnId::from_number(2), Duration::ZERO);
+        .conn_ended(ConnId::from_number(2), Duration::ZERO);
     shelf.actions();
     let (_, actions) = shelf.ask_over(missing, origin(3, node(1)));
-    assert_eq!(actions.len(), 1, "it went down with that session");
+    assert_eq!(actions.len(), 1, "it went down with that connection");
 }
 
-/// Responses of one request that go out on two sessions are lost with their own only.
+/// Responses of one request that go out on two connections are lost with their own only.
 #[test]
-fn each_response_is_lost_with_its_own_session() {
+fn each_response_is_lost_with_its_own_connection() {
     let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
         kept_bytes: 0,
         ..limits()
     });
     let other = ConnId::from_number(2);
-    shelf.records.session_opened(other, node(1));
+    shelf.records.conn_opened(other, node(1));
     let mut handled = shelf.accept(request(1, "0"));
-    for session in [HOME, other] {
+    for conn in [HOME, other] {
         handled.server.reply("answer".into());
         let Some(Outbound::Response(response)) = handled.server.flush() else {
             panic!("it was held back")
         };
-        let output = Some(OutputMark { session, mark: 1 });
+        let output = Some(OutputMark { conn, mark: 1 });
         let now = shelf.time();
         (shelf.records).response_released(handled.ticket, &response, output, now);
     }
@@ -539,20 +537,18 @@ fn each_response_is_lost_with_its_own_session() {
         missing: vec![0, 1],
         ..ping(1, "0")
     };
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
-    shelf.records.session_ended(other, Duration::ZERO);
-    shelf
-        .records
-        .session_opened(ConnId::from_number(3), node(1));
+    shelf.records.conn_ended(other, Duration::ZERO);
+    shelf.records.conn_opened(ConnId::from_number(3), node(1));
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0, 1]);
 }
 
-/// Rules 25 and 26: what is not kept and went out on a session that has ended is lost, and the pong says so.
+/// Rules 25 and 26: what is not kept and went out on a connection that has ended is lost, and the pong says so.
 #[test]
 fn what_is_not_kept_is_told_to_be_lost() {
     let mut shelf = Shelf::with(wallaby_proto::call::records::RecordLimits {
@@ -564,16 +560,14 @@ fn what_is_not_kept_is_told_to_be_lost() {
         missing: vec![0],
         ..ping(1, "0")
     };
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     let (pong, _) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert_eq!(
         pong.progress.expect("it is known").lost,
         [],
-        "that session may yet be read"
+        "that connection may yet be read"
     );
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing, origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
@@ -600,15 +594,13 @@ fn a_response_that_was_given_up_is_lost_or_sent_again() {
     }
 }
 
-/// A session may take less than the one that a response went out on: what does not fit is not promised again and again.
+/// A connection may take less than the one that a response went out on: what does not fit is not promised again and again.
 #[test]
-fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
+fn what_its_connection_does_not_take_is_lost_or_goes_another_way() {
     let mut shelf = Shelf::new();
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -620,15 +612,13 @@ fn what_its_session_does_not_take_is_lost_or_goes_another_way() {
     assert!(!pong.writing && actions.is_empty(), "{actions:?}");
     let lost = pong.progress.expect("it is known").lost;
     assert_eq!(lost, [], "the first copy may yet be read");
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert!(!pong.writing && actions.is_empty(), "{actions:?}");
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
-    // Another session may take it.
-    shelf
-        .records
-        .session_opened(ConnId::from_number(3), node(1));
+    // Another connection may take it.
+    shelf.records.conn_opened(ConnId::from_number(3), node(1));
     let (pong, actions) = shelf.ask_over(missing, origin(3, node(1)));
     assert_eq!(actions.len(), 1, "it is tried there");
     assert_eq!(pong.progress.expect("it is known").lost, []);
@@ -643,9 +633,7 @@ fn a_response_that_was_not_sent_again_may_still_arrive() {
     });
     let handled = shelf.answer(request(1, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     let missing = Ping {
         missing: vec![0],
         ..ping(1, "0")
@@ -660,7 +648,7 @@ fn a_response_that_was_not_sent_again_may_still_arrive() {
     let (pong, actions) = shelf.ask_over(missing.clone(), origin(2, node(1)));
     assert!(actions.is_empty(), "{actions:?}");
     assert_eq!(pong.progress.expect("it is known").lost, []);
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
     let (pong, _) = shelf.ask_over(missing, origin(2, node(1)));
     assert_eq!(pong.progress.expect("it is known").lost, [0]);
@@ -684,11 +672,9 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
             ..released.expect("it answers")
         };
         shelf.records.response_replaced(handled.ticket, &status);
-        shelf.records.session_ended(HOME, Duration::ZERO);
+        shelf.records.conn_ended(HOME, Duration::ZERO);
         shelf.actions();
-        shelf
-            .records
-            .session_opened(ConnId::from_number(2), node(1));
+        shelf.records.conn_opened(ConnId::from_number(2), node(1));
         let missing = Ping {
             missing: vec![0],
             ..ping(1, "0")

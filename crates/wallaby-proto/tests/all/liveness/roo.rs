@@ -1,6 +1,6 @@
 //! The defects of Roo, the thesis' own implementation, one test each: what Wallaby must never do again.
 //!
-//! What concerns datagrams alone (a packet that is lost, a copy that arrives twice) is tested once more where sessions
+//! What concerns datagrams alone (a packet that is lost, a copy that arrives twice) is tested once more where connections
 //! are, in `tests/all/datagram`.
 
 use std::collections::BTreeSet;
@@ -123,11 +123,9 @@ fn a_lost_packet_is_recovered() {
     let (mut shelf, mut desk) = (Shelf::new(), Desk::new());
     shelf.answer(request(7, "0"), 1);
     shelf.records.written(HOME, 1);
-    shelf.records.session_ended(HOME, Duration::ZERO);
+    shelf.records.conn_ended(HOME, Duration::ZERO);
     shelf.actions();
-    shelf
-        .records
-        .session_opened(ConnId::from_number(2), node(1));
+    shelf.records.conn_opened(ConnId::from_number(2), node(1));
     // The pong tells the facts that the response carried, and so what is missing.
     let (told, _) = shelf.ask_over(ping(7, "0"), origin(2, node(1)));
     desk.hear(1, told);
@@ -138,18 +136,18 @@ fn a_lost_packet_is_recovered() {
     let [
         Action::Resend {
             ticket,
-            session,
+            conn,
             response,
         },
     ] = &more[..]
     else {
         panic!("{more:?}");
     };
-    let (session, mark) = (*session, 1);
+    let (conn, mark) = (*conn, 1);
     let sent = ReleasedMessage::Response(response.index);
     shelf
         .records
-        .placed(*ticket, sent, OutputMark { session, mark });
+        .placed(*ticket, sent, OutputMark { conn, mark });
     desk.response(1, "0", response.index, response.last, None);
     assert!(desk.watch.tree_mut().is_complete());
 }

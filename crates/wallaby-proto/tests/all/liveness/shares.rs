@@ -30,14 +30,14 @@ fn of(initiator: u64, sequence: u64) -> Request {
     }
 }
 
-/// A request of this initiator comes over this session.
-fn admit(shelf: &mut Shelf, session: u64, initiator: u64, sequence: u64) -> Option<Handled> {
-    try_admit(shelf, session, of(initiator, sequence))
+/// A request of this initiator comes over this connection.
+fn admit(shelf: &mut Shelf, conn: u64, initiator: u64, sequence: u64) -> Option<Handled> {
+    try_admit(shelf, conn, of(initiator, sequence))
 }
 
-fn try_admit(shelf: &mut Shelf, session: u64, mut request: Request) -> Option<Handled> {
+fn try_admit(shelf: &mut Shelf, conn: u64, mut request: Request) -> Option<Handled> {
     let now = shelf.time();
-    let came = origin(session, node(session));
+    let came = origin(conn, node(conn));
     match shelf.records.admit(&request, came, now) {
         Admission::Accepted(ticket) => Some(Handled {
             ticket,
@@ -57,8 +57,8 @@ fn end(shelf: &mut Shelf, mut handled: Handled) {
     shelf.release(handled.ticket, sent, 0);
 }
 
-fn ends(shelf: &mut Shelf, session: u64, initiator: u64, sequence: u64) -> bool {
-    match admit(shelf, session, initiator, sequence) {
+fn ends(shelf: &mut Shelf, conn: u64, initiator: u64, sequence: u64) -> bool {
+    match admit(shelf, conn, initiator, sequence) {
         Some(handled) => {
             end(shelf, handled);
             true
@@ -78,7 +78,7 @@ fn hanging_calls_of_one_client_do_not_shut_others_out() {
         if left {
             shelf
                 .records
-                .session_ended(ConnId::from_number(2), shelf.time());
+                .conn_ended(ConnId::from_number(2), shelf.time());
         }
         for client in 3..13 {
             let several: Vec<Handled> = (1..=5)

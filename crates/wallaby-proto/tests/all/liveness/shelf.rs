@@ -27,7 +27,7 @@ pub(crate) struct Handled {
     pub(crate) request: Request,
 }
 
-/// The session of the initiator, node 1.
+/// The connection of the initiator, node 1.
 pub(crate) const HOME: ConnId = ConnId::from_number(1);
 
 pub(crate) fn limits() -> RecordLimits {
@@ -40,9 +40,9 @@ pub(crate) fn limits() -> RecordLimits {
     }
 }
 
-pub(crate) fn origin(session: u64, peer: NodeId) -> Origin {
+pub(crate) fn origin(conn: u64, peer: NodeId) -> Origin {
     Origin {
-        session: ConnId::from_number(session),
+        conn: ConnId::from_number(conn),
         peer,
         transit: Duration::ZERO,
     }
@@ -92,7 +92,7 @@ impl Shelf {
 
     pub(crate) fn with(limits: RecordLimits) -> Self {
         let mut records = Records::new(limits);
-        records.session_opened(HOME, node(1));
+        records.conn_opened(HOME, node(1));
         Self { records, now: 0 }
     }
 
@@ -116,7 +116,7 @@ impl Shelf {
         }
     }
 
-    /// Notes what a handler released; all of it goes out on the initiator's session, with this mark.
+    /// Notes what a handler released; all of it goes out on the initiator's connection, with this mark.
     pub(crate) fn release(
         &mut self,
         ticket: Ticket,
@@ -124,10 +124,7 @@ impl Shelf {
         mark: u64,
     ) {
         let now = self.time();
-        let output = Some(OutputMark {
-            session: HOME,
-            mark,
-        });
+        let output = Some(OutputMark { conn: HOME, mark });
         for message in sent {
             match message {
                 Outbound::Response(response) => {
@@ -151,7 +148,7 @@ impl Shelf {
     ) -> Result<(), wallaby_proto::call::records::Frozen> {
         let (now, to) = (self.time(), child(delegated.to));
         let output = Some(OutputMark {
-            session: HOME,
+            conn: HOME,
             mark: 0,
         });
         self.records
@@ -206,11 +203,9 @@ impl Shelf {
         for action in self.actions() {
             match action {
                 Action::Pong {
-                    session,
-                    pong: told,
-                    ..
+                    conn, pong: told, ..
                 } => {
-                    assert_eq!(session, origin.session);
+                    assert_eq!(conn, origin.conn);
                     pong = Some(told);
                 }
                 other => others.push(other),

@@ -142,10 +142,10 @@ fn one_connection_leaves_room_for_others() {
             bytes,
             ..LIMITS
         });
-        let mut fill = |session: u64, initiator: u64, most: usize| {
+        let mut fill = |conn: u64, initiator: u64, most: usize| {
             let answers = 0..most;
             let put = |_: &usize| {
-                let put = waiting.put((of(initiator), ConnId::from_number(session)), 0, (), at(0));
+                let put = waiting.put((of(initiator), ConnId::from_number(conn)), 0, (), at(0));
                 put.is_ok()
             };
             answers.take_while(put).count()
@@ -197,8 +197,8 @@ fn made_up_calls_do_not_keep_an_initiator_from_being_asked_about_its_own() {
         request: RequestId::FIRST,
     };
     let real = call(1000, 4711);
-    let mut put = |awaited, session| {
-        let put = waiting.put((awaited, ConnId::from_number(session)), 10, (), at(0));
+    let mut put = |awaited, conn| {
+        let put = waiting.put((awaited, ConnId::from_number(conn)), 10, (), at(0));
         put.expect("room");
     };
     put(real, 1);

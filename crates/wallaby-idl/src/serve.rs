@@ -280,10 +280,10 @@ impl<'a> Handler<'a> {
                 #framework::__private::blocking_with(#request, move |#request| {
                     #handler(&#server, #request, #(#rest),*)
                 })
-                .await?
+                .await
             },
             _ => quote! {
-                #framework::__private::blocking_beside(&#request, move || #handler(&#server, #(#names),*)).await?
+                #framework::__private::blocking_beside(&#request, move || #handler(&#server, #(#names),*)).await
             },
         };
         (quote!(let #server = ::std::sync::Arc::clone(self);), output)

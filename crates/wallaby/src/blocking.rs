@@ -34,8 +34,9 @@
 //! ```
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::ops::Deref;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +45,8 @@ use std::thread::{self, Thread};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
-use wallaby_proto::{Code, Status};
+use tokio::task::JoinError;
+use wallaby_proto::Code;
 
 use crate::builder::Builder;
 use crate::error::BindError;
@@ -135,28 +137,23 @@ impl WouldBlock {
     }
 }
 
-/// Runs `work` on a worker thread of the runtime's blocking pool.
-///
-/// # Errors
-///
-/// A status [`Code::Unfinished`](crate::Code::Unfinished) if the runtime is shutting down.
+/// Runs `work` on a worker thread of the runtime's blocking pool. If the runtime ends first, this is dropped like all that waits
+/// there: the endpoint says what becomes of the request.
 ///
 /// # Panics
 ///
 /// If the work does, so that a blocking handler's panic is treated and counted as any other handler's.
-#[doc(hidden)]
-pub async fn run<R: Send + 'static>(
-    work: impl FnOnce() -> R + Send + 'static,
-) -> Result<R, Status> {
+pub(crate) async fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let worker = tokio::task::spawn_blocking(move || {
         WORKER.set(true);
         let _leave = Leave;
         work()
     });
-    worker.await.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => Status::unfinished("the runtime ended before the handler began"),
-    })
+    match worker.await.map_err(JoinError::try_into_panic) {
+        Ok(done) => done,
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(_)) => pending().await,
+    }
 }
 
 struct Leave;

@@ -169,7 +169,6 @@ pub mod extension {
 /// What generated code uses; not for others.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::blocking::run as blocking;
     pub use crate::service::{IntoAnswer, blocking_beside, blocking_with, into_answer};
     pub use bytes::Bytes;
 }

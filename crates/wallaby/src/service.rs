@@ -182,7 +182,7 @@ impl Service {
         let handler = Arc::new(handler);
         self.method(method, move |request, arguments| {
             let handler = Arc::clone(&handler);
-            async move { blocking_with(request, move |request| handler(request, arguments)).await? }
+            async move { blocking_with(request, move |request| handler(request, arguments)).await }
         })
     }
 
@@ -349,26 +349,18 @@ impl fmt::Debug for Service {
 /// it returns must still end the request. Nobody can drop it: it looks at
 /// [`is_cancelled`](crate::RequestInfo::is_cancelled) to give up early.
 ///
-/// # Errors
-///
-/// A status if the runtime is shutting down.
-///
 /// # Panics
 ///
 /// If the handler does.
 pub async fn blocking_with<A: Answers, C: 'static, T: Send + 'static>(
     request: Request<A, C>,
     handler: impl FnOnce(Request<A, C>) -> T + Send + 'static,
-) -> Result<T, Status> {
+) -> T {
     let (_keep, _shield) = (request.keep(), request.handling.shield());
     crate::blocking::run(move || handler(request)).await
 }
 
 /// The same for a handler that does not take its request.
-///
-/// # Errors
-///
-/// A status if the runtime is shutting down.
 ///
 /// # Panics
 ///
@@ -376,7 +368,7 @@ pub async fn blocking_with<A: Answers, C: 'static, T: Send + 'static>(
 pub async fn blocking_beside<A: Answers, C, T: Send + 'static>(
     request: &Request<A, C>,
     handler: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Status> {
+) -> T {
     let (_keep, _shield) = (request.keep(), request.handling.shield());
     crate::blocking::run(handler).await
 }

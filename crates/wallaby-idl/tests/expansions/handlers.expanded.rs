@@ -180,7 +180,7 @@ impl Index for MyIndex {
                     &request,
                     move || <Self as __WallabyHandler<_>>::scan(&server, pattern),
                 )
-                .await?;
+                .await;
             let output = ::wallaby::__private::into_answer(&request, output)?;
             request.respond(output).await.map_err(::core::convert::Into::into)
         }
@@ -212,7 +212,7 @@ impl Index for MyIndex {
                         <Self as __WallabyHandler<_>>::copy(&server, request)
                     },
                 )
-                .await?;
+                .await;
             output
         }
     }
@@ -240,7 +240,7 @@ impl Index for MyIndex {
                         <Self as __WallabyHandler<_>>::sync(&server, request)
                     },
                 )
-                .await?;
+                .await;
             let () = output;
             ::core::result::Result::Ok(())
         }

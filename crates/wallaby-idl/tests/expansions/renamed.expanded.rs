@@ -326,7 +326,7 @@ impl Index for MyIndex {
                         <Self as __WallabyHandler<_, _>>::load(&server, request, body)
                     },
                 )
-                .await?;
+                .await;
             output
         }
     }

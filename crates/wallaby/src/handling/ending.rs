@@ -234,15 +234,12 @@ impl Handling {
             .ask(|core| core.endpoint.report_places(self.key));
     }
 
-    /// Whether its handler may still send.
+    /// Whether its handler may still send: what is around it may, when that is done.
     pub(crate) fn check_open(&self) -> Result<(), SendError> {
-        let state = self.lock();
-        match &state.stopped {
-            Some(why) => Err(SendError::Ended(why.message().to_owned())),
-            None if state.closing || state.over => {
-                Err(SendError::Ended("it was answered or failed before".into()))
-            }
-            None => Ok(()),
+        self.check(None, 0)?;
+        match self.lock().closing {
+            true => Err(SendError::Ended("its handler is done".into())),
+            false => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
+use wallaby_proto::Address;
 use wallaby_proto::endpoint::{
     Endpoint as Proto, How, Lane, NewDelegation, Offer, Offered, OutBody,
 };
@@ -178,6 +179,10 @@ impl Handling {
             true => (None, 0),
             false => (message.server(), message.payload()),
         };
+        self.check(server, size)
+    }
+
+    pub(super) fn check(&self, server: Option<&Address>, size: usize) -> Result<(), SendError> {
         let check = |core: &mut Core| core.endpoint.check_message(self.key, server, size);
         self.endpoint.ask(check).map_err(|error| self.ended(error))
     }

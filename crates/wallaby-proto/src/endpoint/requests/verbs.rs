@@ -709,7 +709,7 @@ impl<P: Probe> Endpoint<P> {
 
 /// It has ended.
 pub(super) fn over() -> SendError {
-    SendError::Ended("it is over".into())
+    SendError::Ended("it was answered or failed before".into())
 }
 
 /// What records call an answer.

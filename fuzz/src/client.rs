@@ -65,8 +65,8 @@ impl Client {
             timeout: PERIOD * 5,
         });
         options.stall_limit = choices.once_in(2).then_some(PERIOD * 3);
-        let retries = choices.below(3);
-        options.resend = (retries > 0).then(|| Resend::deterministic(retries));
+        let resends = choices.below(3);
+        options.resend = (resends > 0).then(|| Resend::deterministic(resends));
         options.tolerant = choices.once_in(4);
         let key = alone.endpoint.begin(&options).expect("the first call");
         Self {

@@ -201,7 +201,7 @@ impl Plan {
                 ping_period: call.ping_period.min(150 * MS),
                 timeout: call.timeout.max(1500 * MS),
                 tolerant: false,
-                retries: 0,
+                resends: 0,
                 ..call.clone()
             };
         }

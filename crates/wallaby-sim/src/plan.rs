@@ -73,7 +73,7 @@ pub struct CallPlan {
     /// Whether its servers show unasked that they live.
     pub(crate) heartbeats: bool,
     /// How often its initial requests may be sent again.
-    pub(crate) retries: u32,
+    pub(crate) resends: u32,
     /// How long the application leaves an answer lying before it takes it.
     pub(crate) appetite: Duration,
     /// When the application gives the call up.
@@ -273,7 +273,7 @@ impl Plan {
     /// judged when it is found.
     fn add_tolerance(&mut self, random: &mut Random) {
         for call in &mut self.calls {
-            if random.one_in(6) && call.retries == 0 {
+            if random.one_in(6) && call.resends == 0 {
                 (call.tolerant, call.appetite) = (true, Duration::ZERO);
             }
         }
@@ -334,7 +334,7 @@ impl Plan {
             stall: None,
             tolerant: false,
             heartbeats: false,
-            retries: 0,
+            resends: 0,
             appetite: Duration::ZERO,
             abort: None,
         });
@@ -367,7 +367,7 @@ impl Plan {
             stall: None,
             tolerant: false,
             heartbeats: false,
-            retries: 0,
+            resends: 0,
             appetite: Duration::ZERO,
             abort: None,
         };
@@ -423,7 +423,7 @@ impl Plan {
             stall: None,
             tolerant: false,
             heartbeats: false,
-            retries: 0,
+            resends: 0,
             appetite: Duration::ZERO,
             abort: None,
         };
@@ -486,7 +486,7 @@ impl Plan {
             stall: None,
             tolerant: false,
             heartbeats: false,
-            retries: 0,
+            resends: 0,
             appetite: Duration::ZERO,
             abort: None,
         };
@@ -530,7 +530,7 @@ impl Plan {
             stall: None,
             tolerant: false,
             heartbeats: false,
-            retries: 0,
+            resends: 0,
             appetite: Duration::ZERO,
             abort: None,
         };
@@ -826,7 +826,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
                     .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
                 tolerant: false,
                 heartbeats: false,
-                retries: match reruns.below(24) {
+                resends: match reruns.below(24) {
                     again @ 1..=3 => again as u32,
                     _ => 0,
                 },
@@ -1029,11 +1029,11 @@ impl fmt::Display for Plan {
                     heartbeats.every
                 )?;
             }
-            if call.retries > 0 {
-                let retries = call.retries;
+            if call.resends > 0 {
+                let resends = call.resends;
                 writeln!(
                     f,
-                    "  is sent again up to {retries} times if something is lost"
+                    "  is sent again up to {resends} times if something is lost"
                 )?;
             }
             if let Some(abort) = call.abort {

@@ -82,7 +82,7 @@ impl Search {
             smaller |= self.trees(call);
             smaller |= self.attempt(|plan| plan.calls[call].abort = None);
             smaller |= self.attempt(|plan| plan.calls[call].stall = None);
-            smaller |= self.attempt(|plan| plan.calls[call].retries = 0);
+            smaller |= self.attempt(|plan| plan.calls[call].resends = 0);
             smaller |= self.attempt(|plan| plan.calls[call].tolerant = false);
             smaller |= self.attempt(|plan| plan.calls[call].heartbeats = false);
             smaller |= self.attempt(|plan| plan.calls[call].appetite = Duration::ZERO);

@@ -207,7 +207,7 @@ impl<P: Probe> Endpoint<P> {
         routes.sort_unstable();
         routes.dedup();
         for route in routes {
-            self.attempt_control(route, Message::Ping(ping.clone()));
+            self.try_control(route, Message::Ping(ping.clone()));
         }
     }
 }

@@ -388,7 +388,7 @@ impl ClientCall {
             }
             Some(Action::Failed(loss)) => self.lose(loss, context),
             Some(Action::Lost(loss)) => self.note_loss(*loss),
-            Some(Action::Retry {
+            Some(Action::Resend {
                 request,
                 attempt,
                 failure,

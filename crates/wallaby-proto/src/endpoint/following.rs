@@ -175,7 +175,7 @@ impl<P: Probe> Endpoint<P> {
             // Where there is no room, the next announcement asks for it again.
             ClientAction::PingOver(conn, ping) => {
                 self.note_asked(sequence, conn);
-                self.attempt_control(conn, Message::Ping(*ping));
+                self.try_control(conn, Message::Ping(*ping));
             }
             ClientAction::Watched => {
                 self.probe.notes(Note::Watched);

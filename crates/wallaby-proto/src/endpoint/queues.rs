@@ -274,7 +274,7 @@ impl<P: Probe> Endpoint<P> {
     fn pump_queue(&mut self, id: ConnId, queue: &mut VecDeque<Parcel>) {
         while let Some(mut parcel) = queue.pop_front() {
             let room = std::mem::take(&mut parcel.room);
-            if let Some(mut parcel) = self.attempt(id, parcel) {
+            if let Some(mut parcel) = self.try_parcel(id, parcel) {
                 parcel.room = room;
                 queue.push_front(parcel);
                 return;

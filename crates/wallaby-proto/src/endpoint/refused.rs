@@ -76,7 +76,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// One that had to wait is sent, unless it still has to. Whether it is out of the way.
-    pub(super) fn attempt_refusal(
+    pub(super) fn try_refusal(
         &mut self,
         id: ConnId,
         status: &mut Response,

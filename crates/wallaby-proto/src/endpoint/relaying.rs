@@ -69,7 +69,7 @@ impl<P: Probe> Endpoint<P> {
                 self.metrics.relayed += 1;
                 match other {
                     Message::Pong(pong) if pong.gone => self.send_gone(next, other.clone()),
-                    _ => drop(self.attempt_control(next, other.clone())),
+                    _ => drop(self.try_control(next, other.clone())),
                 }
             }
             // Whatever it says, the initiator will ask.
@@ -112,7 +112,7 @@ impl<P: Probe> Endpoint<P> {
             }
             let conn = self.conns.get(id);
             let waits = conn.is_none_or(|conn| conn.holds_answers((response.call, response.token)));
-            if !waits && let RelayOutcome::At(mark) = self.attempt_relayed(id, response, &relayed) {
+            if !waits && let RelayOutcome::At(mark) = self.try_relayed(id, response, &relayed) {
                 return self.note_placed(id, told.map(MarkOwner::Relay), mark);
             }
         }
@@ -154,7 +154,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands a relayed answer to a connection.
-    fn attempt_relayed(
+    fn try_relayed(
         &mut self,
         id: ConnId,
         response: &mut Response,
@@ -182,11 +182,11 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands one that has waited to a connection; gives it back if it has to wait on.
-    pub(super) fn attempt_relay(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
+    pub(super) fn try_relay(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
         let Cargo::Relay(response, relayed, told) = &mut parcel.cargo else {
             return None;
         };
-        match self.attempt_relayed(id, response, relayed) {
+        match self.try_relayed(id, response, relayed) {
             RelayOutcome::Blocked => return Some(parcel),
             RelayOutcome::Refused => self.drop_answer(parcel),
             RelayOutcome::At(mark) => {
@@ -385,7 +385,7 @@ impl<P: Probe> Endpoint<P> {
     fn invite_to(&mut self, id: ConnId, of: Awaited) {
         self.probe.notes(Note::Invited);
         let pong = invitation(of.call, of.token, of.request, self.node);
-        self.attempt_control(id, Message::Pong(pong));
+        self.try_control(id, Message::Pong(pong));
     }
 
     /// A message goes nowhere.

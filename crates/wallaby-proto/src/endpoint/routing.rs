@@ -172,7 +172,7 @@ impl<P: Probe> Endpoint<P> {
             let named = (call, token, request);
             if let Some(pong) = self.records.invite(named, came, claims) {
                 self.probe.notes(Note::Invited);
-                self.attempt_control(claiming, Message::Pong(pong));
+                self.try_control(claiming, Message::Pong(pong));
             }
         }
     }

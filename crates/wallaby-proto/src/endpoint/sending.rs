@@ -114,7 +114,7 @@ impl<P: Probe> Endpoint<P> {
         let waiting = if waits {
             Some(parcel)
         } else {
-            self.attempt(id, parcel)
+            self.try_parcel(id, parcel)
         };
         if let (Some(parcel), Some(conn)) = (waiting, self.conns.get_mut(id)) {
             // Who does not read what it asked for asks again, and so does who asks others through this endpoint.
@@ -135,15 +135,15 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands a message to a connection; gives it back if it has to wait.
-    pub(super) fn attempt(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
+    pub(super) fn try_parcel(&mut self, id: ConnId, mut parcel: Parcel) -> Option<Parcel> {
         let has_gone = match &mut parcel.cargo {
-            Cargo::Relay(..) => return self.attempt_relay(id, parcel),
-            Cargo::Request(out) => self.attempt_waiting(id, out),
-            Cargo::Ping(ping, asks) => self.attempt_ping(id, ping, asks),
-            Cargo::Answer(out) => self.attempt_own(id, out),
-            Cargo::Refusal(response, _, refused) => self.attempt_refusal(id, response, *refused),
+            Cargo::Relay(..) => return self.try_relay(id, parcel),
+            Cargo::Request(out) => self.try_waiting(id, out),
+            Cargo::Ping(ping, asks) => self.try_ping(id, ping, asks),
+            Cargo::Answer(out) => self.try_own(id, out),
+            Cargo::Refusal(response, _, refused) => self.try_refusal(id, response, *refused),
             Cargo::Again(response, _, sent) => {
-                self.attempt_again(id, response, *sent);
+                self.try_again(id, response, *sent);
                 true
             }
         };
@@ -151,8 +151,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a request that may have waited need not wait any more: a connection has taken it, or it is not sent.
-    fn attempt_waiting(&mut self, id: ConnId, out: &mut OutRequest) -> bool {
-        let outcome = self.attempt_request(id, out);
+    fn try_waiting(&mut self, id: ConnId, out: &mut OutRequest) -> bool {
+        let outcome = self.try_request(id, out);
         if outcome == SendOutcome::Sent {
             self.note_taken(id, out);
         }
@@ -160,13 +160,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a connection has taken an answer.
-    fn attempt_own(&mut self, id: ConnId, out: &mut OutAnswer) -> bool {
+    fn try_own(&mut self, id: ConnId, out: &mut OutAnswer) -> bool {
         let ticket = match out.owner {
             Some(MarkOwner::Released(ticket, _)) => Some(ticket),
             _ => None,
         };
         let manner = Manner::new(id, (out.came, out.own), (out.small, out.oldest), ticket);
-        let mark = self.attempt_answer(id, &mut out.message, manner);
+        let mark = self.try_answer(id, &mut out.message, manner);
         if let Some(mark) = mark {
             self.note_placed(id, out.owner, mark);
         }
@@ -174,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Whether a connection has taken a question, or somebody else is there.
-    fn attempt_ping(&mut self, id: ConnId, ping: &Ping, asks: &Asks) -> bool {
+    fn try_ping(&mut self, id: ConnId, ping: &Ping, asks: &Asks) -> bool {
         if let Asks::At(asked) = asks {
             if !self.is_meant(id, &asked.to) {
                 self.ping_elsewhere(ping, asked, None);
@@ -184,8 +184,7 @@ impl<P: Probe> Endpoint<P> {
                 self.note_asked(ping.call.sequence, id);
             }
         }
-        self.attempt_control(id, Message::Ping(ping.clone()))
-            .is_some()
+        self.try_control(id, Message::Ping(ping.clone())).is_some()
     }
 
     /// Whether who is behind a connection is who was meant.
@@ -204,8 +203,8 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands a request to a connection; its body follows it, or is over with it.
-    pub(super) fn attempt_request(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
-        let attempt = self.attempt_first(id, out);
+    pub(super) fn try_request(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
+        let attempt = self.try_first(id, out);
         match (attempt, out.body) {
             (_, None) | (SendOutcome::Waits, _) => {}
             (SendOutcome::Sent, body) => self.body_sent(body, id, &out.request),
@@ -214,7 +213,7 @@ impl<P: Probe> Endpoint<P> {
         attempt
     }
 
-    fn attempt_first(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
+    fn try_first(&mut self, id: ConnId, out: &mut OutRequest) -> SendOutcome {
         match out.delegated {
             Some(Delegation { ticket, times, .. }) => {
                 let may = self.records.time_left(ticket, self.now).is_some();
@@ -369,7 +368,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands an answer to a connection; `None` if it has to wait. One that its initiator does not take becomes a status.
-    pub(super) fn attempt_answer(
+    pub(super) fn try_answer(
         &mut self,
         id: ConnId,
         message: &mut Message,
@@ -377,7 +376,7 @@ impl<P: Probe> Endpoint<P> {
     ) -> Option<Mark> {
         let Message::Response(response) = message else {
             let message = self.shown(message.clone(), manner.direct);
-            return self.attempt_control(id, message);
+            return self.try_control(id, message);
         };
         let token = response.token;
         if manner.direct {
@@ -441,7 +440,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Sends an answer again; if that has to wait, the initiator asks for it once more.
-    fn attempt_again(
+    fn try_again(
         &mut self,
         id: ConnId,
         response: &mut Response,
@@ -456,7 +455,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Hands a message that needs no credit to a connection; `None` if it has to wait.
-    pub(super) fn attempt_control(&mut self, id: ConnId, mut message: Message) -> Option<Mark> {
+    pub(super) fn try_control(&mut self, id: ConnId, mut message: Message) -> Option<Mark> {
         if let Message::Pong(pong) = &mut message {
             pong.heartbeats = pong.heartbeats && self.hears_heartbeats(id, pong.call.initiator);
         }

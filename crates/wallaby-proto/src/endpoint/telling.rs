@@ -100,7 +100,7 @@ impl<P: Probe> Endpoint<P> {
         let hello = self.conns.get(to).and_then(|conn| conn.hello());
         if hello.is_some_and(|hello| hello.features.contains(Features::GONE)) {
             self.probe.notes(Note::ToldGone);
-            self.attempt_control(to, pong);
+            self.try_control(to, pong);
         }
     }
 
@@ -124,7 +124,7 @@ impl<P: Probe> Endpoint<P> {
                 let is_known = pong.progress.is_some() || pong.writing;
                 self.metrics.unknown_pings += u64::from(!is_known);
                 self.probe.tells(&mut pong);
-                self.attempt_control(conn, Message::Pong(pong));
+                self.try_control(conn, Message::Pong(pong));
             }
             RecordAction::Announce {
                 mut pong,
@@ -202,7 +202,7 @@ impl<P: Probe> Endpoint<P> {
             for claiming in self.claiming(pong.call.initiator) {
                 self.probe.notes(Note::Invited);
                 let invitation = invitation(pong.call, token, pong.request, self.node);
-                self.attempt_control(claiming, Message::Pong(invitation));
+                self.try_control(claiming, Message::Pong(invitation));
             }
             return;
         }

@@ -70,7 +70,7 @@ impl ClientCall {
             ping,
             heartbeats,
             stall: own.and_then(|own| own.stall_limit).or(config.stall_limit),
-            retries: resending.map_or(0, |resending| resending.times()),
+            resends: resending.map_or(0, |resending| resending.times()),
             tolerant: self.tolerant.is_some(),
         };
         let servers = self.roots.iter().map(|root| Location {
@@ -319,7 +319,7 @@ impl<P: Probe> Endpoint<P> {
         if is_vouched && let (Some(from), Some(ping)) = (from, watch::show(pong, token)) {
             self.probe.notes(Note::TokenShown);
             self.note_asked(sequence, from);
-            self.attempt_control(from, Message::Ping(ping));
+            self.try_control(from, Message::Ping(ping));
             return;
         }
         let shown = pong.token.filter(|_| !is_vouched);
@@ -365,7 +365,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.probe.notes(Note::Dismissed);
-        self.attempt_control(from, Message::Ping(watch::dismiss(pong, token)));
+        self.try_control(from, Message::Ping(watch::dismiss(pong, token)));
     }
 
     // Who is there no longer.

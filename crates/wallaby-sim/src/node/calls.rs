@@ -113,7 +113,7 @@ impl Node {
         if context.is(Broken::NoWatch) {
             (options.deadline, options.ping) = (Some(FOR_EVER.timeout), Some(FOR_EVER));
         }
-        options.resend = (plan.retries > 0).then(|| endpoint::Resend::deterministic(plan.retries));
+        options.resend = (plan.resends > 0).then(|| endpoint::Resend::deterministic(plan.resends));
         let Ok(key) = self.endpoint.begin(&options) else {
             unreachable!("a few calls are within any limit")
         };
@@ -152,7 +152,7 @@ impl Node {
         }
         self.endpoint.close_call(key);
         self.begun(id, &roots);
-        if plan.retries > 0 {
+        if plan.resends > 0 {
             return context.oracle.reruns.begin(id, plan);
         }
         let token = Token::derive(self.secret, id.sequence);

@@ -487,7 +487,7 @@ mod tests {
             let (initiator, paths) = chain(length);
             let (mut now, mut cost) = (Duration::from_secs(1), Cost::default());
             let settings = WatchSettings {
-                retries: 1,
+                resends: 1,
                 ..settings()
             };
             let mut watch = Watch::new(initiator, settings, [at(1)], now);
@@ -505,7 +505,7 @@ mod tests {
                 cost.add(&mut watch);
             }
             assert_eq!(
-                (watch.retries, watch.is_winding_down()),
+                (watch.resends, watch.is_winding_down()),
                 (1, false),
                 "{length}"
             );

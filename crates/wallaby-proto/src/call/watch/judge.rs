@@ -288,9 +288,9 @@ impl Watch {
         }
         // A status has told the application how a branch ended, for reasons that need not come again.
         let (_, statuses) = self.tree.responses();
-        let retry = lost && statuses == 0 && self.retries < self.settings.retries;
-        if let Some(position) = position.filter(|_| retry) {
-            return self.retry(position, failure, now);
+        let again = lost && statuses == 0 && self.resends < self.settings.resends;
+        if let Some(position) = position.filter(|_| again) {
+            return self.resend(position, failure, now);
         }
         self.actions.push_back(Action::Failed(failure));
         self.wind_down(now);
@@ -317,7 +317,7 @@ impl Watch {
     }
 
     /// Lets the initial request above a branch be sent again: all below it, as far as it has not ended, begins anew.
-    pub(super) fn retry(&mut self, position: u32, failure: Box<Loss>, now: Duration) {
+    pub(super) fn resend(&mut self, position: u32, failure: Box<Loss>, now: Duration) {
         let root = self.roots.of(&self.tree, position);
         let Some(branch) = self.tree.branch_at(root) else {
             return;
@@ -329,7 +329,7 @@ impl Watch {
         if let Some(last) = self.tree.branch_count().checked_sub(1) {
             self.ensure_line(last, now); // so that each of them is in the new attempt
         }
-        self.retries += 1;
+        self.resends += 1;
         self.tree.execute_again();
         let attempt = self.watched(root).attempt + 1;
         for place in 0..self.branches.len() as u32 {
@@ -346,7 +346,7 @@ impl Watch {
                 self.watched(place).left_behind = runs_on;
             }
         }
-        self.actions.push_back(Action::Retry {
+        self.actions.push_back(Action::Resend {
             request,
             attempt,
             failure,

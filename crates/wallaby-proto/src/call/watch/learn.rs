@@ -21,7 +21,7 @@ impl Watch {
         let Some(position) = self.tree.find(&pong.request.path) else {
             return;
         };
-        if pong.attempt < attempt || pong.attempt > self.retries {
+        if pong.attempt < attempt || pong.attempt > self.resends {
             return;
         }
         self.evicted |= pong.evicted;

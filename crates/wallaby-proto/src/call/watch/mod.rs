@@ -68,7 +68,7 @@ pub struct WatchSettings {
     pub stall: Option<Duration>,
     /// How often an initial request may be sent again after a failure below it (thesis 7.3). Only for calls whose
     /// handlers all are deterministic: the second run must send exactly what the first one did.
-    pub retries: u32,
+    pub resends: u32,
     /// What is lost does not end the call: it goes on without it, and tells of it by [`Action::Lost`]. Nothing is sent again
     /// then.
     pub tolerant: bool,
@@ -95,7 +95,7 @@ pub enum Action {
         ping: Ping,
     },
     /// Send the initial request again, with this attempt number among its options, and say so with [`Watch::sent`].
-    Retry {
+    Resend {
         /// The initial request.
         request: RequestId,
         /// Which attempt it is now.
@@ -142,8 +142,8 @@ pub struct Watch {
     evicted: bool,
     /// Some server has taken a request.
     taken: bool,
-    /// Retries that have been made.
-    retries: u32,
+    /// How many times initial requests were sent again.
+    resends: u32,
     /// Pings that went to requests which the call has no room for.
     strays: u32,
     /// How many of these may be told in a period: those that somebody names, and besides those that announce themselves.
@@ -267,7 +267,7 @@ impl Watch {
             beyond: BTreeSet::new(),
             evicted: false,
             taken: false,
-            retries: 0,
+            resends: 0,
             strays: 0,
             named_strays: PingPace::default(),
             announced_strays: PingPace::default(),
@@ -467,7 +467,7 @@ impl Watch {
 
     /// The attempt that a branch is in: its root's, as far as that is known, else the latest of all.
     fn attempt_now(&mut self, path: &Path) -> u32 {
-        if self.retries == 0 {
+        if self.resends == 0 {
             return 0;
         }
         let stated = path.initial_index().map(Path::initial);
@@ -510,7 +510,7 @@ impl Watch {
         match &pong.progress {
             None => self.handle_relayed(position, pong, now),
             // Only this watch begins attempts, and no request has had more of them.
-            _ if pong.attempt > self.retries => {}
+            _ if pong.attempt > self.resends => {}
             _ if pong.attempt < attempt => {}
             Some(progress) => self.handle_known(position, pong, progress, from, now),
         }

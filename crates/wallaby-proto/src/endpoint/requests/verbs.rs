@@ -518,7 +518,7 @@ impl<P: Probe> Endpoint<P> {
         }
         if let Some(id) = self.route_of(key) {
             let manner = Manner::new(id, (Some(came), own), (small, oldest), ticket);
-            if let Some(mark) = self.attempt_answer(id, &mut message, manner) {
+            if let Some(mark) = self.try_answer(id, &mut message, manner) {
                 return match ticket {
                     Some(_) => self.note_left_for(id, ticket, &message, mark),
                     None => self.note_refusal_taken(key, id, mark),
@@ -616,7 +616,7 @@ impl<P: Probe> Endpoint<P> {
                 .get(id)
                 .is_some_and(|conn| !conn.holds_requests(out.body.is_some()))
         {
-            match self.attempt_request(id, &mut out) {
+            match self.try_request(id, &mut out) {
                 SendOutcome::Waits => {}
                 SendOutcome::Sent | SendOutcome::Settled => return,
             }

@@ -255,7 +255,7 @@ impl Desk {
                     self.failure = Some(failure);
                     text
                 }
-                Action::Retry {
+                Action::Resend {
                     request, attempt, ..
                 } => format!("retry {request} attempt {attempt}"),
                 Action::Frozen => "frozen".to_owned(),

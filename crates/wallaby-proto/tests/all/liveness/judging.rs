@@ -643,7 +643,7 @@ fn a_verdict_is_given_once() {
 #[test]
 fn a_deterministic_request_is_sent_again() {
     let mut desk = Desk::with(WatchSettings {
-        retries: 1,
+        resends: 1,
         ..settings()
     });
     desk.pong(
@@ -701,9 +701,9 @@ fn unknown_is_no_sign_of_life() {
 }
 
 #[test]
-fn retries_end() {
+fn resends_end() {
     let mut desk = Desk::with(WatchSettings {
-        retries: 2,
+        resends: 2,
         ..settings()
     });
     let actions = desk.until(5000);
@@ -728,7 +728,7 @@ fn retries_end() {
 #[test]
 fn attempts_that_nobody_made_are_ignored() {
     let mut desk = Desk::with(WatchSettings {
-        retries: 1,
+        resends: 1,
         ..settings()
     });
     let mut invented = pong(at("0"), Some(running()));
@@ -760,7 +760,7 @@ fn a_lost_status_is_missed() {
 
 fn retrying() -> Desk {
     Desk::with(WatchSettings {
-        retries: 1,
+        resends: 1,
         ..settings()
     })
 }

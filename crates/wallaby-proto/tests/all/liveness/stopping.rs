@@ -145,7 +145,7 @@ fn who_does_not_know_what_never_reached_it_does_not_run_it() {
 #[test]
 fn what_an_earlier_attempt_led_to_has_not_said_that_it_has_stopped() {
     let mut desk = Desk::with(WatchSettings {
-        retries: 1,
+        resends: 1,
         ..settings()
     });
     let listed = Progress {
@@ -180,7 +180,7 @@ fn what_an_earlier_attempt_led_to_has_not_said_that_it_has_stopped() {
 fn that_the_latest_attempt_has_stopped_says_nothing_of_earlier_ones() {
     for (first, unheard) in [(running(), 1), (ended(0, 1), 0)] {
         let mut desk = Desk::with(WatchSettings {
-            retries: 1,
+            resends: 1,
             ..settings()
         });
         desk.pong(1, "0", first);
@@ -271,7 +271,7 @@ fn unknown_does_not_count_as_stopped() {
 #[test]
 fn what_an_earlier_attempt_led_to_is_not_waited_for() {
     let mut desk = Desk::with(WatchSettings {
-        retries: 1,
+        resends: 1,
         ..settings()
     });
     desk.announce(4, "0+5", running());

@@ -35,7 +35,7 @@ fn a_loss_that_a_server_repeats_is_told_once() {
             timeout: Duration::from_millis(TIMEOUT),
         },
         stall: Some(Duration::from_millis(200)),
-        retries: 0,
+        resends: 0,
         heartbeats: None,
         tolerant: true,
     });

@@ -1,5 +1,7 @@
 //! Bodies: bytes, as many as there are, that follow a request while it is handled already.
 
+mod sending;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -11,10 +13,12 @@ use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
-use wallaby_proto::connection::BodyRefusal;
-use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody, OutBody};
+use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody};
 use wallaby_proto::{Address, Code, RequestId, Status};
 
+#[cfg(target_os = "linux")]
+pub(crate) use self::sending::Outgoing;
+pub(crate) use self::sending::spawn;
 use crate::blocking;
 use crate::driver::shared::Inner;
 use crate::driver::waiters::Wait;
@@ -457,104 +461,6 @@ impl From<BodyEnd> for BodyError {
             BodyEnd::Broken(why) => Self::Broken(why),
             BodyEnd::Lost(why) => Self::Lost(why),
         }
-    }
-}
-
-/// Sends a body after its request, in a task of its own.
-pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
-    let sending = SendingBody {
-        endpoint: Arc::clone(endpoint),
-        out,
-        body,
-        is_over: false,
-    };
-    endpoint.runtime.spawn(sending.run());
-}
-
-/// A body that is being sent.
-struct SendingBody {
-    endpoint: Arc<Inner>,
-    out: OutBody,
-    body: Body,
-    is_over: bool,
-}
-
-impl SendingBody {
-    /// Until it is whole, or nobody wants more of it.
-    async fn run(mut self) {
-        while let Some(chunk) = poll_fn(|cx| self.poll_source(cx)).await {
-            let mut chunk = match chunk {
-                Ok(chunk) => chunk,
-                Err(error) => return self.end(Err(error.into_reason())).await,
-            };
-            while !chunk.is_empty() {
-                let written = poll_fn(|cx| {
-                    self.poll_out(cx, |core, out| core.endpoint.write_body(out, &mut chunk))
-                });
-                if written.await.is_err() {
-                    self.is_over = true;
-                    return;
-                }
-            }
-        }
-        if !self.is_over {
-            self.end(Ok(())).await;
-        }
-    }
-
-    /// The next chunk; none at its end, and when nobody wants more.
-    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let Poll::Ready(next) = self.body.poll_chunk(cx) {
-            return Poll::Ready(next);
-        }
-        let wanted = self.endpoint.enter(|core| {
-            let wanted = core.endpoint.wants_body(self.out);
-            if wanted {
-                core.wait(Wait::Write(self.out), cx.waker());
-            }
-            wanted
-        });
-        match wanted {
-            true => Poll::Pending,
-            false => {
-                self.is_over = true;
-                Poll::Ready(None)
-            }
-        }
-    }
-
-    async fn end(&mut self, how: Result<(), String>) {
-        let how = how.as_ref().copied().map_err(String::as_str);
-        let ended = poll_fn(|cx| self.poll_out(cx, |core, out| core.endpoint.end_body(out, how)));
-        let _ = ended.await;
-        self.is_over = true;
-    }
-
-    fn poll_out(
-        &mut self,
-        cx: &mut Context<'_>,
-        act: impl FnOnce(&mut crate::driver::shared::Core, OutBody) -> Result<(), BodyRefusal>,
-    ) -> Poll<Result<(), BodyRefusal>> {
-        self.endpoint.enter(|core| match act(core, self.out) {
-            Err(BodyRefusal::Blocked) => {
-                core.wait(Wait::Write(self.out), cx.waker());
-                Poll::Pending
-            }
-            done => Poll::Ready(done),
-        })
-    }
-}
-
-impl Drop for SendingBody {
-    fn drop(&mut self) {
-        let is_over = self.is_over;
-        self.endpoint.enter(|core| {
-            if !is_over {
-                core.endpoint
-                    .abandon_body(self.out, "its sender was shut down");
-            }
-            core.stop_waiting(Wait::Write(self.out));
-        });
     }
 }
 

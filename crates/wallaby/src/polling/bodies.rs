@@ -15,10 +15,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use futures_core::Stream;
 use wallaby_proto::Code;
-use wallaby_proto::connection::BodyRefusal;
 use wallaby_proto::endpoint::{BodyNext, Endpoint as Core, InBody, OutBody, RequestKey};
 
-use crate::body::{self, Body, BodyError};
+use crate::body::{self, Body, BodyError, Outgoing};
 
 /// So many bytes of a body at most are in a pipe, or one chunk that is longer.
 const AHEAD: usize = 64 * 1024;
@@ -282,11 +281,8 @@ impl Wake for Sender {
 
 /// A body that is sent.
 struct Leaving {
-    body: Body,
+    body: Outgoing,
     waker: Waker,
-    /// What was not written yet of what it is made of, and how it ends.
-    chunk: Bytes,
-    end: Option<Result<(), String>>,
 }
 
 /// What an application is told.
@@ -352,10 +348,8 @@ impl Bodies {
             notes: Arc::clone(&self.notes),
         };
         let leaving = Leaving {
-            body: body.handed_on(),
+            body: Outgoing::new(out, body),
             waker: Waker::from(Arc::new(sender)),
-            chunk: Bytes::new(),
-            end: None,
         };
         self.leaving.insert(out, leaving);
         self.write(core, out);
@@ -419,9 +413,11 @@ impl Bodies {
 
     /// Writes what is accepted of a body that is sent.
     pub(super) fn write(&mut self, core: &mut Core, out: OutBody) {
-        if let Some(leaving) = self.leaving.get_mut(&out)
-            && leaving.write(core, out).is_ready()
-        {
+        let Some(Leaving { body, waker }) = self.leaving.get_mut(&out) else {
+            return;
+        };
+        let sent = body.poll(&mut Context::from_waker(waker), |act| act(core));
+        if sent.is_ready() {
             self.leaving.remove(&out);
         }
     }
@@ -433,35 +429,6 @@ impl Bodies {
             pipe.end(Err(BodyError::Lost(why)));
         }
         self.leaving.clear();
-    }
-}
-
-impl Leaving {
-    /// Ready when it has ended, or nobody wants more of it.
-    fn write(&mut self, core: &mut Core, out: OutBody) -> Poll<()> {
-        loop {
-            if !self.chunk.is_empty() {
-                match core.write_body(out, &mut self.chunk) {
-                    Ok(()) => continue,
-                    Err(BodyRefusal::Blocked) => return Poll::Pending,
-                    Err(BodyRefusal::Stopped) => return Poll::Ready(()),
-                }
-            }
-            if let Some(end) = &self.end {
-                let end = end.as_ref().copied().map_err(String::as_str);
-                return match core.end_body(out, end) {
-                    Err(BodyRefusal::Blocked) => Poll::Pending,
-                    Ok(()) | Err(BodyRefusal::Stopped) => Poll::Ready(()),
-                };
-            }
-            match self.body.poll_chunk(&mut Context::from_waker(&self.waker)) {
-                Poll::Pending if core.wants_body(out) => return Poll::Pending,
-                Poll::Pending => return Poll::Ready(()),
-                Poll::Ready(Some(Ok(chunk))) => self.chunk = chunk,
-                Poll::Ready(Some(Err(error))) => self.end = Some(Err(error.into_reason())),
-                Poll::Ready(None) => self.end = Some(Ok(())),
-            }
-        }
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Logs {
 #[derive(Debug, Default)]
 pub(crate) struct Limiter(Mutex<Passed>);
 
-/// What has passed since then, and what has not.
+/// What has passed since then, for a second, and what has not.
 #[derive(Debug, Default)]
 struct Passed {
     since: Option<Instant>,
@@ -56,19 +56,25 @@ impl Limiter {
     }
 
     fn pass_at(&self, now: Instant) -> Option<u64> {
-        let mut of = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = of
+        let mut passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.pass(now, MOST)
+    }
+}
+
+impl Passed {
+    fn pass(&mut self, now: Instant, most: u32) -> Option<u64> {
+        let is_over = self
             .since
             .is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1));
         if is_over {
-            (of.since, of.passed) = (Some(now), 0);
+            (self.since, self.passed) = (Some(now), 0);
         }
-        if of.passed == MOST {
-            of.left_out += 1;
+        if self.passed == most {
+            self.left_out += 1;
             return None;
         }
-        of.passed += 1;
-        Some(std::mem::take(&mut of.left_out))
+        self.passed += 1;
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -79,8 +85,8 @@ pub(crate) struct Watcher {
     known: [u64; KINDS],
     /// The sum of these.
     all: u64,
-    /// When each may be told next.
-    next: [Duration; KINDS],
+    /// What was told of each.
+    told: [Passed; KINDS],
 }
 
 /// Something that was counted, and how often since it was told last.
@@ -136,18 +142,18 @@ fn troubles(of: &Metrics) -> [(u64, &'static str); KINDS] {
 
 impl Watcher {
     /// What is to be told now.
-    pub(crate) fn look(&mut self, counted: &Metrics, now: Duration) -> Option<Trouble> {
+    pub(crate) fn look(&mut self, counted: &Metrics, now: Instant) -> Option<Trouble> {
         let troubles = troubles(counted);
         let all: u64 = troubles.iter().map(|(times, _)| times).sum();
         if all == self.all {
             return None;
         }
-        let is_news = |which: usize, times| times != self.known[which] && now >= self.next[which];
-        let changed =
-            (troubles.iter().enumerate()).find(|(which, (times, _))| is_news(*which, *times));
-        let (which, (counted, what)) = changed?;
-        self.next[which] = now.saturating_add(Duration::from_secs(1));
-        let times = counted - std::mem::replace(&mut self.known[which], *counted);
+        let mut kinds = self.known.iter_mut().zip(&mut self.told).zip(troubles);
+        let news = kinds.find_map(|((known, told), (counted, what))| {
+            let is_news = counted != *known && told.pass(now, 1).is_some();
+            is_news.then(|| (counted - std::mem::replace(known, counted), what))
+        });
+        let (times, what) = news?;
         self.all += times;
         Some(Trouble { what, times })
     }
@@ -165,8 +171,8 @@ mod tests {
 
     #[test]
     fn one_event_of_a_kind_a_second_passes() {
-        let mut watcher = Watcher::default();
-        let at = Duration::from_millis;
+        let (mut watcher, begun) = (Watcher::default(), Instant::now());
+        let at = |millis| begun + Duration::from_millis(millis);
         let mut look = |counted: [u64; 3], now| {
             let mut all = Metrics::default();
             all.forged_dropped = counted[0];

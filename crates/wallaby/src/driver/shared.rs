@@ -419,7 +419,8 @@ impl Core {
             }
         }
         if log::warns() {
-            let (counted, now) = (self.endpoint.counted(), self.endpoint.time());
+            let now = shell.moment(self.endpoint.time());
+            let counted = self.endpoint.counted();
             if let Some(trouble) = self.watcher.look(counted, now) {
                 effects::push(Effect::Trouble(shell.node, trouble));
             }

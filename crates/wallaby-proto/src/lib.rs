@@ -121,6 +121,7 @@ mod address;
 mod cold;
 mod durable;
 mod slot_map;
+mod slots;
 mod status;
 mod varint;
 

@@ -1,6 +1,8 @@
 //! Values in slots that are used again. Each is known by a key that no other one of its table ever has, so that the key of one that
 //! has gone finds nothing.
 
+use crate::slots::Slots;
+
 /// Names a value of a [`SlotMap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotKey {
@@ -38,26 +40,22 @@ impl SlotKey {
 
 /// The values.
 #[derive(Debug)]
-pub(crate) struct SlotMap<T> {
-    slots: Vec<(u32, Option<T>)>,
-    free: Vec<u32>,
-}
+pub(crate) struct SlotMap<T>(Slots<(u32, Option<T>)>);
 
 impl<T> Default for SlotMap<T> {
     fn default() -> Self {
-        let (slots, free) = Default::default();
-        Self { slots, free }
+        Self(Slots::default())
     }
 }
 
 impl<T> SlotMap<T> {
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> SlotKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((1, None));
-            self.slots.len() as u32 - 1
-        });
-        let (generation, place) = &mut self.slots[slot as usize];
+        let slot = match self.0.reuse() {
+            Some(slot) => slot,
+            None => self.0.add((1, None)),
+        };
+        let (generation, place) = &mut self.0[slot];
         *place = Some(value);
         let generation = *generation;
         SlotKey { slot, generation }
@@ -65,7 +63,7 @@ impl<T> SlotMap<T> {
 
     #[inline]
     pub(crate) fn get(&self, key: SlotKey) -> Option<&T> {
-        match self.slots.get(key.slot())? {
+        match self.0.find(key.slot)? {
             (generation, Some(value)) if *generation == key.generation => Some(value),
             _ => None,
         }
@@ -73,7 +71,7 @@ impl<T> SlotMap<T> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: SlotKey) -> Option<&mut T> {
-        match self.slots.get_mut(key.slot())? {
+        match self.0.find_mut(key.slot)? {
             (generation, Some(value)) if *generation == key.generation => Some(value),
             _ => None,
         }
@@ -81,23 +79,23 @@ impl<T> SlotMap<T> {
 
     #[inline]
     pub(crate) fn remove(&mut self, key: SlotKey) -> Option<T> {
-        let (generation, place) = self.slots.get_mut(key.slot())?;
+        let (generation, place) = self.0.find_mut(key.slot)?;
         if *generation != key.generation {
             return None;
         }
         let value = place.take()?;
         *generation = generation.wrapping_add(1).max(1);
-        self.free.push(key.slot);
+        self.0.free(key.slot);
         Some(value)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.0.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlotKey, &T)> {
-        let slots = (0..).zip(&self.slots);
-        slots.filter_map(|(slot, (generation, value))| {
+        self.0.all().filter_map(|slot| {
+            let (generation, value) = &self.0[slot];
             let generation = *generation;
             Some((SlotKey { slot, generation }, value.as_ref()?))
         })

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{ConnId, NodeId};
+use crate::slots::Slots;
 
 /// How many times what is free one holder may have.
 const TIMES: usize = 8;
@@ -37,10 +38,8 @@ pub(crate) struct Shares {
     /// Up to here nobody can have more than its share.
     plenty: usize,
     taken: usize,
-    holders: Vec<Holder>,
-    free_holders: Vec<u32>,
-    connections: Vec<ConnShares>,
-    free_connections: Vec<u32>,
+    holders: Slots<Holder>,
+    connections: Slots<ConnShares>,
     by_name: BTreeMap<(ConnId, NodeId), u32>,
     by_conn: BTreeMap<ConnId, u32>,
     /// The one that was named last, and how many places were taken when it was: requests come in rows, and it alone changes
@@ -76,10 +75,8 @@ impl Shares {
             limit,
             plenty: limit - limit.div_ceil(TIMES),
             taken: 0,
-            holders: Vec::new(),
-            free_holders: Vec::new(),
-            connections: Vec::new(),
-            free_connections: Vec::new(),
+            holders: Slots::default(),
+            connections: Slots::default(),
             by_name: BTreeMap::new(),
             by_conn: BTreeMap::new(),
             last: NONE,
@@ -118,9 +115,9 @@ impl Shares {
         // More may have been given back than was taken.
         let change = self.taken.wrapping_sub(self.settled);
         self.settled = self.taken;
-        if let Some(holder) = self.holders.get_mut(self.last as usize) {
+        if let Some(holder) = self.holders.find_mut(self.last) {
             holder.taken = holder.taken.wrapping_add(change);
-            let connection = &mut self.connections[holder.connection as usize];
+            let connection = &mut self.connections[holder.connection];
             connection.taken = connection.taken.wrapping_add(change);
             if holder.taken == 0 && !holder.is_idle {
                 self.rest(self.last);
@@ -130,14 +127,14 @@ impl Shares {
 
     fn add(&mut self, name: (ConnId, NodeId)) -> u32 {
         let connection = self.connection(name.0);
-        self.connections[connection as usize].holders += 1;
+        self.connections[connection].holders += 1;
         let new = Holder {
             name,
             connection,
             taken: 0,
             is_idle: false,
         };
-        let holder = put(&mut self.holders, &mut self.free_holders, new);
+        let holder = self.holders.add(new);
         self.by_name.insert(name, holder);
         holder
     }
@@ -151,7 +148,7 @@ impl Shares {
             taken: 0,
             holders: 0,
         };
-        let connection = put(&mut self.connections, &mut self.free_connections, new);
+        let connection = self.connections.add(new);
         self.by_conn.insert(conn, connection);
         connection
     }
@@ -159,14 +156,14 @@ impl Shares {
     /// A holder has no place. If there are too many of these, the one is forgotten that has had none for longest.
     #[inline(never)]
     fn rest(&mut self, holder: u32) {
-        self.holders[holder as usize].is_idle = true;
+        self.holders[holder].is_idle = true;
         self.idle.push_back(holder);
         if self.idle.len() <= MOST_IDLE {
             return;
         }
         if let Some(idle) = self.idle.pop_front() {
-            self.holders[idle as usize].is_idle = false;
-            if self.holders[idle as usize].taken == 0 && idle != self.last {
+            self.holders[idle].is_idle = false;
+            if self.holders[idle].taken == 0 && idle != self.last {
                 self.forget(idle);
             }
         }
@@ -175,23 +172,23 @@ impl Shares {
     fn forget(&mut self, holder: u32) {
         let Holder {
             name, connection, ..
-        } = self.holders[holder as usize];
+        } = self.holders[holder];
         self.by_name.remove(&name);
-        self.free_holders.push(holder);
-        let of_connection = &mut self.connections[connection as usize];
+        self.holders.free(holder);
+        let of_connection = &mut self.connections[connection];
         of_connection.holders -= 1;
         if of_connection.holders == 0 {
             self.by_conn.remove(&of_connection.conn);
-            self.free_connections.push(connection);
+            self.connections.free(connection);
         }
     }
 
     /// How many places a holder has taken, and its connection.
     fn counts(&mut self, Share(holder): Share) -> (usize, usize) {
         self.settle();
-        let holder = self.holders.get(holder as usize);
+        let holder = self.holders.find(holder);
         holder.map_or((0, 0), |holder| {
-            let connection = &self.connections[holder.connection as usize];
+            let connection = &self.connections[holder.connection];
             (holder.taken, connection.taken)
         })
     }
@@ -307,27 +304,14 @@ impl Shares {
 
     #[inline(never)]
     fn give_back_of_other(&mut self, Share(number): Share, places: usize) {
-        if let Some(holder) = self.holders.get_mut(number as usize) {
+        if let Some(holder) = self.holders.find_mut(number) {
             self.taken -= places;
             self.settled = self.settled.wrapping_sub(places);
             holder.taken -= places;
-            self.connections[holder.connection as usize].taken -= places;
+            self.connections[holder.connection].taken -= places;
             if holder.taken == 0 && !holder.is_idle {
                 self.rest(number);
             }
-        }
-    }
-}
-
-fn put<T>(all: &mut Vec<T>, free: &mut Vec<u32>, new: T) -> u32 {
-    match free.pop() {
-        Some(slot) => {
-            all[slot as usize] = new;
-            slot
-        }
-        None => {
-            all.push(new);
-            all.len() as u32 - 1
         }
     }
 }
@@ -454,11 +438,9 @@ mod tests {
         }
         assert_eq!(shares.taken(), 1);
         assert!(shares.by_name.len() <= MOST_IDLE + 2);
-        assert!(shares.holders.len() <= MOST_IDLE + 3 && shares.connections.len() <= MOST_IDLE + 3);
-        assert_eq!(
-            shares.by_conn.len() + shares.free_connections.len(),
-            shares.connections.len()
-        );
+        assert!(shares.holders.all().len() <= MOST_IDLE + 3);
+        assert!(shares.connections.all().len() <= MOST_IDLE + 3);
+        assert_eq!(shares.by_conn.len(), shares.connections.len());
         assert_eq!(
             shares.name(ConnId::from_number(7), node(7)),
             kept,

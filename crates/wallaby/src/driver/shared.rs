@@ -72,8 +72,8 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     /// Who waits for connections.
     connecting: HashMap<ConnId, Vec<oneshot::Sender<Result<(), ConnectError>>>>,
-    streams: SlotMap<ConnId, Streaming>,
-    handlings: SlotMap<RequestKey, Arc<Handling>>,
+    streams: BySlot<ConnId, Streaming>,
+    handlings: BySlot<RequestKey, Arc<Handling>>,
     pub(super) ports: Vec<(SocketId, Arc<Port>)>,
     /// Methods in the order in which the endpoint knows them.
     pub(crate) served: Vec<Arc<Registered>>,
@@ -151,10 +151,10 @@ pub(super) enum Streaming {
     Open(Arc<Stream>),
 }
 
-/// Values by keys with small slots; a value of another key that had the same slot is not found.
-struct SlotMap<K, V>(Vec<Option<(K, V)>>);
+/// What the driver has for keys of the endpoint, by the slots in them; what is there for an earlier key of a slot is not found.
+struct BySlot<K, V>(Vec<Option<(K, V)>>);
 
-impl<K: Copy + PartialEq, V> SlotMap<K, V> {
+impl<K: Copy + PartialEq, V> BySlot<K, V> {
     fn get(&self, slot: usize, key: K) -> Option<&V> {
         match self.0.get(slot)? {
             Some((known, value)) if *known == key => Some(value),
@@ -198,8 +198,8 @@ impl Inner {
                 endpoint,
                 waiters: Waiters::default(),
                 connecting: HashMap::new(),
-                streams: SlotMap(Vec::new()),
-                handlings: SlotMap(Vec::new()),
+                streams: BySlot(Vec::new()),
+                handlings: BySlot(Vec::new()),
                 ports: Vec::new(),
                 served: Vec::new(),
                 watched: HashMap::new(),

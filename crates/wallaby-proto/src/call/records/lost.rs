@@ -83,7 +83,7 @@ impl Records {
     /// This endpoint is about to be closed: initiators are told where requests went on of which they may not know that yet.
     pub fn announce_handed_on(&mut self, now: Duration) {
         let now = now.into();
-        for slot in self.table.records.slots() {
+        for slot in self.table.records.all() {
             let record = self.table.records.get(slot);
             if record.has_delegated() && self.may_be_unknown(record, now) {
                 self.announce(slot, now);
@@ -112,7 +112,7 @@ impl Records {
         if self.lost.next_due().is_none_or(|due| due > now) {
             return;
         }
-        let slots = self.table.records.slots();
+        let slots = self.table.records.all();
         let from = self.lost.next.min(slots.end);
         let to = from.saturating_add(STEP).min(slots.end);
         for slot in from..to {

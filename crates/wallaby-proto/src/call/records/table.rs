@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
-use std::ops::Range;
 
 use crate::call::records::children::Children;
 use crate::call::records::kept::Number;
@@ -15,6 +14,7 @@ use crate::call::records::{RelayRoute, Ticket};
 use crate::call::shares::Share;
 use crate::id::{CallId, ConnId, NodeId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
+use crate::slots::Slots;
 use crate::wire::{Child, ReplyTo};
 
 /// A call is known by its token too: who cannot show it speaks of another call.
@@ -222,52 +222,17 @@ pub(super) struct NewRecord<'a> {
     pub(super) now: Nanoseconds,
 }
 
-/// Slots that are used again. What was in one stays there until then.
-#[derive(Debug)]
-pub(super) struct Slots<T> {
-    slots: Vec<T>,
-    free: Vec<u32>,
-}
-
 impl<T> Slots<T> {
-    fn new() -> Self {
-        Self {
-            slots: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    fn add(&mut self, new: T) -> u32 {
-        match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = new;
-                slot
-            }
-            None => {
-                self.slots.push(new);
-                self.slots.len() as u32 - 1
-            }
-        }
-    }
-
     pub(super) fn at(&mut self, slot: u32) -> &mut T {
         #[cfg(test)]
         looks::count();
-        &mut self.slots[slot as usize]
+        &mut self[slot]
     }
 
     pub(super) fn get(&self, slot: u32) -> &T {
         #[cfg(test)]
         looks::count();
-        &self.slots[slot as usize]
-    }
-
-    pub(super) fn slots(&self) -> Range<u32> {
-        0..self.slots.len() as u32
+        &self[slot]
     }
 }
 
@@ -275,7 +240,7 @@ impl Slots<Record> {
     /// The slot of this ticket, if its request is still remembered.
     #[inline]
     pub(super) fn slot(&self, ticket: Ticket) -> Option<u32> {
-        let record = self.slots.get(ticket.slot as usize)?;
+        let record = self.find(ticket.slot)?;
         (record.generation == ticket.generation).then_some(ticket.slot)
     }
 }
@@ -317,9 +282,9 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new() -> Self {
         Self {
-            peers: Slots::new(),
-            calls: Slots::new(),
-            records: Slots::new(),
+            peers: Slots::default(),
+            calls: Slots::default(),
+            records: Slots::default(),
             by_node: BTreeMap::new(),
             folded: BTreeSet::new(),
             generation: 0,
@@ -497,7 +462,7 @@ impl Table {
         let node = self.peers.get(slot).node;
         self.by_node.remove(&node);
         self.bare.remove(slot);
-        self.peers.free.push(slot);
+        self.peers.free(slot);
     }
 
     /// Adds a call of this initiator: a request of it must follow.
@@ -555,7 +520,7 @@ impl Table {
             }
         }
         record.generation = generation;
-        self.records.free.push(slot);
+        self.records.free(slot);
         let at_call = self.calls.at(call);
         if at_call.first != Some(slot) {
             at_call.further.remove(&name);
@@ -576,7 +541,7 @@ impl Table {
         let call = self.calls.at(slot);
         let (name, peer, conn_index) = (call.key.name(), call.peer, call.conn_index);
         self.of_conn(peer, conn_index).calls.remove(&name);
-        self.calls.free.push(slot);
+        self.calls.free(slot);
         if self.bare.last(0) != Some(peer) && self.peers.get(peer).has_no_calls() {
             self.note_bare(peer);
         }
@@ -597,7 +562,7 @@ impl Table {
     /// The next initiator that may make room for another one. They take turns; one that was heard of since its last turn, or
     /// of which nothing is known, is passed over.
     pub(super) fn next_peer(&mut self, now: Nanoseconds) -> Option<u32> {
-        let slots = self.peers.slots();
+        let slots = self.peers.all();
         let peer = if self.turn < slots.end { self.turn } else { 0 };
         self.turn = peer + 1;
         let at_peer = self.peers.at(peer);

@@ -2,10 +2,12 @@
 
 use std::env;
 use std::error::Error;
+use std::sync::Arc;
 
-use wallaby::codec::Protobuf;
+use wallaby::codec::{MessagePack, Protobuf};
 use wallaby::{Address, Endpoint, Many, Request, Status, Streaming, items};
 
+use crate::lending::{Desk, Loan, desk};
 use crate::protos::library::{Book, Counted, Query, Shelf, shelf};
 
 /// What they have not.
@@ -18,6 +20,10 @@ pub(crate) struct Version {
     pub(crate) fits: fn(&Book, &Query) -> bool,
     /// A book in words.
     pub(crate) text: fn(&Book) -> String,
+    /// Asks for a book.
+    pub(crate) wish: fn(String) -> Loan,
+    /// What is lent to who asks for that.
+    pub(crate) lend: fn(Loan) -> Loan,
 }
 
 struct MyShelf {
@@ -52,6 +58,20 @@ impl Shelf for MyShelf {
     }
 }
 
+#[wallaby::serve]
+impl Desk for MyShelf {
+    async fn lend(
+        &self,
+        request: Request<Many<Loan>, MessagePack>,
+        loan: Loan,
+    ) -> Result<(), Status> {
+        if let Some(next) = &self.next {
+            request.delegate(next, desk::lend(loan.clone())).await?;
+        }
+        Ok(request.respond((self.version.lend)(loan)).await?)
+    }
+}
+
 /// Does what the command line says.
 pub(crate) async fn run(version: Version) -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -61,14 +81,18 @@ pub(crate) async fn run(version: Version) -> Result<(), Box<dyn Error>> {
         ["serve", next] => serve(version, Some(next.parse()?)).await,
         ["find", server, word] => find(version, &server.parse()?, word).await,
         ["count", server] => count(version, &server.parse()?).await,
-        _ => Err("expected: serve [NEXT], find SERVER WORD, or count SERVER".into()),
+        ["lend", server, title] => lend(version, &server.parse()?, title).await,
+        _ => Err(
+            "expected: serve [NEXT], find SERVER WORD, count SERVER, or lend SERVER TITLE".into(),
+        ),
     }
 }
 
 async fn serve(version: Version, next: Option<Address>) -> Result<(), Box<dyn Error>> {
-    let shelf = shelf::service(MyShelf { version, next });
-    let builder = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(shelf);
-    let endpoint = builder.bind().await?;
+    let shelf = Arc::new(MyShelf { version, next });
+    let builder = Endpoint::builder().listen("tcp://127.0.0.1:0");
+    let builder = builder.serve(shelf::service(Arc::clone(&shelf)));
+    let endpoint = builder.serve(desk::service(shelf)).bind().await?;
     println!("{}", endpoint.address().ok_or("it listens")?);
     std::future::pending().await
 }
@@ -88,5 +112,14 @@ async fn count(version: Version, server: &Address) -> Result<(), Box<dyn Error>>
     let books = items((version.books)());
     let counted = shelf::at(&client, server).count(books).await?;
     println!("{} books", counted.books);
+    Ok(())
+}
+
+async fn lend(version: Version, server: &Address, title: &str) -> Result<(), Box<dyn Error>> {
+    let client = Endpoint::client()?;
+    let wish = (version.wish)(title.to_owned());
+    for loan in desk::at(&client, server).lend(wish).collect().await? {
+        println!("{loan:?}");
+    }
     Ok(())
 }

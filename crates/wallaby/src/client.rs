@@ -419,6 +419,9 @@ impl Client {
     /// arrived are kept, and it works after the first answer, too. It costs a small message a request, since a server
     /// holds nothing back that it might have to repeat; the request is kept as [`crate::Limits::kept_call`] says.
     /// [`Call::resent`] counts.
+    ///
+    /// If the answers of an earlier execution arrive after all, the call completes with these, and a request that was sent again may
+    /// still be on its way: it can begin after [`Call::stop`] has said that nothing runs.
     #[must_use]
     pub fn resend(mut self, resend: Resend) -> Self {
         self.change_policy().resend = Some(resend);

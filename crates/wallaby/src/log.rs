@@ -1,10 +1,11 @@
 //! Whether anybody listens to what is logged: what makes up events stays out of the way of calls.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
-use wallaby_proto::NodeId;
+use wallaby_proto::{Address, NodeId};
 
 use crate::metrics::Metrics;
 use crate::timer::Instant;
@@ -25,7 +26,9 @@ pub(crate) struct Logs {
     pub(crate) panics: Limiter,
     pub(crate) late_errors: Limiter,
     pub(crate) stuck: Limiter,
+    pub(crate) lost: Limiter,
     pub(crate) dials: Limiter,
+    pub(crate) vain: Vain,
     pub(crate) accepts: Limiter,
     pub(crate) opened: Limiter,
     pub(crate) not_opened: Limiter,
@@ -37,6 +40,40 @@ pub(crate) struct Logs {
 /// Lets ten of a kind pass in a second.
 #[derive(Debug, Default)]
 pub(crate) struct Limiter(Mutex<Passed>);
+
+/// Where was dialled in vain that was told of: in a minute each is told once, unless somebody listened there meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Vain(Mutex<VecDeque<(Address, Instant)>>);
+
+/// So many are remembered.
+const REMEMBERED: usize = 64;
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl Vain {
+    /// Whether it is to be told that somebody was dialled in vain.
+    pub(crate) fn is_news(&self, to: &Address) -> bool {
+        self.is_news_at(to, Instant::now())
+    }
+
+    fn is_news_at(&self, to: &Address, now: Instant) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= MINUTE;
+        while told.front().is_some_and(|(_, at)| is_old(at)) || told.len() > REMEMBERED {
+            told.pop_front();
+        }
+        let is_news = told.iter().all(|(address, _)| address != to);
+        if is_news {
+            told.push_back((to.clone(), now));
+        }
+        is_news
+    }
+
+    /// Somebody listens there.
+    pub(crate) fn forget(&self, to: &Address) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|(address, _)| address != to);
+    }
+}
 
 /// What has passed since then, for a second, and what has not.
 #[derive(Debug, Default)]
@@ -186,6 +223,17 @@ mod tests {
         assert_eq!(look([3, 0, 1], 1005), Some(2));
         assert_eq!(look([3, 0, 1], 9000), None);
         assert_eq!(look([3, 2, 1], 9000), Some(2));
+    }
+
+    #[test]
+    fn who_is_dialled_in_vain_is_told_of_once_a_minute() {
+        let (vain, begun) = (Vain::default(), Instant::now());
+        let [here, there]: [Address; 2] =
+            ["mem://here", "mem://there"].map(|at| at.parse().expect("an address"));
+        let is_news = |to, seconds| vain.is_news_at(to, begun + Duration::from_secs(seconds));
+        assert!(is_news(&here, 0) && !is_news(&here, 59) && is_news(&there, 59));
+        vain.forget(&there);
+        assert!(is_news(&here, 60) && is_news(&there, 61) && !is_news(&there, 62));
     }
 
     #[test]

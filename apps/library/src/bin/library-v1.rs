@@ -7,6 +7,25 @@ mod protos {
     include!(concat!(env!("OUT_DIR"), "/v1.rs"));
 }
 
+/// In MessagePack.
+mod lending {
+    use serde::{Deserialize, Serialize};
+    use wallaby::Many;
+    use wallaby::codec::MessagePack;
+
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    pub(crate) struct Loan {
+        pub(crate) title: String,
+    }
+
+    #[wallaby::service(package = "library", codec = MessagePack)]
+    pub(crate) trait Desk {
+        /// What this desk and those behind it lend to who wishes for that.
+        async fn lend(wish: Loan) -> Many<Loan>;
+    }
+}
+
+use lending::Loan;
 use program::Version;
 use protos::library::{Book, Format, Query};
 
@@ -30,6 +49,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         query: |word| Query { word },
         fits: |book, query| book.title.to_lowercase().contains(&query.word),
         text,
+        wish: |title| Loan { title },
+        lend: |wish| wish,
     })
     .await
 }

@@ -7,6 +7,35 @@ mod protos {
     include!(concat!(env!("OUT_DIR"), "/protos.rs"));
 }
 
+/// In MessagePack: loans have a time, and who asks may have a card.
+mod lending {
+    use serde::{Deserialize, Serialize};
+    use wallaby::Many;
+    use wallaby::codec::MessagePack;
+
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    pub(crate) struct Loan {
+        pub(crate) days: Option<u16>,
+        #[serde(default)]
+        pub(crate) card: Card,
+        pub(crate) title: String,
+    }
+
+    #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+    pub(crate) enum Card {
+        #[default]
+        None,
+        Number(u32),
+    }
+
+    #[wallaby::service(package = "library", codec = MessagePack)]
+    pub(crate) trait Desk {
+        /// What this desk and those behind it lend to who wishes for that.
+        async fn lend(wish: Loan) -> Many<Loan>;
+    }
+}
+
+use lending::{Card, Loan};
 use program::Version;
 use protos::library::{Book, Format, Query};
 
@@ -39,6 +68,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         query: |word| Query { word, since: 1980 },
         fits,
         text,
+        wish: |title| Loan {
+            days: None,
+            card: Card::Number(7),
+            title,
+        },
+        lend: |wish| Loan {
+            days: Some(match wish.card {
+                Card::None => 7,
+                Card::Number(_) => 28,
+            }),
+            ..wish
+        },
     })
     .await
 }

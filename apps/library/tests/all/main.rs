@@ -95,3 +95,25 @@ fn items_of_another_version_are_read() {
     assert_eq!(ask(NEW, &["count", &old.address]), ["2 books"]);
     assert_eq!(ask(OLD, &["count", &new.address]), ["1 books"]);
 }
+
+/// In MessagePack, each with each, and one behind the other.
+#[test]
+fn serde_types_of_another_version_are_read() {
+    let sorted = |program, server: &Server| {
+        let mut lines = ask(program, &["lend", &server.address, "Hopping"]);
+        lines.sort();
+        lines
+    };
+    let old = Server::start(OLD, None);
+    let new = Server::start(NEW, Some(&old));
+    let old_first = Server::start(OLD, Some(&new));
+    let as_old = r#"Loan { title: "Hopping" }"#;
+    assert_eq!(sorted(OLD, &old), [as_old]);
+    assert_eq!(sorted(OLD, &old_first), [as_old; 3]);
+    // What an old server was asked, and hands on, has no card.
+    let of_old = r#"Loan { days: None, card: None, title: "Hopping" }"#;
+    let without = r#"Loan { days: Some(7), card: None, title: "Hopping" }"#;
+    let with = r#"Loan { days: Some(28), card: Number(7), title: "Hopping" }"#;
+    assert_eq!(sorted(NEW, &new), [of_old, with]);
+    assert_eq!(sorted(NEW, &old_first), [of_old, of_old, without]);
+}

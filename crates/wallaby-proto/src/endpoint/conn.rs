@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::answer_queues::AnswerQueues;
 use super::bodies::{Followed, OutBody};
 use super::event::{Lane, RequestKey};
+use super::handler_table::Waiting;
 use super::methods::{Meant, RefusedMethod};
 use super::relaying::Relayed;
 use crate::call::records::{RelayId, ReleasedMessage, Ticket};
@@ -218,8 +219,8 @@ pub(super) struct Room {
     pub(super) answers: Option<(Share, usize)>,
     /// What it belongs to, if it is relayed for another server: that has room of its own.
     pub(super) relayed: Option<(CallId, Token)>,
-    /// The request whose message waits, so that it sends no other in this direction.
-    pub(super) of: Option<(RequestKey, Lane)>,
+    /// The request whose message waits.
+    pub(super) of: Option<Waiting>,
 }
 
 /// A message on its way out.

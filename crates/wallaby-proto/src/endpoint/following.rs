@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::watch::{Location, Source};
+use crate::call::watch::{Location, Loss, Source};
 use crate::connection::Mark;
 use crate::wire::Message;
 use crate::{Address, ConnId, NodeId};
@@ -219,13 +219,20 @@ impl<P: Probe> Endpoint<P> {
         let Some(call) = self.calls.get_mut(sequence) else {
             return;
         };
-        let outcome = call.client.outcome();
-        match outcome {
-            Some(Outcome::Failed(failure)) => match **failure {
+        match call.client.outcome() {
+            Some(Outcome::Failed(failure)) => match &**failure {
                 Failure::Aborted { .. } | Failure::FailedFast => self.metrics.calls_aborted += 1,
+                Failure::Lost(loss) => {
+                    self.metrics.calls_failed += 1;
+                    self.outputs.push_back(Output::Lost(loss.clone()));
+                }
                 _ => self.metrics.calls_failed += 1,
             },
             _ => self.metrics.calls_completed += 1,
+        }
+        for loss in call.client.losses() {
+            self.outputs
+                .push_back(Output::Lost(Box::new(Loss::clone(loss))));
         }
         if std::mem::take(&mut call.reported)
             && let Some(end) = call.client.reported_end()

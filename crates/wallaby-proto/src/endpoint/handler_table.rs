@@ -4,8 +4,17 @@ use super::event::{Lane, RequestKey};
 use super::server::{HandledRequest, HandlerState};
 use crate::slot_map::SlotMap;
 
-/// So many delegations of a request do not hold the next ones up while their servers are dialled.
-const AHEAD: u8 = 64;
+/// So many delegations of a request hold no other up while their servers are dialled.
+const AHEAD: u32 = 64;
+
+/// A message of a request that waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) key: RequestKey,
+    pub(super) lane: Lane,
+    /// It holds up none that is sent after it.
+    pub(super) ahead: bool,
+}
 
 /// Requests that are handled.
 #[derive(Debug, Default)]
@@ -15,11 +24,22 @@ pub(super) struct Handlers(SlotMap<Handler>);
 struct Handler {
     /// How many of the request's messages wait, in each direction.
     waiting: [u32; 2],
-    /// How many of its delegations have waited for their servers to be dialled and held no other up.
-    ahead: u8,
+    /// How many of the delegations among them hold no other up.
+    ahead: u32,
     /// An answer of it has waited for a way in vain: no other holds it up.
     unrouted: bool,
     request: Box<HandledRequest>,
+}
+
+impl Handler {
+    /// How many messages wait in a direction that hold up the next one.
+    fn holding(&self, lane: Lane) -> u32 {
+        let waiting = self.waiting[lane as usize];
+        match lane {
+            Lane::Answers => waiting,
+            Lane::Requests => waiting.saturating_sub(self.ahead),
+        }
+    }
 }
 
 impl Handlers {
@@ -49,34 +69,36 @@ impl Handlers {
         Some((handler.request, handler.waiting))
     }
 
-    /// A message of this request waits.
-    pub(super) fn begin_wait(&mut self, (key, lane): (RequestKey, Lane)) {
-        if let Some(slot) = self.0.get_mut(key.0) {
-            slot.waiting[lane as usize] += 1;
+    /// A message of a request waits.
+    pub(super) fn begin_wait(&mut self, of: Waiting) {
+        if let Some(slot) = self.0.get_mut(of.key.0) {
+            slot.waiting[of.lane as usize] += 1;
+            slot.ahead += u32::from(of.ahead);
         }
     }
 
-    /// A delegation of this request waits until its server was dialled; whether the next one need not wait behind it.
-    pub(super) fn goes_ahead(&mut self, key: RequestKey) -> bool {
-        let slot = self.0.get_mut(key.0);
-        slot.is_some_and(|slot| {
-            let goes = slot.ahead < AHEAD;
-            slot.ahead += u8::from(goes);
-            goes
-        })
+    /// Whether a delegation of this request that waits until its server was dialled may hold no other up.
+    pub(super) fn may_go_ahead(&self, key: RequestKey) -> bool {
+        self.0.get(key.0).is_some_and(|slot| slot.ahead < AHEAD)
     }
 
-    /// One waits no longer; whether it was the last one of its direction.
-    pub(super) fn end_wait(&mut self, (key, lane): (RequestKey, Lane)) -> bool {
-        let Some(slot) = self.0.get_mut(key.0) else {
+    /// One waits no longer; whether none of its direction does now, or none that holds another up.
+    pub(super) fn end_wait(&mut self, of: Waiting) -> bool {
+        let Some(slot) = self.0.get_mut(of.key.0) else {
             return false;
         };
-        let waiting = &mut slot.waiting[lane as usize];
-        let was_last = *waiting == 1;
+        let waiting = &mut slot.waiting[of.lane as usize];
         *waiting = waiting.saturating_sub(1);
-        was_last
+        slot.ahead = slot.ahead.saturating_sub(u32::from(of.ahead));
+        *waiting == 0 || (!of.ahead && slot.holding(of.lane) == 0)
     }
 
+    /// Whether messages wait that hold up the next one.
+    pub(super) fn holds_up(&self, key: RequestKey, lane: Lane) -> bool {
+        self.0.get(key.0).is_some_and(|slot| slot.holding(lane) > 0)
+    }
+
+    /// Whether any messages wait.
     pub(super) fn waits(&self, key: RequestKey, lane: Lane) -> bool {
         let slot = self.0.get(key.0);
         slot.is_some_and(|slot| slot.waiting[lane as usize] > 0)

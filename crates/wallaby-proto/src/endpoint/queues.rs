@@ -10,7 +10,8 @@ use crate::{CallId, ConnId};
 
 use super::answer_queues::{AnswerQueues, Of, Size};
 use super::conn::{Cargo, Delegation, Parcel, Room};
-use super::event::{Lane, Output, RequestKey};
+use super::event::{Lane, Output};
+use super::handler_table::Waiting;
 use super::probe::Probe;
 use super::routing::gone;
 use super::sending::ABORTED;
@@ -38,10 +39,10 @@ impl<P: Probe> Endpoint<P> {
         if let Some((key, lane)) = parcel.of() {
             // A server that hangs while it is dialled must not hold up what goes to others.
             let is_dialled = lane == Lane::Requests && !self.is_open(Some(id));
-            if !(is_dialled && self.handlers.goes_ahead(key)) {
-                self.handlers.begin_wait((key, lane));
-                parcel.room.of = Some((key, lane));
-            }
+            let ahead = is_dialled && self.handlers.may_go_ahead(key);
+            let of = Waiting { key, lane, ahead };
+            self.handlers.begin_wait(of);
+            parcel.room.of = Some(of);
         }
         if let Some(conn) = self.conns.get_mut(id) {
             conn.queues().push(parcel);
@@ -49,11 +50,11 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A message of this request waits no longer.
-    pub(super) fn end_wait(&mut self, of: Option<(RequestKey, Lane)>) {
+    pub(super) fn end_wait(&mut self, of: Option<Waiting>) {
         if let Some(of) = of
             && self.handlers.end_wait(of)
         {
-            self.outputs.push_back(Output::Room(of.0, of.1));
+            self.outputs.push_back(Output::Room(of.key, of.lane));
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::Endpoint;
 use super::conn::{Cargo, Conn, Parcel};
+use super::handler_table::Waiting;
 use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
 use crate::call::records::{RelayId, invitation};
@@ -308,9 +309,13 @@ impl<P: Probe> Endpoint<P> {
         let came = self.records.route_back(call, token);
         let came = came.unwrap_or(ConnId::from_number(0)); // it was forgotten
         // A request waits for a route once, so that its handler is not held up for each of its answers.
-        parcel.room.of = parcel.of().filter(|of| self.handlers.waits_for_route(of.0));
-        if let Some(of) = parcel.room.of {
+        let of = parcel.of();
+        let of = of.filter(|(key, _)| self.handlers.waits_for_route(*key));
+        if let Some((key, lane)) = of {
+            let ahead = false;
+            let of = Waiting { key, lane, ahead };
             self.handlers.begin_wait(of);
+            parcel.room.of = Some(of);
         }
         let put = self
             .unrouted

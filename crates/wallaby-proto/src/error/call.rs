@@ -102,7 +102,11 @@ impl From<CallError> for Status {
                 };
                 Self::new(status.code(), format!("{}{place}", status.message()))
             }
-            error => Self::new(error.code(), error.to_string()),
+            error => {
+                // It may name a "request 0", too, which is another one.
+                let text = format!("a call that the handler made failed: {error}");
+                Self::new(error.code(), text)
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use tokio::sync::oneshot;
+use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Closed, ConnId, Placed, SocketId, StuckHandler};
 use wallaby_proto::{Address, CallId, NodeId, Status};
@@ -40,6 +41,8 @@ pub(crate) enum Effect {
     Stop(Arc<Handling>, Box<Status>),
     /// A handler that was stopped goes on for long: somebody should know that, and how many others there were.
     Stuck(Box<StuckHandler>, u64),
+    /// A part of a call is lost: somebody should know.
+    Lost(Box<Loss>, u64),
     /// A stream is to be opened.
     Dial(Arc<Inner>, ConnId, Address),
     /// A socket is to be opened from which this address is reached.
@@ -251,6 +254,12 @@ impl Effect {
                     left_out,
                     "a handler goes on for long after its request was stopped, and no longer counts as running"
                 );
+            }
+            Self::Lost(loss, left_out) => {
+                let method = loss.method.as_deref().unwrap_or("");
+                let (call, request, server, why) =
+                    (loss.call, loss.request, &loss.server, &loss.kind);
+                tracing::warn!(method, %call, %request, %server, %why, left_out, "a part of a call is lost");
             }
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),

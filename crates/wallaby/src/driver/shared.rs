@@ -464,6 +464,11 @@ impl Core {
                     effects::push(Effect::Stuck(handler, left_out));
                 }
             }
+            Output::Lost(loss) => {
+                if let Some(left_out) = shell.logs.lost.pass() {
+                    effects::push(Effect::Lost(loss, left_out));
+                }
+            }
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
             Output::Space(key) => self.wake(Wait::Space(key)),
             Output::Body(body) => self.wake(Wait::Read(body)),

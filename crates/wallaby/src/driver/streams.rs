@@ -29,6 +29,7 @@ impl Inner {
         self.open(conn, async move {
             match endpoint.dial_stream(conn, &to).await {
                 Ok(Some(stream)) => {
+                    endpoint.logs.vain.forget(&to);
                     if let Some(left_out) = endpoint.logs.opened.pass() {
                         tracing::info!(endpoint = %endpoint.node, server = %to, left_out, "is connected to a server");
                     }
@@ -36,8 +37,12 @@ impl Inner {
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    if let Some(left_out) = endpoint.logs.dials.pass() {
+                    if endpoint.logs.vain.is_news(&to)
+                        && let Some(left_out) = endpoint.logs.dials.pass()
+                    {
                         tracing::warn!(endpoint = %endpoint.node, server = %to, %why, left_out, "a server was dialled in vain");
+                    } else {
+                        tracing::debug!(endpoint = %endpoint.node, server = %to, %why, "a server was dialled in vain");
                     }
                     endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why));
                 }

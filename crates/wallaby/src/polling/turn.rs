@@ -170,6 +170,7 @@ impl<D: Datagrams> Endpoint<D> {
                 }
                 // Nobody is kept waiting here, and no handler goes on without its request.
                 Output::Stuck(_)
+                | Output::Lost(_)
                 | Output::Settled(_)
                 | Output::Sent(_)
                 | Output::Room(..)

@@ -17,7 +17,7 @@ use crate::body::{Attached, Body};
 use crate::error::SendError;
 use crate::intercept::{DelegatedRequest, DelegationOptions, Exit, Intent, SendFuture};
 
-/// Work that is handed to another server: it leaves when this is first polled, and is done when it was accepted for sending. The first
+/// Work that is handed to another server: it leaves when this is first polled, and is done when it was accepted for sending. Up to
 /// 64 of a request are accepted while their servers are still dialled. Before that it can get what it does not share with its request.
 ///
 /// It inherits the request's metadata, deadline and trace, and its part of the budgets, but no continuation.

@@ -284,7 +284,7 @@ async fn a_body_breaks_with_its_connection(net: Net) {
     let (send, body) = piped();
     let call = to(&client, &server).call_with_body(&work::ONE, ("x".into(),), body);
     until(|| server.load().running == 1).await;
-    client.close();
+    client.kill(); // a word would stop the handler
     send.closed().await;
     drop(call);
     let end = ends.recv().await.expect("an end");

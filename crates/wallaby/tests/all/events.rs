@@ -311,6 +311,22 @@ async fn an_operator_reads_what_is_wrong_and_who_comes_and_goes() {
         let expected = ["warning", "dialled in vain", "server=tcp://127.0.0.1:1"];
         assert!(one_of(&read, &expected), "{read:#?}");
 
+        // One is killed that has begun something.
+        let killed = net.serve(obedient()).await;
+        let waiting = work::at(&other, at(&killed)).one("wait".into());
+        until(|| killed.load().running == 1).await;
+        killed.kill();
+        waiting.await.expect_err("it is gone");
+        let read = notes.for_operators();
+        let at_it = format!("server={}", at(&killed));
+        let expected = [
+            "warning",
+            "a part of a call is lost",
+            "test.Work/one",
+            &at_it,
+        ];
+        assert!(one_of(&read, &expected), "{read:#?}");
+
         // It shuts down, though somebody waits for it.
         let _waiting = work::at(&other, at(&server)).one("wait".into());
         until(|| server.load().running == 1).await;

@@ -233,10 +233,11 @@ impl<P: Probe> Endpoint<P> {
         !waits && carrier.is_some_and(|carrier| carrier.takes_requests())
     }
 
-    /// Whether messages of a request that goes on wait which were sent in this direction. Whoever does not send the next one before
-    /// [`Output::Room`] keeps their order and has few that wait.
+    /// Whether messages of a request that goes on wait which were sent in this direction, and hold up the next one. Whoever does not
+    /// send that before [`Output::Room`] keeps their order and has few that wait. Delegations to servers that are dialled hold none up,
+    /// unless there are very many of them.
     pub fn waits(&self, key: RequestKey, lane: Lane) -> bool {
-        self.handlers.waits(key, lane) && self.goes_on(key)
+        self.handlers.holds_up(key, lane) && self.goes_on(key)
     }
 
     /// Whether it is of any use to wait for something of a request, if it has not ended.
@@ -248,8 +249,8 @@ impl<P: Probe> Endpoint<P> {
     /// any do.
     pub fn flush(&mut self, key: RequestKey) -> Option<Lane> {
         self.flush_held(key);
-        let lanes = [Lane::Answers, Lane::Requests];
-        lanes.into_iter().find(|lane| self.waits(key, *lane))
+        let mut lanes = [Lane::Answers, Lane::Requests].into_iter();
+        lanes.find(|lane| self.handlers.waits(key, *lane) && self.goes_on(key))
     }
 
     /// Lets a request end that was put aside: what it has sent last was the last. The status that it ends with all the same, if

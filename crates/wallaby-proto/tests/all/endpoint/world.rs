@@ -303,6 +303,7 @@ impl World {
             | Output::Room(..)
             | Output::Space(_) => {}
             Output::Connected(..) | Output::Placed(..) | Output::Drained | Output::Stuck(_) => {}
+            Output::Lost(_) => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);
                 let stream = self.streams.len();

@@ -4,7 +4,13 @@
 //! workspace that has the simulator's tests in it, and a switch looked at while running would cost each call. What a
 //! wrong machine would say is as wrong when it is changed on its way out.
 
+mod counts;
+mod ghosts;
+
 use clap::ValueEnum;
+
+pub(crate) use self::counts::Counts;
+pub(crate) use self::ghosts::Ghosts;
 
 /// What is wrong in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

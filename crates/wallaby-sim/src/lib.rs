@@ -4,6 +4,8 @@
 //! the nodes here only glue together. The oracle sees every message and says what must never be; [`shrink`] makes a
 //! plan that fails small.
 
+mod addresses;
+mod applications;
 mod broken;
 mod campaign;
 mod context;
@@ -17,8 +19,10 @@ mod plan;
 mod queue;
 mod random;
 mod rerun;
+mod services;
 mod short;
 mod shrink;
+mod sight;
 mod trail;
 mod weights;
 mod workload;

@@ -1,67 +1,65 @@
-//! One node: a shell around the endpoint that users run. It moves bytes, runs tasks, and tells the oracle what it sees.
+//! One node: a shell around the endpoint that users run. It moves bytes and keeps the time. What is served there and what applications
+//! do is the plan's, and who looks on tells the oracle.
 
-mod calls;
-mod eyes;
-mod ghosts;
-mod jobs;
-mod sight;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::NodeId;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    self, CallKey, Config, ConnId, Endpoint, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
+    self, Config, ConnId, Endpoint, Output, Schemes, Seeds, Serving, SocketId,
 };
-use wallaby_proto::error::ConnectError;
-use wallaby_proto::{Address, NodeId};
 
-use self::calls::Call;
-use self::eyes::Eyes;
-use self::ghosts::Ghosts;
-use self::jobs::Job;
-use self::sight::Sight;
 use self::streams::Stream;
-use crate::broken::Broken;
+use crate::addresses::{address, node_of, socket_address};
+use crate::applications::Applications;
+use crate::broken::{Broken, Ghosts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
-use crate::plan::{LinkPlan, NodePlan, Plan, Reach};
+use crate::plan::{LinkPlan, NodePlan, Reach};
 use crate::queue::{Event, Timer};
-
-const PORT: u16 = 7000;
+use crate::services::{Awaited, Services};
+use crate::sight::{Eyes, FOR_EVER, Sight};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// One node, in its present life.
 #[derive(Debug)]
 pub(crate) struct Node {
-    index: u32,
-    plan: NodePlan,
-    life: u32,
-    id: NodeId,
-    endpoint: Endpoint<Eyes>,
+    host: Host,
+    services: Services,
+    applications: Applications,
+    sight: Sight,
+    /// What a node does that sends requests again though it must not.
+    ghosts: Ghosts,
+}
+
+/// An endpoint, and the streams and timers that it has.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) index: u32,
+    pub(crate) plan: NodePlan,
+    pub(crate) life: u32,
+    pub(crate) id: NodeId,
+    pub(crate) endpoint: Endpoint<Eyes>,
     /// What tokens are derived from.
-    secret: [u8; 16],
-    method: Arc<MethodDefinition>,
-    /// Its socket for datagrams: there from the beginning, or opened for a dial.
-    udp: Option<SocketId>,
-    streams: BTreeMap<ConnId, Stream>,
+    pub(crate) secret: [u8; 16],
+    /// What all nodes serve.
+    pub(crate) method: Arc<MethodDefinition>,
+    pub(crate) streams: BTreeMap<ConnId, Stream>,
     /// The same, as the network calls them.
     sockets: BTreeMap<Socket, ConnId>,
-    calls: BTreeMap<CallKey, Call>,
-    jobs: BTreeMap<RequestKey, Job>,
-    sight: Sight,
+    /// Its socket for datagrams: there from the beginning, or opened for a dial.
+    udp: Option<SocketId>,
     /// The time, by the node's own clock.
     raw: Duration,
     /// When the endpoint has something to do next, by that clock.
     due: Option<Duration>,
-    /// What a node does that sends requests again though it must not.
-    ghosts: Ghosts,
 }
 
 /// Something from outside.
@@ -87,34 +85,6 @@ pub(crate) enum Input {
     Close,
 }
 
-/// Where the node with this index is reached.
-pub(crate) fn address(plan: &Plan, node: u32) -> Address {
-    match plan.nodes[node as usize].udp {
-        true => Address::Udp(socket_address(node)),
-        false => Address::Tcp(socket_address(node)),
-    }
-}
-
-/// Where the sockets of the node with this index are.
-fn socket_address(node: u32) -> SocketAddr {
-    (Ipv4Addr::new(10, 0, 0, node as u8 + 1), PORT).into()
-}
-
-/// Which node is reached at an address.
-fn node_at(address: &Address) -> Option<u32> {
-    match address {
-        Address::Tcp(address) | Address::Udp(address) => node_of(*address),
-        _ => None,
-    }
-}
-
-fn node_of(address: SocketAddr) -> Option<u32> {
-    let SocketAddr::V4(address) = address else {
-        return None;
-    };
-    u32::from(address.ip().octets()[3]).checked_sub(1)
-}
-
 impl Node {
     /// A life of a node.
     pub(crate) fn new(index: u32, life: u32, context: &mut Context<'_>) -> Self {
@@ -137,7 +107,7 @@ impl Node {
         let eyes = Eyes::new(id, context.broken, (&context.plan.links, random));
         let mut config = config(plan, &context.plan.links);
         if context.is(Broken::NoQuestion) {
-            config.confirm_after = eyes::FOR_EVER.timeout;
+            config.confirm_after = FOR_EVER.timeout;
         }
         let told = (plan.reach != Reach::Silent).then(|| address(context.plan, index));
         let mut endpoint = Endpoint::with_probe(config, id, told, seeds, eyes);
@@ -151,8 +121,7 @@ impl Node {
         };
         note!(context, index, "life {life} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
-        let ghosts = Ghosts::new(Arc::clone(endpoint.hello()));
-        Self {
+        let host = Host {
             index,
             plan,
             life,
@@ -160,70 +129,176 @@ impl Node {
             endpoint,
             secret,
             method,
-            udp,
             streams: BTreeMap::new(),
             sockets: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            sight: Sight::default(),
+            udp,
             raw: Duration::ZERO,
             due: None,
-            ghosts,
+        };
+        Self {
+            host,
+            services: Services::default(),
+            applications: Applications::default(),
+            sight: Sight::default(),
+            ghosts: Ghosts::default(),
         }
     }
 
     pub(crate) fn id(&self) -> NodeId {
-        self.id
+        self.host.id
     }
 
     pub(crate) fn life(&self) -> u32 {
-        self.life
+        self.host.life
     }
 
     /// Whether this node lets itself be dialled.
     pub(crate) fn listens(&self) -> bool {
-        self.plan.reach == Reach::Open
+        self.host.plan.reach == Reach::Open
     }
 
     /// Something happened.
     pub(crate) fn handle(&mut self, input: Input, context: &mut Context<'_>) {
-        let now = self.own_time(context.now());
+        let now = self.host.own_time(context.now());
         if context.is(Broken::TimersFirst) {
-            self.make_up_for_lost_time(now);
+            self.host.make_up_for_lost_time(now);
         }
-        self.set_time(now);
-        self.endpoint.begin_turn();
+        self.host.set_time(now);
+        self.host.endpoint.begin_turn();
         match input {
-            Input::Accepted(socket) => self.accepted(socket),
+            Input::Accepted(socket) => self.host.accepted(socket),
             Input::Answered(socket, accepted) => self.answered(socket, accepted, context),
             Input::Bytes(socket, bytes) => self.handle_bytes(socket, &bytes, context),
             Input::Ended(socket) => self.stream_ended(socket, context),
             Input::Datagram(from, bytes) => {
-                if let Some(udp) = self.udp {
-                    self.endpoint
+                if let Some(udp) = self.host.udp {
+                    self.host
+                        .endpoint
                         .handle_datagram(udp, socket_address(from), bytes);
                 }
             }
             Input::Unreachable(node) => {
-                if let Some(udp) = self.udp {
-                    self.endpoint.handle_unreachable(udp, socket_address(node));
+                if let Some(udp) = self.host.udp {
+                    self.host
+                        .endpoint
+                        .handle_unreachable(udp, socket_address(node));
                 }
             }
             Input::Writable(socket) => self.writable(socket, context),
-            Input::Timer(Timer::Resume(request)) => self.resume(request, context),
-            Input::Timer(Timer::Take(call)) => self.take_answers(call, context),
-            Input::Timer(Timer::Clock(due)) => self.clock_fired(due),
-            Input::Begin(index) => self.begin_call(index, context),
-            Input::Abort(index) => self.abort_call(index, context),
+            Input::Timer(Timer::Resume(request)) => {
+                self.services.resume(request, &mut self.host, context);
+            }
+            Input::Timer(Timer::Take(call)) => {
+                self.applications
+                    .take_answers(call, &mut self.host, context);
+            }
+            Input::Timer(Timer::Clock(due)) => self.host.clock_fired(due),
+            Input::Begin(index) => {
+                let told = (&mut self.host, &mut self.sight);
+                self.applications.begin(index, told, context);
+            }
+            Input::Abort(index) => self.applications.abort(index, &mut self.host, context),
             Input::HangUp(node) => self.hang_up_on(node, context),
             Input::Close => self.end(context),
         }
         self.follow(context);
         self.note_written(context);
-        self.look_at_calls(context);
-        self.arm(context);
+        self.applications.take_ended(&mut self.host, context);
+        self.note_written(context);
+        let touched = std::mem::take(&mut self.sight.touched);
+        self.applications.check(touched, &mut self.host, context);
+        self.host.arm(context);
     }
 
+    /// Tells the oracle what has happened since the last time.
+    fn see(&mut self, context: &mut Context<'_>) {
+        let whose = (&mut self.applications, &mut self.ghosts);
+        self.sight.see(&mut self.host, whose, context);
+    }
+
+    /// The same, and what has left.
+    fn note_written(&mut self, context: &mut Context<'_>) {
+        self.see(context);
+        self.sight.note_written(&mut self.host, context);
+    }
+
+    /// Does what the endpoint wants done, until that is all.
+    fn follow(&mut self, context: &mut Context<'_>) {
+        loop {
+            let output = self.host.endpoint.poll_output();
+            self.see(context);
+            let Some(output) = output else {
+                return;
+            };
+            let host = &mut self.host;
+            match output {
+                Output::Run(request) => self.services.run(request, host, context),
+                Output::Call(call) => self.applications.look_at(call, host, context),
+                Output::Stopped(request, status) => {
+                    self.services.stopped((request, &status), host, context);
+                }
+                Output::Stuck(_) => context.hit(Point::HandlerStuck),
+                Output::Room(request, lane) => {
+                    let told = (request, Awaited::Room(lane));
+                    self.services.told(told, host, context);
+                }
+                Output::Space(request) => {
+                    self.services.told((request, Awaited::Space), host, context);
+                }
+                Output::Socket(udp, _) => host.udp = Some(udp),
+                Output::Datagrams(udp) => host.transmit(udp, context),
+                Output::Dial(conn, to) => host.dial(conn, &to, context),
+                Output::Write(conn) => self.write(conn, context),
+                Output::Close(conn, closed) => self.close(conn, &closed, context),
+                _ => {} // no bodies are sent, and none of the others is asked for
+            }
+        }
+    }
+
+    /// Closes the endpoint, as the drivers do.
+    fn end(&mut self, context: &mut Context<'_>) {
+        self.host.endpoint.stop_all();
+        self.follow(context);
+        self.host.endpoint.close();
+    }
+
+    /// Ends all sessions with a node.
+    fn hang_up_on(&mut self, node: u32, context: &mut Context<'_>) {
+        let sessions = self.sight.peers.iter().filter(|(conn, life)| {
+            !self.host.streams.contains_key(conn) && context.oracle.node_of(**life) == Some(node)
+        });
+        let sessions: BTreeSet<ConnId> = sessions.map(|(conn, _)| *conn).collect();
+        for conn in sessions {
+            self.host.endpoint.close_conn(conn, "it is hung up");
+        }
+    }
+
+    /// Whether nothing of any call is left here.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.leftovers().is_empty()
+    }
+
+    /// What is left in tables that should be empty when nothing happens any more.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let sizes = self.host.endpoint.sizes();
+        let mut found = Vec::new();
+        for (size, what) in [
+            (sizes.calls.max(self.applications.len()), "calls"),
+            (sizes.unrouted, "answers without a route"),
+            (sizes.requests.max(self.services.len()), "requests"),
+        ] {
+            if size > 0 {
+                found.push(format!("{size} {what}"));
+            }
+        }
+        if sizes.remembered != Default::default() {
+            found.push(format!("{:?}", sizes.remembered));
+        }
+        found
+    }
+}
+
+impl Host {
     fn own_time(&self, now: Duration) -> Duration {
         let nanos = now.as_nanos() * (1_000_000 + self.plan.drift) as u128 / 1_000_000;
         Duration::from_nanos(nanos as u64)
@@ -233,31 +308,6 @@ impl Node {
         self.raw = raw;
         self.endpoint.probe().now = raw;
         self.endpoint.set_time(raw);
-    }
-
-    /// Does what the endpoint wants done, until that is all.
-    fn follow(&mut self, context: &mut Context<'_>) {
-        loop {
-            let output = self.endpoint.poll_output();
-            self.see(context);
-            let Some(output) = output else {
-                return;
-            };
-            match output {
-                Output::Run(request) => self.run(request, context),
-                Output::Call(call) => self.look_at_call(call, context),
-                Output::Stopped(request, status) => self.stopped(request, &status, context),
-                Output::Stuck(_) => context.hit(Point::HandlerStuck),
-                Output::Room(request, lane) => self.has_room(request, lane, context),
-                Output::Space(request) => self.has_space(request, context),
-                Output::Socket(udp, _) => self.udp = Some(udp),
-                Output::Datagrams(udp) => self.transmit(udp, context),
-                Output::Dial(conn, to) => self.dial(conn, &to, context),
-                Output::Write(conn) => self.write(conn, context),
-                Output::Close(conn, closed) => self.close(conn, &closed, context),
-                _ => {} // no bodies are sent, and none of the others is asked for
-            }
-        }
     }
 
     /// Sends the datagrams that are due.
@@ -303,50 +353,9 @@ impl Node {
         }
     }
 
-    fn wake(&self, delay: Duration, timer: Timer, context: &mut Context<'_>) {
+    /// Wakes the node after some time of its own clock.
+    pub(crate) fn wake(&self, delay: Duration, timer: Timer, context: &mut Context<'_>) {
         context.wake((self.index, self.life), self.plan.drift, delay, timer);
-    }
-
-    /// Closes the endpoint, as the drivers do.
-    fn end(&mut self, context: &mut Context<'_>) {
-        self.endpoint.stop_all();
-        self.follow(context);
-        self.endpoint.close();
-    }
-
-    /// Ends all sessions with a node.
-    fn hang_up_on(&mut self, node: u32, context: &mut Context<'_>) {
-        let sessions = self.sight.peers.iter().filter(|(conn, life)| {
-            !self.streams.contains_key(conn) && context.oracle.node_of(**life) == Some(node)
-        });
-        let sessions: BTreeSet<ConnId> = sessions.map(|(conn, _)| *conn).collect();
-        for conn in sessions {
-            self.endpoint.close_conn(conn, "it is hung up");
-        }
-    }
-
-    /// Whether nothing of any call is left here.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.leftovers().is_empty()
-    }
-
-    /// What is left in tables that should be empty when nothing happens any more.
-    pub(crate) fn leftovers(&self) -> Vec<String> {
-        let sizes = self.endpoint.sizes();
-        let mut found = Vec::new();
-        for (size, what) in [
-            (sizes.calls.max(self.calls.len()), "calls"),
-            (sizes.unrouted, "answers without a route"),
-            (sizes.requests.max(self.jobs.len()), "requests"),
-        ] {
-            if size > 0 {
-                found.push(format!("{size} {what}"));
-            }
-        }
-        if sizes.remembered != Default::default() {
-            found.push(format!("{:?}", sizes.remembered));
-        }
-        found
     }
 }
 
@@ -384,14 +393,6 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         config.initiator_timeout = Duration::ZERO;
     }
     config
-}
-
-/// Nobody is there, or nobody says so.
-fn refused(server: Address) -> ConnectError {
-    ConnectError::Refused {
-        server,
-        reason: "nobody listens there".into(),
-    }
 }
 
 fn random_secret(context: &mut Context<'_>) -> [u8; 16] {

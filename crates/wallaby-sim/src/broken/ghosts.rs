@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Connection, Event, Hello};
+use wallaby_proto::connection::{Connection, Event};
 use wallaby_proto::endpoint::ConnId;
 use wallaby_proto::wire::Request;
 
-use super::{Node, node_at};
+use crate::addresses::node_at;
 use crate::context::Context;
 use crate::network::{Side, Socket};
+use crate::node::Host;
 
 /// Connections of a node that its endpoint knows nothing of.
-#[derive(Debug)]
-pub(super) struct Ghosts {
-    hello: Arc<Hello>,
+#[derive(Debug, Default)]
+pub(crate) struct Ghosts {
     /// Requests that went out, by their connections.
     kept: BTreeMap<ConnId, Vec<Request>>,
     open: BTreeMap<Socket, Ghost>,
@@ -30,45 +30,39 @@ struct Ghost {
 }
 
 impl Ghosts {
-    pub(super) fn new(hello: Arc<Hello>) -> Self {
-        Self {
-            hello,
-            kept: BTreeMap::new(),
-            open: BTreeMap::new(),
-        }
-    }
-
     /// A request went out.
-    pub(super) fn keep(&mut self, over: ConnId, request: Request) {
+    pub(crate) fn keep(&mut self, over: ConnId, request: Request) {
         self.kept.entry(over).or_default().push(request);
     }
-}
 
-impl Node {
     /// A stream has ended: what went out on it goes out once more.
-    pub(super) fn haunt(&mut self, conn: ConnId, context: &mut Context<'_>) {
-        let requests = self.ghosts.kept.remove(&conn).unwrap_or_default();
-        let server = self
-            .streams
-            .get(&conn)
-            .and_then(|stream| stream.server.as_ref());
+    pub(crate) fn haunt(&mut self, conn: ConnId, host: &Host, context: &mut Context<'_>) {
+        let requests = self.kept.remove(&conn).unwrap_or_default();
+        let stream = host.streams.get(&conn);
+        let server = stream.and_then(|stream| stream.server.as_ref());
         let Some(server) = server.and_then(node_at).filter(|_| !requests.is_empty()) else {
             return;
         };
-        let from = (self.index, self.life);
+        let from = (host.index, host.life);
         let link = context.network.dial(from, server, &mut context.queue);
         let side = Side::Dialler;
         let ghost = Ghost {
-            connection: Connection::dial(Arc::clone(&self.ghosts.hello), None),
+            connection: Connection::dial(Arc::clone(host.endpoint.hello()), None),
             input: BytesMut::new(),
             requests,
         };
-        self.ghosts.open.insert(Socket { link, side }, ghost);
+        self.open.insert(Socket { link, side }, ghost);
     }
 
     /// Something came for a ghost, or it may write.
-    pub(super) fn stir(&mut self, socket: Socket, bytes: &Bytes, context: &mut Context<'_>) {
-        let Some(ghost) = self.ghosts.open.get_mut(&socket) else {
+    pub(crate) fn stir(
+        &mut self,
+        socket: Socket,
+        bytes: &Bytes,
+        host: &Host,
+        context: &mut Context<'_>,
+    ) {
+        let Some(ghost) = self.open.get_mut(&socket) else {
             return;
         };
         let (network, queue) = (&mut context.network, &mut context.queue);
@@ -77,7 +71,7 @@ impl Node {
         while let Ok(Some(event)) = ghost.connection.handle_input(&mut ghost.input) {
             if let Event::Opened(_) = event {
                 for request in &mut ghost.requests {
-                    let _ = ghost.connection.send_request(request, &self.method);
+                    let _ = ghost.connection.send_request(request, &host.method);
                 }
             }
         }

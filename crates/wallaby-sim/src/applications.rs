@@ -1,29 +1,34 @@
-//! Calls of a node, and what their applications see.
+//! What the applications of a node do and see: their calls.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
 use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Follows, Next};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{Message, PingSettings};
-use wallaby_proto::{CallId, Facts, Path, Token};
+use wallaby_proto::{CallId, Token};
 
-use super::eyes::FOR_EVER;
-use super::jobs::mark_of;
-use super::{Node, address};
-use crate::broken::Broken;
+use crate::addresses::address;
+use crate::broken::{Broken, Counts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
+use crate::node::Host;
 use crate::oracle::{Rule, Verdict};
 use crate::plan::NodePlan;
 use crate::queue::Timer;
+use crate::services::mark_of;
+use crate::sight::{FOR_EVER, Sight};
 use crate::workload;
+
+/// The calls of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Applications(BTreeMap<CallKey, Call>);
 
 /// One call, at its initiator.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) id: CallId,
+struct Call {
+    id: CallId,
     /// Which of the plan's.
     index: usize,
     /// How it ended, as the application learnt, and when.
@@ -35,73 +40,24 @@ pub(super) struct Call {
     counts: Counts,
 }
 
-/// Completion by counts: how many branches and responses are expected, and how many are there.
-#[derive(Debug, Default)]
-struct Counts {
-    branches: i64,
-    reported: i64,
-    expected: i64,
-    received: i64,
-    /// Manifests that came a second time and were counted again.
-    again: i64,
-    /// Responses that have come.
-    seen: BTreeSet<(Path, u32)>,
-    ended: BTreeSet<Path>,
-    statuses: bool,
-}
-
-impl Counts {
-    /// A message came; whether it is news.
-    fn add(&mut self, message: &Message) -> bool {
-        let manifest = match message {
-            Message::Response(response) => {
-                self.statuses |= response.status;
-                if !self.seen.insert((response.request.path, response.index)) {
-                    self.again += i64::from(response.last || response.manifest.is_some());
-                    return false;
-                }
-                self.received += 1;
-                if response.last {
-                    let responses = response.index + 1;
-                    self.report(Facts {
-                        requests: 0,
-                        responses,
-                    });
-                }
-                response.manifest
-            }
-            Message::End(end) => {
-                if !self.ended.insert(end.request.path) {
-                    return false;
-                }
-                self.report(end.facts);
-                end.manifest
-            }
-            _ => return true,
-        };
-        if let Some(manifest) = manifest {
-            self.report(manifest.facts);
-        }
-        true
+impl Applications {
+    /// How many calls there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
-    fn report(&mut self, facts: Facts) {
-        self.reported += 1;
-        self.branches += i64::from(facts.requests);
-        self.expected += i64::from(facts.responses);
+    /// Whether this is one of them.
+    pub(crate) fn has(&self, id: CallId) -> bool {
+        self.0.values().any(|call| call.id == id)
     }
 
-    /// Whether all seems to be there.
-    fn are_even(&self, again: bool) -> bool {
-        let again = if again { self.again } else { 0 };
-        again <= self.reported
-            && self.reported + again == self.branches
-            && self.received == self.expected
-    }
-}
-
-impl Node {
-    pub(super) fn begin_call(&mut self, index: usize, context: &mut Context<'_>) {
+    /// Makes the call of the plan with this index.
+    pub(crate) fn begin(
+        &mut self,
+        index: usize,
+        (host, sight): (&mut Host, &mut Sight),
+        context: &mut Context<'_>,
+    ) {
         let plan = &context.plan.calls[index];
         let mut options = CallOptions::default();
         (options.deadline, options.stall_limit) = (Some(plan.deadline), plan.stall);
@@ -114,31 +70,28 @@ impl Node {
             (options.deadline, options.ping) = (Some(FOR_EVER.timeout), Some(FOR_EVER));
         }
         options.resend = (plan.resends > 0).then(|| endpoint::Resend::deterministic(plan.resends));
-        let Ok(key) = self.endpoint.begin(&options) else {
+        let Ok(key) = host.endpoint.begin(&options) else {
             unreachable!("a few calls are within any limit")
         };
-        let id = self.endpoint.call_id(key);
-        note!(context, self.index, "begins {id}, the plan's c{index}");
+        let id = host.endpoint.call_id(key);
+        note!(context, host.index, "begins {id}, the plan's c{index}");
         let call = Call {
             id,
             index,
             outcome: None,
             ended: Duration::ZERO,
             taking: false,
-            counts: Counts {
-                branches: plan.roots.len() as i64,
-                ..Counts::default()
-            },
+            counts: Counts::new(plan.roots.len()),
         };
-        self.calls.insert(key, call);
-        self.endpoint.probe().calls.insert(id);
+        self.0.insert(key, call);
+        host.endpoint.probe().calls.insert(id);
         let mut roots = Vec::new();
         for root in &plan.roots {
             let to = address(context.plan, root.server);
             let payload = root.task.to_payload();
             context.hit(Point::RequestInitial);
             // One that cannot be sent ends its call, which says so.
-            let (endpoint, method) = (&mut self.endpoint, &self.method);
+            let (endpoint, method) = (&mut host.endpoint, &host.method);
             let sent = match plan.roots.len() {
                 1 => {
                     let sent = endpoint.send_only(key, &to, method, payload, Follows::Nothing);
@@ -150,21 +103,21 @@ impl Node {
                 roots.push((request, root.task.number, root.server));
             }
         }
-        self.endpoint.close_call(key);
-        self.begun(id, &roots);
+        host.endpoint.close_call(key);
+        sight.begun(id, &roots);
         if plan.resends > 0 {
             return context.oracle.reruns.begin(id, plan);
         }
-        let token = Token::derive(self.secret, id.sequence);
-        let (now, place) = (context.now(), (index, self.index));
+        let token = Token::derive(host.secret, id.sequence);
+        let (now, place) = (context.now(), (index, host.index));
         (context.oracle).begin(now, (id, token), place, &roots, context.plan);
     }
 
     /// A message for a call came.
-    pub(super) fn heard(&mut self, message: &Message, context: &mut Context<'_>) {
+    pub(crate) fn heard(&mut self, message: &Message, host: &Host, context: &mut Context<'_>) {
         let id = message.call();
         let of = |(_, call): &(&CallKey, &mut Call)| call.id == id;
-        let Some((&key, call)) = self.calls.iter_mut().find(of) else {
+        let Some((&key, call)) = self.0.iter_mut().find(of) else {
             return;
         };
         if call.outcome.is_some() {
@@ -182,7 +135,7 @@ impl Node {
             context.hit(Point::AnswerCarriesManifest);
         }
         if let (Some(broken), true) = (context.broken, call.outcome.is_none()) {
-            self.mishear(broken, key, (message, is_new), context);
+            self.mishear(broken, key, (message, is_new), host, context);
         }
     }
 
@@ -192,9 +145,10 @@ impl Node {
         broken: Broken,
         key: CallKey,
         (message, is_new): (&Message, bool),
+        host: &Host,
         context: &mut Context<'_>,
     ) {
-        let Some(call) = self.calls.get(&key) else {
+        let Some(call) = self.0.get(&key) else {
             return;
         };
         let now = context.now();
@@ -211,129 +165,64 @@ impl Node {
                 );
             }
             (Broken::UnknownFails, Message::Pong(pong)) if pong.progress.is_none() => {
-                return self.settle(key, Verdict::Failed, context);
+                return self.settle(key, Verdict::Failed, host, context);
             }
             _ => false,
         };
         if counted {
             let (id, statuses) = (call.id, call.counts.statuses);
             context.oracle.is_complete(now, id, true);
-            self.settle(key, Verdict::Complete { statuses }, context);
+            self.settle(key, Verdict::Complete { statuses }, host, context);
         }
     }
 
     /// There is something to take of a call.
-    pub(super) fn look_at_call(&mut self, key: CallKey, context: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(&key) else {
+    pub(crate) fn look_at(&mut self, key: CallKey, host: &mut Host, context: &mut Context<'_>) {
+        let Some(call) = self.0.get_mut(&key) else {
             return;
         };
         let appetite = context.plan.calls[call.index].appetite;
-        if appetite.is_zero() || self.endpoint.has_ended(key) {
-            self.take_answers(key, context);
+        if appetite.is_zero() || host.endpoint.has_ended(key) {
+            self.take_answers(key, host, context);
         } else if !std::mem::replace(&mut call.taking, true) {
-            self.wake(appetite, Timer::Take(key), context);
+            host.wake(appetite, Timer::Take(key), context);
         }
     }
 
     /// The application takes all answers that wait for it.
-    pub(super) fn take_answers(&mut self, key: CallKey, context: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(&key) else {
+    pub(crate) fn take_answers(
+        &mut self,
+        key: CallKey,
+        host: &mut Host,
+        context: &mut Context<'_>,
+    ) {
+        let Some(call) = self.0.get_mut(&key) else {
             return;
         };
         call.taking = false;
-        if self.plan.tokio && call.outcome.is_some() {
+        if host.plan.tokio && call.outcome.is_some() {
             return; // it is forgotten
         }
         let id = call.id;
         loop {
-            match self.endpoint.next_answer(key) {
+            match host.endpoint.next_answer(key) {
                 Next::Pending => return,
                 Next::Trace(_) => {}
-                Next::Answer(answer) => self.deliver(id, answer, context),
+                Next::Answer(answer) => deliver(id, answer, host, context),
                 Next::Ended(outcome) => {
-                    let outcome = self.judge(key, outcome, context);
-                    self.settle(key, outcome, context);
-                    if self.plan.tokio {
-                        return self.endpoint.forget(key);
+                    let outcome = judge(id, outcome, host, context);
+                    self.settle(key, outcome, host, context);
+                    if host.plan.tokio {
+                        return host.endpoint.forget(key);
                     }
                 }
             }
         }
     }
 
-    /// An answer, or the word that a branch is lost.
-    fn deliver(&self, id: CallId, answer: Answer, context: &mut Context<'_>) {
-        let Some(loss) = answer.loss() else {
-            return deliver(id, answer, context);
-        };
-        if context.is(Broken::LossUntold) {
-            return;
-        }
-        note!(context, self.index, "{loss}");
-        context.hit(Point::LossTolerated);
-        let (now, plan, hanging) = (context.now(), context.plan, self.hanging(context));
-        context.oracle.lost(now, loss, hanging, plan);
-    }
-
-    /// How a call ended, as the oracle calls it.
-    fn judge(
-        &mut self,
-        key: CallKey,
-        outcome: endpoint::Outcome,
-        context: &mut Context<'_>,
-    ) -> Verdict {
-        let id = self.endpoint.call_id(key);
-        let (now, plan) = (context.now(), context.plan);
-        let failure = match outcome {
-            endpoint::Outcome::Complete { statuses } => {
-                context.oracle.is_complete(now, id, true);
-                let statuses = statuses > 0;
-                return Verdict::Complete { statuses };
-            }
-            endpoint::Outcome::Failed(failure) => *failure,
-        };
-        note!(context, self.index, "{failure}");
-        let hanging = self.hanging(context);
-        match failure {
-            Failure::Aborted { .. } | Failure::FailedFast => return Verdict::Aborted,
-            Failure::Closed => return Verdict::InitiatorGone,
-            Failure::Deadline { .. } => return Verdict::Deadline,
-            Failure::Lost(failure)
-                if matches!(
-                    failure.kind,
-                    FailureKind::Violation(_) | FailureKind::Diverged(_)
-                ) =>
-            {
-                if !context.oracle.reruns.may_differ(id) {
-                    context.violate(Rule::FalseAccusation, format!("{id}: {failure}"));
-                }
-            }
-            Failure::Lost(mut failure) => {
-                if context.is(Broken::ExecutionUntold) {
-                    failure.executed = Executed::Unknown;
-                }
-                context.hit(match failure.kind {
-                    FailureKind::Silent { .. } => Point::FailureSilent,
-                    FailureKind::ResponseLost { .. } => Point::FailureResponseLost,
-                    FailureKind::Stalled { .. } => Point::FailureStalled,
-                    _ => Point::OutcomeFailed,
-                });
-                context.oracle.failed(now, &failure, hanging, plan);
-            }
-            Failure::NotSent { request, .. } => {
-                context.hit(Point::FailureUndelivered);
-                context.oracle.not_sent(now, (id, request), hanging);
-            }
-            Failure::TooLarge { .. } => return Verdict::TooLarge,
-            Failure::Attempts(_) => {}
-            other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
-        }
-        Verdict::Failed
-    }
-
     /// The application learns how a call ended.
-    fn settle(&mut self, key: CallKey, outcome: Verdict, context: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(&key) else {
+    fn settle(&mut self, key: CallKey, outcome: Verdict, host: &Host, context: &mut Context<'_>) {
+        let Some(call) = self.0.get_mut(&key) else {
             return;
         };
         (call.outcome, call.ended) = (Some(outcome), context.now());
@@ -347,7 +236,7 @@ impl Node {
             Verdict::TooLarge => Point::OutcomeTooLarge,
             Verdict::InitiatorGone => Point::OutcomeInitiatorGone,
         });
-        note!(context, self.index, "{id} ended: {outcome:?}");
+        note!(context, host.index, "{id} ended: {outcome:?}");
         let now = context.now();
         if !matches!(outcome, Verdict::Complete { .. }) {
             let judged = (context.plan, &mut context.coverage);
@@ -358,29 +247,36 @@ impl Node {
         context.oracle.reruns.ended(now, id, outcome);
     }
 
-    pub(super) fn abort_call(&mut self, index: usize, context: &mut Context<'_>) {
-        let found = self.calls.iter().find(|(_, call)| call.index == index);
+    /// Gives that call up.
+    pub(crate) fn abort(&mut self, index: usize, host: &mut Host, context: &mut Context<'_>) {
+        let found = self.0.iter().find(|(_, call)| call.index == index);
         if let Some((&key, _)) = found {
-            self.take_answers(key, context);
-            self.endpoint.abort(key);
+            self.take_answers(key, host, context);
+            host.endpoint.abort(key);
         }
     }
 
-    /// Calls that have ended are told of, and forgotten when nothing of them runs any more.
-    pub(super) fn look_at_calls(&mut self, context: &mut Context<'_>) {
-        let ended: Vec<CallKey> = self
-            .calls
-            .iter()
-            .filter(|(key, call)| call.outcome.is_none() && self.endpoint.has_ended(**key))
-            .map(|(key, _)| *key)
-            .collect();
+    /// The applications look at calls that have ended, whatever they wait for.
+    pub(crate) fn take_ended(&mut self, host: &mut Host, context: &mut Context<'_>) {
+        let ended = |(key, call): (&CallKey, &Call)| {
+            (call.outcome.is_none() && host.endpoint.has_ended(*key)).then_some(*key)
+        };
+        let ended: Vec<CallKey> = self.0.iter().filter_map(ended).collect();
         for key in ended {
-            self.take_answers(key, context);
+            self.take_answers(key, host, context);
         }
-        self.note_written(context);
+    }
+
+    /// Whether these calls, of which something came, and those that have ended are where they must be. What is over is forgotten.
+    pub(crate) fn check(
+        &mut self,
+        touched: BTreeSet<CallId>,
+        host: &mut Host,
+        context: &mut Context<'_>,
+    ) {
         let now = context.now();
-        for id in std::mem::take(&mut self.sight.touched) {
-            let call = self.calls.values().find(|call| call.id == id);
+        for id in touched {
+            let call = self.0.values().find(|call| call.id == id);
             if call.is_some_and(|call| call.outcome.is_none()) {
                 context.oracle.is_complete(now, id, false);
             }
@@ -396,10 +292,10 @@ impl Node {
         // Where a small table has forgotten a request, others have to be found that came of it.
         let roomy = context.plan.nodes.iter().all(NodePlan::is_roomy);
         if roomy && context.plan.faults.is_empty() {
-            self.look_for_lingering(context);
+            self.look_for_lingering(host, context);
         }
-        let (calls, endpoint) = (&mut self.calls, &mut self.endpoint);
-        calls.retain(|key, call| {
+        let endpoint = &mut host.endpoint;
+        self.0.retain(|key, call| {
             let is_live = endpoint.is_live(*key) || call.outcome.is_none();
             if !is_live {
                 endpoint.probe().calls.remove(&call.id);
@@ -407,26 +303,93 @@ impl Node {
             is_live
         });
     }
-}
 
-impl Node {
     /// Where nothing goes wrong a call that has ended is soon over, whatever goes on at its servers.
-    fn look_for_lingering(&self, context: &mut Context<'_>) {
+    fn look_for_lingering(&self, host: &Host, context: &mut Context<'_>) {
         let now = context.now();
         let stays = |(key, call): &(&CallKey, &Call)| {
             let planned = &context.plan.calls[call.index];
             let soon = planned.timeout * 4 + planned.ping_period * 16;
-            call.outcome.is_some() && self.endpoint.is_live(**key) && now > call.ended + soon
+            call.outcome.is_some() && host.endpoint.is_live(**key) && now > call.ended + soon
         };
-        if let Some((_, call)) = self.calls.iter().find(stays) {
+        if let Some((_, call)) = self.0.iter().find(stays) {
             let what = format!("{} stays, though it ended at {:?}", call.id, call.ended);
             context.violate(Rule::Leftover, what);
         }
     }
 }
 
+/// An answer, or the word that a branch is lost.
+fn deliver(id: CallId, answer: Answer, host: &Host, context: &mut Context<'_>) {
+    let Some(loss) = answer.loss() else {
+        return give(id, answer, context);
+    };
+    if context.is(Broken::LossUntold) {
+        return;
+    }
+    note!(context, host.index, "{loss}");
+    context.hit(Point::LossTolerated);
+    let (now, plan, hanging) = (context.now(), context.plan, host.hanging(context));
+    context.oracle.lost(now, loss, hanging, plan);
+}
+
+/// How a call ended, as the oracle calls it.
+fn judge(
+    id: CallId,
+    outcome: endpoint::Outcome,
+    host: &Host,
+    context: &mut Context<'_>,
+) -> Verdict {
+    let (now, plan) = (context.now(), context.plan);
+    let failure = match outcome {
+        endpoint::Outcome::Complete { statuses } => {
+            context.oracle.is_complete(now, id, true);
+            let statuses = statuses > 0;
+            return Verdict::Complete { statuses };
+        }
+        endpoint::Outcome::Failed(failure) => *failure,
+    };
+    note!(context, host.index, "{failure}");
+    let hanging = host.hanging(context);
+    match failure {
+        Failure::Aborted { .. } | Failure::FailedFast => return Verdict::Aborted,
+        Failure::Closed => return Verdict::InitiatorGone,
+        Failure::Deadline { .. } => return Verdict::Deadline,
+        Failure::Lost(failure)
+            if matches!(
+                failure.kind,
+                FailureKind::Violation(_) | FailureKind::Diverged(_)
+            ) =>
+        {
+            if !context.oracle.reruns.may_differ(id) {
+                context.violate(Rule::FalseAccusation, format!("{id}: {failure}"));
+            }
+        }
+        Failure::Lost(mut failure) => {
+            if context.is(Broken::ExecutionUntold) {
+                failure.executed = Executed::Unknown;
+            }
+            context.hit(match failure.kind {
+                FailureKind::Silent { .. } => Point::FailureSilent,
+                FailureKind::ResponseLost { .. } => Point::FailureResponseLost,
+                FailureKind::Stalled { .. } => Point::FailureStalled,
+                _ => Point::OutcomeFailed,
+            });
+            context.oracle.failed(now, &failure, hanging, plan);
+        }
+        Failure::NotSent { request, .. } => {
+            context.hit(Point::FailureUndelivered);
+            context.oracle.not_sent(now, (id, request), hanging);
+        }
+        Failure::TooLarge { .. } => return Verdict::TooLarge,
+        Failure::Attempts(_) => {}
+        other => context.violate(Rule::FalseAccusation, format!("{id}: {other}")),
+    }
+    Verdict::Failed
+}
+
 /// The application gets an answer.
-fn deliver(id: CallId, answer: Answer, context: &mut Context<'_>) {
+fn give(id: CallId, answer: Answer, context: &mut Context<'_>) {
     let (place, now) = ((answer.request.path, answer.index), context.now());
     let said = match answer.payload() {
         Ok(payload) => Ok(payload),

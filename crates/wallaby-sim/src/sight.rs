@@ -1,4 +1,6 @@
-//! What the oracle is told of what an endpoint did.
+//! What is seen of an endpoint, and what the oracle is told of it.
+
+mod eyes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,11 +13,13 @@ use wallaby_proto::endpoint::{ConnId, Note};
 use wallaby_proto::wire::{MAX_FRAME, Message, Ping, Pong, Request, Response};
 use wallaby_proto::{CallId, Code, NodeId, RequestId, Status, Token};
 
-use super::Node;
-use super::eyes::{Fact, Judged, Out, code, lost_status};
-use crate::broken::Broken;
+pub(crate) use self::eyes::{Eyes, FOR_EVER};
+use self::eyes::{Fact, Judged, Out, code, lost_status};
+use crate::applications::Applications;
+use crate::broken::{Broken, Ghosts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
+use crate::node::Host;
 use crate::oracle::{self, Place, Released, Rule, Sent};
 use crate::plan::ROOMY;
 use crate::short::Short;
@@ -23,11 +27,11 @@ use crate::trail::{Flight, Item};
 
 /// Where messages that a node has sent stand, and who it talks to.
 #[derive(Debug, Default)]
-pub(super) struct Sight {
+pub(crate) struct Sight {
     /// Who is at the other ends of connections.
-    pub(super) peers: BTreeMap<ConnId, NodeId>,
+    pub(crate) peers: BTreeMap<ConnId, NodeId>,
     /// The first lives that were met at servers, for a node that is broken so.
-    pub(super) met: BTreeMap<u32, u32>,
+    pub(crate) met: BTreeMap<u32, u32>,
     /// What requests of this node have released, and calls of it: which request that was.
     own: BTreeMap<(CallId, Item), Option<RequestId>>,
     /// Requests that have delegated over sessions, until that is acknowledged: for a node that is broken so.
@@ -37,47 +41,66 @@ pub(super) struct Sight {
     /// What it asks about its calls' initial requests, until that is written, and since when it is not.
     asking: Vec<(ConnId, u64, Duration, (CallId, RequestId))>,
     /// Calls of which something came.
-    pub(super) touched: BTreeSet<CallId>,
+    pub(crate) touched: BTreeSet<CallId>,
 }
 
-impl Node {
+impl Sight {
     /// Tells the oracle what has happened since the last time.
-    pub(super) fn see(&mut self, context: &mut Context<'_>) {
-        for fact in self.endpoint.probe().take() {
-            self.tell(fact, context);
+    pub(crate) fn see(
+        &mut self,
+        host: &mut Host,
+        whose: (&mut Applications, &mut Ghosts),
+        context: &mut Context<'_>,
+    ) {
+        let (applications, ghosts) = whose;
+        for fact in host.endpoint.probe().take() {
+            self.tell(fact, host, (&mut *applications, &mut *ghosts), context);
         }
     }
 
-    fn tell(&mut self, fact: Fact, context: &mut Context<'_>) {
+    fn tell(
+        &mut self,
+        fact: Fact,
+        host: &Host,
+        (applications, ghosts): (&mut Applications, &mut Ghosts),
+        context: &mut Context<'_>,
+    ) {
         match fact {
             Fact::Opened(conn, peer) => {
-                context.hit(match self.streams.contains_key(&conn) {
+                context.hit(match host.streams.contains_key(&conn) {
                     true => Point::ConnectionOpened,
                     false => Point::SessionOpened,
                 });
-                note!(context, self.index, "is connected to {peer} ({conn:?})");
-                self.sight.peers.insert(conn, peer);
+                note!(context, host.index, "is connected to {peer} ({conn:?})");
+                self.peers.insert(conn, peer);
             }
-            Fact::SessionEnded(conn, cause) => self.session_ended(conn, &cause, context),
-            Fact::Came(from, message) => self.came(from, &message, context),
+            Fact::SessionEnded(conn, cause) => session_ended(conn, &cause, host, context),
+            Fact::Came(from, message) => self.came(from, &message, (host, applications), context),
             Fact::Lost => context.hit(Point::FaultWordLost),
-            Fact::Judged(judged) => self.judged(judged, context),
+            Fact::Judged(judged) => judge(judged, host, context),
             Fact::Released {
                 by,
                 what,
                 last,
                 first,
-            } => self.released(by, what, (last, first), context),
-            Fact::Replaced(status) => self.replaced(&status, context),
-            Fact::Sent(over, message, mark) => self.sent(over, &message, mark, context),
+            } => self.released(by, what, (last, first), host.id, context),
+            Fact::Replaced(status) => self.replaced(&status, host, context),
+            Fact::Sent(over, message, mark) => {
+                if let (Message::Request(request), true) =
+                    (&message, context.is(Broken::ResendAfterReset))
+                {
+                    ghosts.keep(over, request.clone());
+                }
+                self.sent(over, &message, mark, host, context);
+            }
             Fact::Placed(over, parts, mark) => {
-                let leaving = self.sight.leaving.get_mut(&over).into_iter().flatten();
+                let leaving = self.leaving.get_mut(&over).into_iter().flatten();
                 for (at, ..) in leaving.filter(|(at, ..)| *at == Mark::Parts(parts)) {
                     *at = Mark::Written(mark);
                 }
             }
             Fact::Waits(message) => {
-                note!(context, self.index, "cannot send {} now", Short(&message));
+                note!(context, host.index, "cannot send {} now", Short(&message));
                 match message {
                     Message::Request(_) => context.hit(Point::ConnectionBlockedRequest),
                     Message::Response(_) => context.hit(Point::ConnectionBlockedResponse),
@@ -85,7 +108,7 @@ impl Node {
                 }
             }
             Fact::Stranded(message) => {
-                note!(context, self.index, "has no way for {}", Short(&message));
+                note!(context, host.index, "has no way for {}", Short(&message));
                 if matches!(message, Message::Response(_) | Message::End(_)) {
                     context.hit(Point::AnswerWaits);
                 }
@@ -93,41 +116,26 @@ impl Node {
                 context.oracle.relayed(now, &message, None);
             }
             Fact::Tells(pong) => tells(&pong, context),
-            Fact::Note(note) => self.noted(note, context),
+            Fact::Note(note) => noted(note, host, context),
         }
     }
 
     /// A connection as the oracle calls it, for what goes out over it.
-    fn flight(&self, over: ConnId) -> Option<Flight> {
-        let link = self.streams.get(&over).map(|stream| stream.socket.link.0);
-        let peer = *self.sight.peers.get(&over)?;
-        Some((self.id, peer, link.unwrap_or(u32::MAX)))
+    fn flight(&self, over: ConnId, host: &Host) -> Option<Flight> {
+        let link = host.streams.get(&over).map(|stream| stream.socket.link.0);
+        let peer = *self.peers.get(&over)?;
+        Some((host.id, peer, link.unwrap_or(u32::MAX)))
     }
 
-    fn session_ended(&mut self, conn: ConnId, cause: &Cause, context: &mut Context<'_>) {
-        note!(context, self.index, "loses session {conn:?}: {cause}");
-        context.hit(match cause {
-            Cause::Closed(_) => Point::SessionClosed,
-            Cause::NoAnswer(_) => Point::SessionNoAnswer,
-            Cause::Unreachable => Point::SessionUnreachable,
-            // What came was too little, for as long as silence may last.
-            Cause::Silent { .. } | Cause::Broken(_) => Point::SessionSilent,
-            Cause::Forgotten(_) => Point::SessionForgotten,
-            Cause::Restarted { .. } => Point::SessionRestarted,
-            Cause::Handshake(_) => Point::SessionWrongLife,
-        });
-        match cause {
-            Cause::Handshake(error) | Cause::Broken(error) if error.is_violation() => {
-                let what = format!("n{}: {error}", self.index);
-                context.violate(Rule::FalseAccusation, what);
-            }
-            _ => {}
-        }
-    }
-
-    fn came(&mut self, from: Option<ConnId>, message: &Message, context: &mut Context<'_>) {
-        note!(context, self.index, "gets {}", Short(message));
-        let flight = from.and_then(|from| self.flight(from));
+    fn came(
+        &mut self,
+        from: Option<ConnId>,
+        message: &Message,
+        (host, applications): (&Host, &mut Applications),
+        context: &mut Context<'_>,
+    ) {
+        note!(context, host.index, "gets {}", Short(message));
+        let flight = from.and_then(|from| self.flight(from, host));
         if let Some((own, other, link)) = flight {
             context.oracle.came(message, (other, own, link));
         }
@@ -136,33 +144,41 @@ impl Node {
             Message::Request(request) => cover_request(request, context),
             Message::Ping(ping) if ping.abort => {
                 let plan = context.plan;
-                context.oracle.told_to_abort(now, self.id, call, plan);
+                context.oracle.told_to_abort(now, host.id, call, plan);
             }
             Message::Ping(_) => {}
-            message if call.initiator == self.id => self.answer_came(message, from, context),
+            message if call.initiator == host.id => {
+                self.answer_came(message, from, (host, applications), context);
+            }
             message => {
                 context.hit(Point::AnswerRelayed);
-                context.oracle.relayed(now, message, Some(self.id));
+                context.oracle.relayed(now, message, Some(host.id));
             }
         }
     }
 
     /// A message for one of this node's calls came.
-    fn answer_came(&mut self, message: &Message, from: Option<ConnId>, context: &mut Context<'_>) {
+    fn answer_came(
+        &mut self,
+        message: &Message,
+        from: Option<ConnId>,
+        (host, applications): (&Host, &mut Applications),
+        context: &mut Context<'_>,
+    ) {
         let (id, now) = (message.call(), context.now());
-        context.oracle.taken(now, self.id, message);
-        let token = Token::derive(self.secret, id.sequence);
+        context.oracle.taken(now, host.id, message);
+        let token = Token::derive(host.secret, id.sequence);
         if !matches!(message, Message::Pong(_))
             && message.token().is_some_and(|shown| shown != token)
         {
             let what = format!("{} shows another token", Short(message));
             context.violate(Rule::Misdelivered, what);
         }
-        if !self.calls.values().any(|call| call.id == id) {
+        if !applications.has(id) {
             return context.hit(Point::AnswerAfterEnd);
         }
         if let Message::Pong(pong) = message {
-            let peer = from.and_then(|from| self.sight.peers.get(&from).copied());
+            let peer = from.and_then(|from| self.peers.get(&from).copied());
             let is_invitation =
                 watch::is_vouched(pong, token, peer) && watch::show(pong, token).is_some();
             if !is_invitation {
@@ -171,33 +187,8 @@ impl Node {
         } else {
             context.oracle.arrived(now, message);
         }
-        self.sight.touched.insert(id);
-        self.heard(message, context);
-    }
-
-    fn judged(&mut self, judged: Judged, context: &mut Context<'_>) {
-        let Judged {
-            call,
-            id,
-            task,
-            attempt,
-            admission,
-        } = judged;
-        let now = context.now();
-        match admission {
-            Admission::Duplicate => return context.hit(Point::RequestDuplicate),
-            Admission::Refused(status) => {
-                context.hit(Point::RequestRefused);
-                note!(context, self.index, "refuses {id} of {call}: {status}");
-            }
-            // A small table may have had to forget that a call was aborted.
-            Admission::Accepted(_) if self.plan.requests >= ROOMY => {
-                context.oracle.runs(now, self.id, call, id);
-            }
-            Admission::Accepted(_) => {}
-        }
-        context.oracle.reruns.started(now, call, id, attempt);
-        context.oracle.started(now, call, (id, self.id), task);
+        self.touched.insert(id);
+        applications.heard(message, host, context);
     }
 
     fn released(
@@ -205,6 +196,7 @@ impl Node {
         (call, id): (CallId, RequestId),
         what: Out,
         (last, first): (bool, bool),
+        by: NodeId,
         context: &mut Context<'_>,
     ) {
         cover_end(&what, id, (last, first), context);
@@ -235,8 +227,8 @@ impl Node {
             Sent::Request(id, ..) => Item::Request(*id),
             Sent::Answer(place, _) => Item::Answer(*place),
         };
-        self.sight.own.insert((call, item), Some(id));
-        let (by, now) = (self.id, context.now());
+        self.own.insert((call, item), Some(id));
+        let now = context.now();
         let released = Released {
             call,
             by,
@@ -249,12 +241,12 @@ impl Node {
     }
 
     /// This node answers in the name of a request that it could not deliver.
-    fn replaced(&mut self, status: &Response, context: &mut Context<'_>) {
+    fn replaced(&mut self, status: &Response, host: &Host, context: &mut Context<'_>) {
         let (call, request) = (status.call, status.request);
         let code = Status::from_payload(&status.payload).map(|status| status.code());
         note!(
             context,
-            self.index,
+            host.index,
             "cannot deliver request {request} of {call}"
         );
         context.hit(Point::RequestUndelivered);
@@ -264,46 +256,47 @@ impl Node {
             context.oracle.gave_up(now, call, plan, what);
         }
         let place = Place::Response(request.path, status.index);
-        self.sight
-            .own
-            .insert((call, Item::Answer(place)), Some(request));
+        self.own.insert((call, Item::Answer(place)), Some(request));
         let lost = lost_status(status).filter(|_| context.is(Broken::LostStatus));
-        context.oracle.replaced(now, self.id, status);
+        context.oracle.replaced(now, host.id, status);
         if lost.is_some() {
             context.oracle.loses(status);
         }
     }
 
     /// A connection has taken a message.
-    fn sent(&mut self, over: ConnId, message: &Message, mark: Mark, context: &mut Context<'_>) {
+    fn sent(
+        &mut self,
+        over: ConnId,
+        message: &Message,
+        mark: Mark,
+        host: &Host,
+        context: &mut Context<'_>,
+    ) {
         note!(
             context,
-            self.index,
+            host.index,
             "has sent {} on {over:?}",
             Short(message)
         );
         let (call, now) = (message.call(), context.now());
         let sending = oracle::sending(message);
-        if let Some(flight) = self.flight(over) {
+        if let Some(flight) = self.flight(over, host) {
             context.oracle.sent(now, sending, flight);
         }
         if let (call, Some(item)) = sending
-            && self.sight.own.contains_key(&(call, item))
+            && self.own.contains_key(&(call, item))
         {
-            self.sight
-                .leaving
+            self.leaving
                 .entry(over)
                 .or_default()
                 .push((mark, call, item));
             context.oracle.leaves(call, item);
-            if let (Some(Some(by)), Mark::Written(mark)) = (self.sight.own.get(&(call, item)), mark)
+            if let (Some(Some(by)), Mark::Written(mark)) = (self.own.get(&(call, item)), mark)
                 && context.is(Broken::UnacknowledgedExcuses)
             {
-                self.sight.unacknowledged.push((over, mark, (call, *by)));
+                self.unacknowledged.push((over, mark, (call, *by)));
             }
-        }
-        if let (Message::Request(request), true) = (message, context.is(Broken::ResendAfterReset)) {
-            self.ghosts.keep(over, request.clone());
         }
         match message {
             Message::Request(request) if attempt(request) > 0 => {
@@ -311,26 +304,24 @@ impl Node {
                 context.oracle.reruns.again(call, attempt(request));
             }
             Message::Response(response) if response.status => context.oracle.says(response),
-            Message::Ping(ping) if call.initiator == self.id => {
-                if let (Mark::Written(mark), true) = (mark, self.streams.contains_key(&over)) {
+            Message::Ping(ping) if call.initiator == host.id => {
+                if let (Mark::Written(mark), true) = (mark, host.streams.contains_key(&over)) {
                     let about = (call, ping.request);
-                    self.sight.asking.push((over, mark, now, about));
+                    self.asking.push((over, mark, now, about));
                 }
                 cover_ping(ping, context);
             }
             Message::Ping(_) => {
                 context.hit(Point::PingPassed);
-                context.oracle.relayed(now, message, Some(self.id));
+                context.oracle.relayed(now, message, Some(host.id));
             }
             _ => {}
         }
         if matches!(message, Message::Response(_) | Message::End(_))
-            && self.sight.peers.get(&over) == Some(&call.initiator)
+            && self.peers.get(&over) == Some(&call.initiator)
         {
-            let dialled = self
-                .streams
-                .get(&over)
-                .is_some_and(|stream| stream.server.is_some());
+            let stream = host.streams.get(&over);
+            let dialled = stream.is_some_and(|stream| stream.server.is_some());
             context.hit(match message.token() {
                 None => Point::AnswerDirect,
                 Some(_) if dialled => Point::AnswerDialledBack,
@@ -339,58 +330,18 @@ impl Node {
         }
     }
 
-    fn noted(&mut self, note: Note, context: &mut Context<'_>) {
-        let point = match note {
-            Note::Queued => Point::RequestQueued,
-            Note::QueueFull => Point::RequestQueueFull,
-            Note::Watched => Point::Watched,
-            Note::Disconnected => Point::WatchDisconnect,
-            Note::Gone => Point::WatchGone,
-            Note::NotFound => Point::WatchNotFound,
-            Note::ToldGone => Point::ToldGone,
-            Note::Frozen => Point::WindingFrozen,
-            Note::Quiet => Point::WindingQuiet,
-            Note::Invited => Point::Invited,
-            Note::TokenShown => Point::TokenShown,
-            Note::Dismissed => Point::AnnouncementDismissed,
-            Note::FoundRoute => Point::AnswerFoundRoute,
-            Note::Dropped => Point::AnswerNowhere,
-            Note::DialHeld => Point::DialHeld,
-            Note::RefusedDelegation => Point::DelegationFrozen,
-            Note::Undelivered(..) => Point::RequestUndelivered,
-            Note::Unread => Point::RequestUnread,
-            Note::TimedOut(conn) if self.streams.contains_key(&conn) => return,
-            Note::TimedOut(_) => Point::SessionNoAnswer,
-            Note::Resent(call, request, index) => {
-                let place = Place::Response(request.path, index);
-                context.oracle.leaves(call, Item::Answer(place));
-                Point::ResponseResent
-            }
-            Note::Stopped(.., StopReason::Aborted) => Point::StopAborted,
-            Note::Stopped(call, _, StopReason::InitiatorSilent) => {
-                let what = "a server believes that its initiator is dead";
-                let (now, plan) = (context.now(), context.plan);
-                context.oracle.gave_up(now, call, plan, what);
-                Point::StopSilent
-            }
-            Note::Stopped(..) => return,
-        };
-        context.hit(point);
-    }
-
     /// A call of this node sends its initial requests.
-    pub(super) fn begun(&mut self, call: CallId, roots: &[(RequestId, u32, u32)]) {
+    pub(crate) fn begun(&mut self, call: CallId, roots: &[(RequestId, u32, u32)]) {
         let own = roots
             .iter()
             .map(|(id, ..)| ((call, Item::Request(*id)), None));
-        self.sight.own.extend(own);
+        self.own.extend(own);
     }
 
     /// Tells the oracle what has left, as far as that is known now.
-    pub(super) fn note_written(&mut self, context: &mut Context<'_>) {
-        self.see(context);
-        let (now, endpoint) = (context.now(), &self.endpoint);
-        self.sight.leaving.retain(|conn, leaving| {
+    pub(crate) fn note_written(&mut self, host: &mut Host, context: &mut Context<'_>) {
+        let (now, endpoint) = (context.now(), &host.endpoint);
+        self.leaving.retain(|conn, leaving| {
             // What waits for a connection that has ended never leaves by it.
             let progress = endpoint.written(*conn).unwrap_or((u64::MAX, None));
             let (left, confirmed) = (progress.0, progress.1.unwrap_or(progress.0));
@@ -410,25 +361,109 @@ impl Node {
             });
             !leaving.is_empty()
         });
-        let endpoint = &self.endpoint;
-        self.sight
-            .asking
-            .retain(|(conn, mark, since, (call, request))| {
-                let waits = endpoint
-                    .written(*conn)
-                    .is_some_and(|(left, _)| left < *mark);
-                if !waits && *since < now {
-                    context.oracle.asked_late(now, *call, *request);
-                }
-                waits
-            });
-        self.sight.unacknowledged.retain(|(conn, mark, _)| {
+        let endpoint = &host.endpoint;
+        self.asking.retain(|(conn, mark, since, (call, request))| {
+            let waits = endpoint
+                .written(*conn)
+                .is_some_and(|(left, _)| left < *mark);
+            if !waits && *since < now {
+                context.oracle.asked_late(now, *call, *request);
+            }
+            waits
+        });
+        self.unacknowledged.retain(|(conn, mark, _)| {
             let progress = endpoint.written(*conn);
             progress.is_some_and(|(_, confirmed)| confirmed.is_some_and(|upto| upto < *mark))
         });
-        let waiting = self.sight.unacknowledged.iter();
-        self.endpoint.probe().unconfirmed = waiting.map(|(.., request)| *request).collect();
+        let waiting = self.unacknowledged.iter();
+        host.endpoint.probe().unconfirmed = waiting.map(|(.., request)| *request).collect();
     }
+}
+
+fn session_ended(conn: ConnId, cause: &Cause, host: &Host, context: &mut Context<'_>) {
+    note!(context, host.index, "loses session {conn:?}: {cause}");
+    context.hit(match cause {
+        Cause::Closed(_) => Point::SessionClosed,
+        Cause::NoAnswer(_) => Point::SessionNoAnswer,
+        Cause::Unreachable => Point::SessionUnreachable,
+        // What came was too little, for as long as silence may last.
+        Cause::Silent { .. } | Cause::Broken(_) => Point::SessionSilent,
+        Cause::Forgotten(_) => Point::SessionForgotten,
+        Cause::Restarted { .. } => Point::SessionRestarted,
+        Cause::Handshake(_) => Point::SessionWrongLife,
+    });
+    match cause {
+        Cause::Handshake(error) | Cause::Broken(error) if error.is_violation() => {
+            let what = format!("n{}: {error}", host.index);
+            context.violate(Rule::FalseAccusation, what);
+        }
+        _ => {}
+    }
+}
+
+/// What becomes of a request that came.
+fn judge(judged: Judged, host: &Host, context: &mut Context<'_>) {
+    let Judged {
+        call,
+        id,
+        task,
+        attempt,
+        admission,
+    } = judged;
+    let now = context.now();
+    match admission {
+        Admission::Duplicate => return context.hit(Point::RequestDuplicate),
+        Admission::Refused(status) => {
+            context.hit(Point::RequestRefused);
+            note!(context, host.index, "refuses {id} of {call}: {status}");
+        }
+        // A small table may have had to forget that a call was aborted.
+        Admission::Accepted(_) if host.plan.requests >= ROOMY => {
+            context.oracle.runs(now, host.id, call, id);
+        }
+        Admission::Accepted(_) => {}
+    }
+    context.oracle.reruns.started(now, call, id, attempt);
+    context.oracle.started(now, call, (id, host.id), task);
+}
+
+fn noted(note: Note, host: &Host, context: &mut Context<'_>) {
+    let point = match note {
+        Note::Queued => Point::RequestQueued,
+        Note::QueueFull => Point::RequestQueueFull,
+        Note::Watched => Point::Watched,
+        Note::Disconnected => Point::WatchDisconnect,
+        Note::Gone => Point::WatchGone,
+        Note::NotFound => Point::WatchNotFound,
+        Note::ToldGone => Point::ToldGone,
+        Note::Frozen => Point::WindingFrozen,
+        Note::Quiet => Point::WindingQuiet,
+        Note::Invited => Point::Invited,
+        Note::TokenShown => Point::TokenShown,
+        Note::Dismissed => Point::AnnouncementDismissed,
+        Note::FoundRoute => Point::AnswerFoundRoute,
+        Note::Dropped => Point::AnswerNowhere,
+        Note::DialHeld => Point::DialHeld,
+        Note::RefusedDelegation => Point::DelegationFrozen,
+        Note::Undelivered(..) => Point::RequestUndelivered,
+        Note::Unread => Point::RequestUnread,
+        Note::TimedOut(conn) if host.streams.contains_key(&conn) => return,
+        Note::TimedOut(_) => Point::SessionNoAnswer,
+        Note::Resent(call, request, index) => {
+            let place = Place::Response(request.path, index);
+            context.oracle.leaves(call, Item::Answer(place));
+            Point::ResponseResent
+        }
+        Note::Stopped(.., StopReason::Aborted) => Point::StopAborted,
+        Note::Stopped(call, _, StopReason::InitiatorSilent) => {
+            let what = "a server believes that its initiator is dead";
+            let (now, plan) = (context.now(), context.plan);
+            context.oracle.gave_up(now, call, plan, what);
+            Point::StopSilent
+        }
+        Note::Stopped(..) => return,
+    };
+    context.hit(point);
 }
 
 /// A server tells of a request.

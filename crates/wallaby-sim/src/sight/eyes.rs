@@ -11,14 +11,14 @@ use wallaby_proto::endpoint::{ConnId, Leaving, Note, Probe, Released};
 use wallaby_proto::wire::{Child, End, Message, PingSettings, Pong, Request, Response};
 use wallaby_proto::{CallId, Code, Facts, NodeId, RequestId, Status};
 
-use super::node_at;
+use crate::addresses::node_at;
 use crate::broken::Broken;
 use crate::plan::LinkPlan;
 use crate::random::Random;
 use crate::workload::Task;
 
 /// Longer than any world lasts.
-pub(super) const FOR_EVER: PingSettings = PingSettings {
+pub(crate) const FOR_EVER: PingSettings = PingSettings {
     period: PingSettings::LONGEST_PERIOD,
     timeout: PingSettings::LONGEST,
 };
@@ -77,7 +77,7 @@ struct Running {
 
 /// Looks on at an endpoint.
 #[derive(Debug)]
-pub(super) struct Eyes {
+pub(crate) struct Eyes {
     node: NodeId,
     /// What is deliberately wrong here.
     broken: Option<Broken>,
@@ -96,16 +96,16 @@ pub(super) struct Eyes {
     /// Requests that have announced themselves here.
     announced: BTreeSet<(CallId, RequestId)>,
     /// Where requests will delegate to next that wait for something before.
-    pub(super) upcoming: BTreeMap<(CallId, RequestId), Child>,
+    pub(crate) upcoming: BTreeMap<(CallId, RequestId), Child>,
     /// Requests that have sent something of which it is not known that it has arrived.
-    pub(super) unconfirmed: BTreeSet<(CallId, RequestId)>,
+    pub(crate) unconfirmed: BTreeSet<(CallId, RequestId)>,
     /// Calls of this node that live.
-    pub(super) calls: BTreeSet<CallId>,
-    pub(super) now: Duration,
+    pub(crate) calls: BTreeSet<CallId>,
+    pub(crate) now: Duration,
 }
 
 impl Eyes {
-    pub(super) fn new(
+    pub(crate) fn new(
         node: NodeId,
         broken: Option<Broken>,
         (links, random): (&LinkPlan, Random),

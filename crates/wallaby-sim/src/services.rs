@@ -1,0 +1,268 @@
+//! What a node serves: requests that run as their tasks say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use wallaby_proto::endpoint::{
+    Destination, Endpoint, How, Lane, Offer, Offered, Permit, RequestKey, Sending,
+};
+use wallaby_proto::error::SendError;
+use wallaby_proto::wire::Child;
+use wallaby_proto::{CallId, Code, RequestId, Status};
+
+use crate::addresses::address;
+use crate::broken::Broken;
+use crate::context::{Context, note};
+use crate::coverage::Point;
+use crate::node::Host;
+use crate::queue::Timer;
+use crate::sight::Eyes;
+use crate::workload::{Act, Answer, Finale, Hop, Task};
+
+/// By how much some handlers stop late.
+const TARDY: Duration = Duration::from_millis(10);
+
+/// By how much a few of these do: longer than anybody asks.
+const STUBBORN: Duration = Duration::from_secs(25);
+
+/// The requests that run at a node.
+#[derive(Debug, Default)]
+pub(crate) struct Services(BTreeMap<RequestKey, Job>);
+
+/// One request that is handled.
+#[derive(Debug)]
+struct Job {
+    call: CallId,
+    id: RequestId,
+    acts: VecDeque<Act>,
+    finale: Finale,
+    /// Of one that goes on when it is told to stop.
+    permit: Option<Permit>,
+    /// What it waits for, if it goes on as soon as it is told of that.
+    awaits: Option<Awaited>,
+}
+
+/// What a handler waits for that cannot send something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// That none of its messages wait any more in this direction.
+    Room(Lane),
+    /// That there may be room again.
+    Space,
+}
+
+/// How far a handler got.
+enum Step {
+    /// It goes on after so long.
+    Waits(Duration),
+    /// It goes on when it may send more.
+    Awaits(Awaited),
+    Returned(Result<(), Status>),
+}
+
+impl Services {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A request is to be handled.
+    pub(crate) fn run(&mut self, key: RequestKey, host: &mut Host, context: &mut Context<'_>) {
+        let Ok(incoming) = host.endpoint.take_request(key) else {
+            return;
+        };
+        if let Some(body) = incoming.body {
+            host.endpoint.drop_body(body);
+        }
+        let Some(handler) = host.endpoint.request(key) else {
+            return;
+        };
+        let (call, id) = (handler.call(), handler.id());
+        note!(context, host.index, "runs {id} of {call}");
+        let now = context.now();
+        context.oracle.progressed(now, call, id); // it may have waited for its turn
+        context.oracle.executes(call, id);
+        let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
+        let job = Job {
+            call,
+            id,
+            acts: task.acts.into(),
+            finale: task.finale,
+            permit: match host.plan.tardy {
+                true => host.endpoint.keep_permit(key),
+                false => None,
+            },
+            awaits: None,
+        };
+        self.go_on(key, job, host, context);
+    }
+
+    /// A handler's wait is over.
+    pub(crate) fn resume(&mut self, key: RequestKey, host: &mut Host, context: &mut Context<'_>) {
+        let Some(job) = self.0.remove(&key) else {
+            return;
+        };
+        if !host.endpoint.resume(key) {
+            job.done(host);
+        } else {
+            let now = context.now();
+            context.oracle.progressed(now, job.call, job.id);
+            self.go_on(key, job, host, context);
+        }
+    }
+
+    /// What a handler may have waited for is so.
+    pub(crate) fn told(
+        &mut self,
+        (key, what): (RequestKey, Awaited),
+        host: &mut Host,
+        context: &mut Context<'_>,
+    ) {
+        let job = self.0.get_mut(&key);
+        if job.is_some_and(|job| job.awaits.take_if(|awaited| *awaited == what).is_some()) {
+            self.resume(key, host, context);
+        }
+    }
+
+    /// A request has ended that its handler has put aside.
+    pub(crate) fn stopped(
+        &mut self,
+        (key, why): (RequestKey, &Status),
+        host: &Host,
+        context: &mut Context<'_>,
+    ) {
+        if why.code() == Code::DeadlineExceeded {
+            context.hit(Point::RequestDeadline);
+        }
+        // Who is tardy finds out only when it goes on.
+        match host.plan.tardy {
+            true if context.random.one_in(8) => host.wake(STUBBORN, Timer::Resume(key), context),
+            true => host.wake(TARDY, Timer::Resume(key), context),
+            false => drop(self.0.remove(&key)),
+        }
+    }
+
+    /// Lets a handler go on until it waits, or returns.
+    fn go_on(&mut self, key: RequestKey, mut job: Job, host: &mut Host, context: &mut Context<'_>) {
+        let place = (job.call, job.id);
+        host.endpoint.probe().upcoming.remove(&place);
+        match job.step(key, host, context) {
+            Step::Awaits(what) => {
+                job.awaits = Some(what);
+                host.endpoint.put_aside(key);
+                self.0.insert(key, job);
+            }
+            Step::Waits(wait) => {
+                if context.is(Broken::PongListsHeld)
+                    && let Some(Act::Delegate(hop)) = job.acts.front()
+                {
+                    let server = address(context.plan, hop.server);
+                    let next = Child { server, node: None };
+                    host.endpoint.probe().upcoming.insert(place, next);
+                }
+                host.endpoint.put_aside(key);
+                host.wake(wait, Timer::Resume(key), context);
+                self.0.insert(key, job);
+            }
+            Step::Returned(result) => {
+                host.endpoint.returned(key, result);
+                job.done(host);
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Its handler is done.
+    fn done(self, host: &mut Host) {
+        if let Some(permit) = self.permit {
+            host.endpoint.release_permit(permit);
+        }
+    }
+
+    fn step(&mut self, key: RequestKey, host: &mut Host, context: &mut Context<'_>) -> Step {
+        while let Some(act) = self.acts.pop_front() {
+            let message = match &act {
+                Act::Wait(wait) => return Step::Waits(*wait),
+                Act::Reply(answer) => said(answer, self.call),
+                Act::Delegate(hop) => delegation(hop, host, context),
+            };
+            match offer((key, message), How::More, host, context) {
+                Ok(Offered::Sent(None)) => {}
+                Ok(Offered::Sent(Some(lane))) => return Step::Awaits(Awaited::Room(lane)),
+                Ok(offered) => {
+                    self.acts.push_front(act);
+                    return wait_to_offer(offered);
+                }
+                Err(error) => return Step::Returned(Err(error.into())),
+            }
+        }
+        let message = match &self.finale {
+            Finale::Return => return Step::Returned(Ok(())),
+            Finale::Respond(answer) => said(answer, self.call),
+            Finale::Forward(hop) => delegation(hop, host, context),
+            Finale::Fail => {
+                context.hit(Point::EndStatus);
+                let status = Status::new(Code::Internal, "as planned");
+                return Step::Returned(Err(status));
+            }
+            Finale::Panic => {
+                context.hit(Point::EndPanic);
+                let status = host.endpoint.panicked("as planned".to_owned());
+                return Step::Returned(Err(status));
+            }
+        };
+        match offer((key, message), How::Last, host, context) {
+            Ok(Offered::Sent(_)) => Step::Returned(Ok(())),
+            Ok(offered) => wait_to_offer(offered),
+            Err(error) => Step::Returned(Err(error.into())),
+        }
+    }
+}
+
+/// Sends a message, as the drivers do: only on tokio handlers wait for what they have sent before.
+fn offer(
+    (key, message): (RequestKey, Sending),
+    how: How,
+    host: &mut Host,
+    context: &mut Context<'_>,
+) -> Result<Offered, SendError> {
+    let send = |endpoint: &mut Endpoint<Eyes>, message| endpoint.send_message(key, message, how);
+    if !host.plan.tokio {
+        return match send(&mut host.endpoint, message) {
+            Err(SendError::Full) => Ok(Offered::Full),
+            sent => sent.map(|()| Offered::Sent(None)),
+        };
+    }
+    let message = &mut Some(message);
+    let offered = (host.endpoint).offer(key, Offer::Wait, message, Sending::outline, send);
+    match offered {
+        Ok(Offered::Waits(_) | Offered::Sent(Some(_))) => context.hit(Point::HandlerWaits),
+        Ok(Offered::Full) => context.hit(Point::HandlerFull),
+        _ => {}
+    }
+    offered
+}
+
+/// How a handler waits that could not send something.
+fn wait_to_offer(offered: Offered) -> Step {
+    match offered {
+        Offered::Waits(lane) => Step::Awaits(Awaited::Room(lane)),
+        Offered::Sent(_) | Offered::Full => Step::Awaits(Awaited::Space),
+    }
+}
+
+fn delegation(hop: &Hop, host: &Host, context: &Context<'_>) -> Sending {
+    let to = Destination::new(address(context.plan, hop.server), &host.method);
+    Sending::Delegation(to, hop.task.to_payload())
+}
+
+/// What an answer of a request says.
+fn said(answer: &Answer, call: CallId) -> Sending {
+    Sending::Answer(answer.to_payload(mark_of(call)))
+}
+
+/// What answers of a call say of it.
+pub(crate) fn mark_of(call: CallId) -> u64 {
+    call.initiator.get().rotate_left(17) ^ call.sequence
+}

@@ -106,7 +106,7 @@ impl Applications {
         host.endpoint.close_call(key);
         sight.begun(id, &roots);
         if plan.resends > 0 {
-            return context.oracle.reruns.begin(id, plan);
+            return context.oracle.resends.begin(id, plan);
         }
         let token = Token::derive(host.secret, id.sequence);
         let (now, place) = (context.now(), (index, host.index));
@@ -244,7 +244,7 @@ impl Applications {
             context.oracle.judge_detection(now, id, judged, failed);
         }
         context.oracle.ended(now, id, outcome);
-        context.oracle.reruns.ended(now, id, outcome);
+        context.oracle.resends.ended(now, id, outcome);
     }
 
     /// Gives that call up.
@@ -361,7 +361,7 @@ fn judge(
                 FailureKind::Violation(_) | FailureKind::Diverged(_)
             ) =>
         {
-            if !context.oracle.reruns.may_differ(id) {
+            if !context.oracle.resends.may_differ(id) {
                 context.violate(Rule::FalseAccusation, format!("{id}: {failure}"));
             }
         }
@@ -402,7 +402,7 @@ fn give(id: CallId, answer: Answer, context: &mut Context<'_>) {
         .ok()
         .map(|payload| workload::Answer::from_payload(payload));
     let number = known.flatten().map(|(_, answer)| answer.number);
-    context.oracle.reruns.delivered(now, id, place, number);
+    context.oracle.resends.delivered(now, id, place, number);
     match known {
         None => {}
         Some(Some((mark, _))) if mark == mark_of(id) => {}

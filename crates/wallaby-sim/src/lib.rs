@@ -18,7 +18,7 @@ mod oracle;
 mod plan;
 mod queue;
 mod random;
-mod rerun;
+mod resends;
 mod services;
 mod short;
 mod shrink;

@@ -15,7 +15,7 @@ use wallaby_proto::{CallId, NodeId, Path, RequestId, Status, Token};
 use crate::coverage::{Coverage, Point};
 use crate::detection::{Cause, Detection, Terms};
 use crate::plan::{NodePlan, Plan, Reach};
-use crate::rerun::Reruns;
+use crate::resends::Resends;
 use crate::trail::{Flight, Item, Lives, Trail};
 use crate::weights::{Share, Sum};
 use crate::workload::Hop;
@@ -141,7 +141,7 @@ pub(crate) struct Oracle {
     told: BTreeMap<(NodeId, CallId), Duration>,
     violations: Vec<Violation>,
     /// Calls whose requests may be sent again have rules of their own.
-    pub(crate) reruns: Reruns,
+    pub(crate) resends: Resends,
 }
 
 impl Oracle {
@@ -296,8 +296,8 @@ impl Oracle {
     }
 
     /// What was noticed of calls whose requests may be sent again.
-    pub(crate) fn judge_reruns(&mut self) {
-        self.violations.extend(self.reruns.take_violations());
+    pub(crate) fn judge_resends(&mut self) {
+        self.violations.extend(self.resends.take_violations());
     }
 
     /// A server takes a request up: runs its handler, or refuses it. `task` is what its payload says.
@@ -309,7 +309,7 @@ impl Oracle {
         task: Option<u32>,
     ) {
         let Some(record) = self.calls.get_mut(&call) else {
-            if self.reruns.knows(call) {
+            if self.resends.knows(call) {
                 return;
             }
             self.violate(
@@ -377,7 +377,7 @@ impl Oracle {
     ) {
         let call = message.call;
         if matches!(message.what, Sent::Answer(_, true)) {
-            self.reruns.status(call);
+            self.resends.status(call);
         }
         let Some(record) = self.calls.get_mut(&call) else {
             return;
@@ -433,7 +433,7 @@ impl Oracle {
     /// What a response says; a status may have to take the place of one that is too large.
     pub(crate) fn says(&mut self, response: &Response) {
         if response.status {
-            self.reruns.status(response.call); // an execution that answered over another transport differs
+            self.resends.status(response.call); // an execution that answered over another transport differs
         }
         if let Some(record) = self.calls.get_mut(&response.call) {
             let place = Place::Response(response.request.path, response.index);
@@ -787,7 +787,7 @@ impl Oracle {
             self.judge_detection(now, call, (plan, coverage), false);
         }
         self.lives.ended(initiator, now);
-        let mut any = self.reruns.initiator_gone(initiator);
+        let mut any = self.resends.initiator_gone(initiator);
         for (_, record) in self
             .calls
             .iter_mut()
@@ -801,8 +801,8 @@ impl Oracle {
 
     /// Nothing happens any more: every call must have ended, and only those may have failed that a fault concerned.
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
-        self.reruns.at_rest(now, plan);
-        self.judge_reruns();
+        self.resends.at_rest(now, plan);
+        self.judge_resends();
         let mut found = Vec::new();
         // Servers with few places for handlers, where one of any call is stuck: others may wait there for as long.
         let roots = plan.calls.iter().flat_map(|planned| &planned.roots);
@@ -850,9 +850,9 @@ impl Oracle {
 
     /// How each call ended.
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = Verdict> {
-        let reruns = self.reruns.outcomes();
+        let resends = self.resends.outcomes();
         let calls = self.calls.values();
-        calls.filter_map(|record| record.outcome).chain(reruns)
+        calls.filter_map(|record| record.outcome).chain(resends)
     }
 }
 

@@ -769,7 +769,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
     // What is lost is sent again, which takes a while: shorter timeouts would mistake that for silence.
     let period = random.millis(if patient { 150 } else { 50 }, 250);
     let timeout = period * random.between(if patient { 8 } else { 5 }, 10) as u32;
-    let mut reruns = random.fork(7);
+    let mut resends = random.fork(7);
     (0..count)
         .map(|_| {
             let mut number = 0;
@@ -826,7 +826,7 @@ fn random_calls(nodes: &[NodePlan], patient: bool, random: &mut Random) -> Vec<C
                     .then(|| LONGEST_WAIT + random.millis(1000, 3000)),
                 tolerant: false,
                 heartbeats: false,
-                resends: match reruns.below(24) {
+                resends: match resends.below(24) {
                     again @ 1..=3 => again as u32,
                     _ => 0,
                 },

@@ -301,7 +301,7 @@ impl Sight {
         match message {
             Message::Request(request) if attempt(request) > 0 => {
                 context.hit(Point::Resent);
-                context.oracle.reruns.again(call, attempt(request));
+                context.oracle.resends.again(call, attempt(request));
             }
             Message::Response(response) if response.status => context.oracle.says(response),
             Message::Ping(ping) if call.initiator == host.id => {
@@ -423,7 +423,7 @@ fn judge(judged: Judged, host: &Host, context: &mut Context<'_>) {
         }
         Admission::Accepted(_) => {}
     }
-    context.oracle.reruns.started(now, call, id, attempt);
+    context.oracle.resends.started(now, call, id, attempt);
     context.oracle.started(now, call, (id, host.id), task);
 }
 

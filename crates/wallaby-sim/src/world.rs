@@ -135,7 +135,7 @@ impl<'a> World<'a> {
         while let Some(event) = self.context.queue.next() {
             let looking = matches!(event, Event::Look);
             self.handle(event);
-            self.context.oracle.judge_reruns();
+            self.context.oracle.judge_resends();
             if !self.context.oracle.violations().is_empty() {
                 return;
             }

@@ -15,13 +15,13 @@ use crate::workload::Hop;
 
 /// All calls whose requests may be sent again.
 #[derive(Debug, Default)]
-pub(crate) struct Reruns {
-    calls: BTreeMap<CallId, Rerun>,
+pub(crate) struct Resends {
+    calls: BTreeMap<CallId, ResentCall>,
     violations: Vec<Violation>,
 }
 
 #[derive(Debug)]
-struct Rerun {
+struct ResentCall {
     /// The answers of its trees; `None` if one of its handlers is to fail.
     answers: Option<BTreeSet<u32>>,
     started: BTreeSet<(RequestId, u32)>,
@@ -36,11 +36,11 @@ struct Rerun {
     stuck: bool,
 }
 
-impl Reruns {
+impl Resends {
     pub(crate) fn begin(&mut self, call: CallId, plan: &CallPlan) {
         let mut answers = BTreeSet::new();
         let all = plan.roots.iter().all(|root| root.add_answers(&mut answers));
-        let rerun = Rerun {
+        let resent = ResentCall {
             answers: all.then_some(answers),
             started: BTreeSet::new(),
             delivered: BTreeSet::new(),
@@ -50,7 +50,7 @@ impl Reruns {
             outcome: None,
             stuck: plan.roots.iter().any(Hop::is_stuck),
         };
-        self.calls.insert(call, rerun);
+        self.calls.insert(call, resent);
     }
 
     pub(crate) fn knows(&self, call: CallId) -> bool {
@@ -59,29 +59,29 @@ impl Reruns {
 
     /// A request is sent in this attempt.
     pub(crate) fn again(&mut self, call: CallId, attempt: u32) {
-        if let Some(rerun) = self.calls.get_mut(&call) {
-            rerun.times = rerun.times.max(attempt);
+        if let Some(resent) = self.calls.get_mut(&call) {
+            resent.times = resent.times.max(attempt);
         }
     }
 
     /// Work of a call ends with a status.
     pub(crate) fn status(&mut self, call: CallId) {
-        if let Some(rerun) = self.calls.get_mut(&call) {
-            rerun.statuses = true;
+        if let Some(resent) = self.calls.get_mut(&call) {
+            resent.statuses = true;
         }
     }
 
     /// Whether the executions of a call may contradict each other: one of them was refused something.
     pub(crate) fn may_differ(&self, call: CallId) -> bool {
-        let rerun = self.calls.get(&call);
-        rerun.is_some_and(|rerun| rerun.times > 0 && rerun.statuses)
+        let resent = self.calls.get(&call);
+        resent.is_some_and(|resent| resent.times > 0 && resent.statuses)
     }
 
     /// A server takes a request up.
     pub(crate) fn started(&mut self, now: Duration, call: CallId, id: RequestId, attempt: u32) {
-        if let Some(rerun) = self.calls.get_mut(&call) {
-            let invented = attempt > rerun.times;
-            if !rerun.started.insert((id, attempt)) || invented {
+        if let Some(resent) = self.calls.get_mut(&call) {
+            let invented = attempt > resent.times;
+            if !resent.started.insert((id, attempt)) || invented {
                 let what = format!("attempt {attempt} of request {id} of {call}");
                 self.violate(now, Rule::TwiceRun, what);
             }
@@ -96,12 +96,12 @@ impl Reruns {
         (path, index): (Path, u32),
         answer: Option<u32>,
     ) {
-        let Some(rerun) = self.calls.get_mut(&call) else {
+        let Some(resent) = self.calls.get_mut(&call) else {
             return;
         };
-        let over = rerun.outcome;
-        let fresh = answer.is_none_or(|answer| rerun.said.insert(answer) || rerun.differs());
-        if !rerun.delivered.insert((path, index)) || !fresh {
+        let over = resent.outcome;
+        let fresh = answer.is_none_or(|answer| resent.said.insert(answer) || resent.differs());
+        if !resent.delivered.insert((path, index)) || !fresh {
             let what = format!("response {index} of {path} of {call}, answer {answer:?}");
             self.violate(now, Rule::TwiceDelivered, what);
         } else if let Some(outcome) = over {
@@ -112,17 +112,17 @@ impl Reruns {
 
     /// The application learns how a call ended.
     pub(crate) fn ended(&mut self, now: Duration, call: CallId, outcome: Verdict) {
-        let Some(rerun) = self.calls.get_mut(&call) else {
+        let Some(resent) = self.calls.get_mut(&call) else {
             return;
         };
-        if let Some(before) = rerun.outcome.replace(outcome) {
+        if let Some(before) = resent.outcome.replace(outcome) {
             let what = format!("{call}: {before:?}, then {outcome:?}");
             self.violate(now, Rule::OutcomeChanged, what);
         } else if outcome == (Verdict::Complete { statuses: false }) {
-            match &rerun.answers {
-                Some(answers) if *answers == rerun.said => {}
+            match &resent.answers {
+                Some(answers) if *answers == resent.said => {}
                 Some(answers) => {
-                    let missing: Vec<_> = answers.difference(&rerun.said).collect();
+                    let missing: Vec<_> = answers.difference(&resent.said).collect();
                     let what = format!("{call} without the answers {missing:?}");
                     self.violate(now, Rule::EarlyCompletion, what);
                 }
@@ -137,10 +137,10 @@ impl Reruns {
     /// A node's life is over, and so are its calls; whether there were any.
     pub(crate) fn initiator_gone(&mut self, initiator: NodeId) -> bool {
         let mut any = false;
-        for (call, rerun) in &mut self.calls {
+        for (call, resent) in &mut self.calls {
             if call.initiator == initiator {
-                any |= rerun.outcome.is_none();
-                rerun.outcome.get_or_insert(Verdict::InitiatorGone);
+                any |= resent.outcome.is_none();
+                resent.outcome.get_or_insert(Verdict::InitiatorGone);
             }
         }
         any
@@ -149,15 +149,16 @@ impl Reruns {
     /// Nothing happens any more: all calls must have ended, and where nothing went wrong none of them may have failed.
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
         let calm = plan.faults.is_empty() && plan.nodes.iter().all(NodePlan::is_roomy);
-        let failed = |(call, rerun): (&CallId, &Rerun)| {
-            let failed = rerun.outcome == Some(Verdict::Failed) && !rerun.stuck;
+        let failed = |(call, resent): (&CallId, &ResentCall)| {
+            let failed = resent.outcome == Some(Verdict::Failed) && !resent.stuck;
             (failed && calm).then_some(*call)
         };
         let failed: Vec<_> = self.calls.iter().filter_map(failed).collect();
         for call in failed {
             self.violate(now, Rule::FalseFailure, call.to_string());
         }
-        let open = |(call, rerun): (&CallId, &Rerun)| rerun.outcome.is_none().then_some(*call);
+        let open =
+            |(call, resent): (&CallId, &ResentCall)| resent.outcome.is_none().then_some(*call);
         let open: Vec<_> = self.calls.iter().filter_map(open).collect();
         for call in open {
             self.violate(now, Rule::NeverEnded, call.to_string());
@@ -169,7 +170,7 @@ impl Reruns {
     }
 
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = Verdict> {
-        self.calls.values().filter_map(|rerun| rerun.outcome)
+        self.calls.values().filter_map(|resent| resent.outcome)
     }
 
     fn violate(&mut self, at: Duration, rule: Rule, what: String) {
@@ -177,7 +178,7 @@ impl Reruns {
     }
 }
 
-impl Rerun {
+impl ResentCall {
     /// Whether its executions may contradict each other.
     fn differs(&self) -> bool {
         self.times > 0 && self.statuses

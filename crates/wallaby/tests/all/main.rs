@@ -36,6 +36,7 @@ mod large_messages;
 mod limits;
 mod link;
 mod liveness;
+mod macro_errors;
 mod middleware;
 mod mismatch;
 mod multicast;

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 use wallaby_bench::pattern::Query;
 use wallaby_bench::stack::Stack;
-use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load, split, split_options};
+use wallaby_bench::thesis::{LatencyOptions, LoadOptions, latency, load};
 use wallaby_bench::{
     FanoutOptions, HopsOptions, LargeOptions, Launcher, Own, Row, RunOptions, ScaleOptions,
     ThroughputOptions, Transport, fanout, hops, scale, server_main, throughput,
@@ -316,12 +316,12 @@ fn many_of_something_are_measured() -> Result<(), Box<dyn Error>> {
 
 /// Figure 6.6: the meter stands beside the same work without it, and every part of its has some time.
 fn processor_time_is_split_without_changing_what_is_done() -> Result<(), Box<dyn Error>> {
-    let mut options = split_options();
+    let mut options = LatencyOptions::split();
     options.run = RunOptions {
         servers: Some(6),
         ..brief(&options.run.stacks)
     };
-    let rows = split(&options, |_| ())?;
+    let rows = latency(&options, |_| ())?;
     assert_eq!(rows.len(), 3 * 2 * 2 * options.queries.len());
     let (metered, plain): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.split.is_some());
     assert_eq!(metered.len(), plain.len());

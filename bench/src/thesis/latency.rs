@@ -41,6 +41,19 @@ impl Default for LatencyOptions {
 }
 
 impl LatencyOptions {
+    /// The queries, to see whose their processor time is (figure 6.6), beside the same without the meter.
+    #[must_use]
+    pub fn split() -> Self {
+        let mut options = Self {
+            hops: Vec::new(),
+            fanout: Vec::new(),
+            bounces: Vec::new(),
+            ..Self::default()
+        };
+        options.run.stacks = vec![&Own::Wallaby, &Own::WallabySplit];
+        options
+    }
+
     /// What can be measured in minutes over links with such a delay: as few operations as tell a median, and only the
     /// floor that waits for messages one by one on threads of their own. The other one would wait for all of them on one
     /// thread.

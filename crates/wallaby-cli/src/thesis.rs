@@ -9,7 +9,6 @@ use std::time::Duration;
 use wallaby_bench::cluster::{Check, Costs, MOST_DEVIATION, check};
 use wallaby_bench::thesis::{
     ClusterOptions, LatencyOptions, LoadOptions, calibrate, cluster, cluster_load, latency, load,
-    split, split_options,
 };
 use wallaby_bench::{Row, Transport};
 use wallaby_program::output::text;
@@ -98,7 +97,7 @@ impl Thesis {
                 let options = LatencyOptions::default().over_link(self.link);
                 latency(&self.one_by_one(options), show)
             }
-            Part::Split => split(&self.one_by_one(split_options()), show),
+            Part::Split => latency(&self.one_by_one(LatencyOptions::split()), show),
             Part::Load => {
                 let mut options = LoadOptions::default();
                 let run = &mut options.run;

@@ -332,6 +332,34 @@ fn test_programs_say_why_they_are_apart() {
     report(problems);
 }
 
+/// Where a manifest says that sources have no tests, nothing is compiled a second time for them. A test there would never run.
+#[test]
+fn tests_in_sources_are_run() {
+    let mut problems = Vec::new();
+    for Crate { folder, .. } in Crate::all() {
+        let manifest = read(&format!("{folder}/Cargo.toml"));
+        for section in manifest
+            .split("\n[")
+            .filter(|section| section.contains("\ntest = false"))
+        {
+            let is_of = |path: &str| match path.strip_prefix(&format!("{folder}/src/")) {
+                Some(inside) if section.starts_with("[bin]]") => {
+                    inside == "main.rs" || inside.starts_with("bin/")
+                }
+                Some(inside) => section.starts_with("lib]") && inside != "main.rs",
+                None => false,
+            };
+            let tests = sources()
+                .iter()
+                .filter(|(path, source)| is_of(path) && source.contains("#[test]"));
+            problems.extend(tests.map(|(path, _)| {
+                format!("{path}: its tests are not run: {folder}/Cargo.toml says `test = false`")
+            }));
+        }
+    }
+    report(problems);
+}
+
 /// A promise whose test was renamed or dropped is a promise that nobody keeps.
 #[test]
 fn tests_that_the_table_of_attacks_names_exist() {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby::extension::Reserved;
+use wallaby::extension::{Reserved, token};
 use wallaby::intercept::{Admission, Exchange, Exit, Incoming, Intent, Interceptor, SendFuture};
 use wallaby::{
     Address, Builder, DurableId, HandlerFuture, RawRequest, SendError, Servers, Service, Status,
@@ -454,7 +454,9 @@ impl Admitting {
         // Other branches may need its connection's credit to come here. What is kept has limits of its own.
         let arrival = merging.what(request.take_payload()).and_then(|what| {
             let bounds = (more, &self.engine.limits);
-            let (call, what) = (request.call_id(), (what, stack.hops, request.durable_id()));
+            let what = (what, stack.hops, request.durable_id());
+            let token = token(request).ok_or_else(|| Status::aborted("its request has ended"))?;
+            let call = (request.call_id(), token);
             self.gathers.arrive(call, merging, what, bounds)
         });
         match arrival {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+use wallaby::extension::Token;
 use wallaby::{CallId, DurableId, Status};
 
 use crate::chains::Limits;
@@ -28,8 +29,8 @@ struct Table {
     bytes: usize,
 }
 
-/// A split of a call.
-type Key = (CallId, String);
+/// A split of a call. Ids of calls are only claimed; who brings a branch of another client's call would have to show its token, too.
+type Key = (CallId, Token, String);
 
 struct Gather {
     arrived: Vec<Option<Arrived>>,
@@ -88,14 +89,14 @@ impl Gathers {
     /// If that is more than the limits allow, or not as the other branches say.
     pub(crate) fn arrive(
         self: &Arc<Self>,
-        call: CallId,
+        (call, token): (CallId, Token),
         merging: &Merging,
         (mut what, hops, durable): (Arrived, u32, Option<DurableId>),
         (more, limits): (usize, &Limits),
     ) -> Result<Arrival, Status> {
         let Merging { number, of, .. } = *merging;
         let index = (number as usize).wrapping_sub(1);
-        let key = (call, merging.split.clone());
+        let key = (call, token, merging.split.clone());
         let size = match &mut what {
             Ok(Answer(answer)) => {
                 detach(answer);
@@ -231,7 +232,12 @@ mod tests {
         let answer = Answer(vec![number as u8].into());
         let durable = Some(DurableId::new(7, u64::from(number)));
         let what = (Ok(answer), number, durable);
-        gathers.arrive(call, &merging, what, (0, &Limits::default()))
+        gathers.arrive(
+            (call, Token::new(5)),
+            &merging,
+            what,
+            (0, &Limits::default()),
+        )
     }
 
     fn early(arrival: Result<Arrival, Status>) -> Waiting {
@@ -306,6 +312,7 @@ mod tests {
                 of: 3,
                 raised: false,
             };
+            let call = (call, Token::new(5));
             early(gathers.arrive(call, &merging, (what, 1, None), (3, &Limits::default())))
         };
         let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 use wallaby::codec::{Codec, Postcard};
+use wallaby::extension::Token;
 use wallaby::intercept::DelegatedRequest;
 use wallaby::{
     Address, CallError, CallId, Caller, Code, DurableId, Failure, MethodDefinition, RequestId,
@@ -418,7 +419,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 };
                 let what = (what, stack.hops, *durable);
                 self.gathers
-                    .arrive(call, merging, what, (0, &engine.limits))
+                    .arrive((call, Token::new(0)), merging, what, (0, &engine.limits))
             }),
             _ => Err(Status::invalid_argument("a branch that does not end here")),
         };

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{Author, CallKey, HandledRequest, InBody, Permit, RequestKey};
 use wallaby_proto::wire::{Budgets, Metadata, MetadataError};
-use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status, Token};
 
 use crate::body::Body;
 use crate::call::CallOptions;
@@ -274,6 +274,11 @@ impl Handling {
     /// What goes along with this request alone.
     pub(crate) fn continuation(&self) -> Option<Bytes> {
         (self.endpoint).ask(|core| core.endpoint.request(self.key)?.continuation().cloned())
+    }
+
+    /// Who does not know it does not speak of its call.
+    pub(crate) fn token(&self) -> Option<Token> {
+        (self.endpoint).ask(|core| Some(core.endpoint.request(self.key)?.token()))
     }
 
     /// Whether a member of the cluster has sealed it.

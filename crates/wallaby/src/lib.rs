@@ -162,8 +162,10 @@ pub use wallaby_proto::wire::{Heartbeats, PingSettings};
 #[doc(hidden)]
 pub mod extension {
     pub use crate::random::number;
+    pub use crate::request::token;
     pub use crate::service::Reserved;
     pub use crate::timer::sleep;
+    pub use wallaby_proto::Token;
 }
 
 /// What generated code uses; not for others.

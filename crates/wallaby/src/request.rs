@@ -13,7 +13,7 @@ use wallaby_proto::{Address, Status};
 
 pub use self::delegation::Delegation;
 use self::delegation::Departure;
-pub use self::info::RequestInfo;
+pub use self::info::{RequestInfo, token};
 pub use self::raw::RawRequest;
 use crate::blocking;
 use crate::body::Attached;

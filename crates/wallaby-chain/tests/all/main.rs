@@ -3,6 +3,9 @@
 #[allow(dead_code, reason = "another program uses the rest")]
 #[path = "../../../wallaby/tests/common/process.rs"]
 mod process;
+#[allow(dead_code, reason = "other programs use the rest")]
+#[path = "../../../wallaby/tests/common/raw.rs"]
+mod raw;
 mod world;
 
 mod code;

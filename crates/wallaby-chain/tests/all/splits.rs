@@ -1,12 +1,16 @@
 //! Chains that are split and merged.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wallaby::codec::Postcard;
-use wallaby::{Address, Call, Code, Endpoint, Heartbeats, One, Status};
+use wallaby::intercept::{Admission, Incoming};
+use wallaby::{Address, Call, CallId, Code, Endpoint, Heartbeats, MethodDefinition, One, Status};
 use wallaby_chain::{Chain, Chained, Chains, Hop, Limits, Merge, State, Step, start};
+use wallaby_proto::wire::Options;
 
-use crate::world::{Net, at, hosts, patience, status, texts, until, words};
+use crate::raw::{Raw, hello, request};
+use crate::world::{Net, at, hosts, library, patience, status, texts, until, words};
 
 /// Each word of what was said goes to the next server, side by side; `@` in a word splits it again. At the merge host they are
 /// joined.
@@ -320,6 +324,44 @@ async fn splits_and_what_merges_keep_have_limits() {
         three
             .eventually(&format!("{long} b"), &format!("({long}!+b!!)"))
             .await;
+    })
+    .await;
+}
+
+/// Who knows the ids of a client's calls, and guesses the rest of what its branches say, has merges of its own all the same.
+#[tokio::test]
+async fn a_stranger_who_uses_the_id_of_a_call_is_not_merged_with_it() {
+    patience(async {
+        let mut three = Three::new(Net::Tcp, Limits::default()).await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sees = Arc::clone(&seen);
+        let looks = move |request: &Incoming| {
+            let continuation = request.continuation().expect("a link");
+            let seen = (request.call_id(), continuation);
+            sees.lock().expect("a lock").push(seen);
+            Admission::Run
+        };
+        let next = splitting().add_to(Endpoint::builder().serve(library()));
+        three.next = Net::Tcp.bind(next.interceptor(looks)).await;
+        assert_eq!(three.call("a b").await, Ok("(a!+b!!)".into()));
+        let (call, branch) = seen.lock().expect("a lock")[0].clone();
+        // The same in the next call, by somebody else who says that it is the same client.
+        let call = CallId {
+            sequence: call.sequence + 1,
+            ..call
+        };
+        let mut stranger = Raw::dial(&at(&three.merge), hello(call.initiator.get())).await;
+        let mut forged = request(call, b"\x06forged");
+        forged.options = Some(Box::new(Options {
+            continuation: Some(branch),
+            ..Options::default()
+        }));
+        let merge = MethodDefinition::new("wallaby.Chains/merge", "raw", 0, 0).expect("a name");
+        stranger.send_request(forged, &merge).await;
+        until(|| three.merge.metrics().requests_received == 3).await;
+        assert_eq!(three.call("a b").await, Ok("(a!+b!!)".into()));
+        let last = seen.lock().expect("a lock").last().map(|(call, _)| *call);
+        assert_eq!(last, Some(call), "it was this one");
     })
     .await;
 }

@@ -34,7 +34,7 @@ use crate::wire::{
     Budgets, Child, HandledBy, MAX_TRACE_PARTS, Metadata, MethodRef, Options, ReplyTo, Request,
     TracePart, TraceRecord,
 };
-use crate::{Address, CallId, Code, ConnId, DurableId, NodeId, RequestId, Status};
+use crate::{Address, CallId, Code, ConnId, DurableId, NodeId, RequestId, Status, Token};
 
 /// How long after the deadline a server stops by itself: the initiator's abort, which comes first, is the rule.
 const BEHIND: Duration = Duration::from_millis(10);
@@ -330,6 +330,11 @@ impl HandledRequest {
     /// Whether it reports its timings.
     pub fn is_traced(&self) -> bool {
         self.server.is_traced()
+    }
+
+    /// What tells its call from one of a stranger with the same id.
+    pub fn token(&self) -> Token {
+        self.server.token()
     }
 
     /// How many hops led here: 0 if the initiator sent it.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Author;
 use wallaby_proto::wire::{Budgets, Metadata};
-use wallaby_proto::{CallId, DurableId, NodeId, RequestId};
+use wallaby_proto::{CallId, DurableId, NodeId, RequestId, Token};
 
 use crate::body::Body;
 use crate::client::Caller;
@@ -224,6 +224,12 @@ impl RequestInfo {
     pub fn call(&self) -> Caller {
         Caller::within(self)
     }
+}
+
+/// What tells the request's call from one of a stranger that has the same [id](RequestInfo::call_id): `None` if it has ended.
+#[doc(hidden)]
+pub fn token(request: &RequestInfo) -> Option<Token> {
+    request.handling.token()
 }
 
 impl fmt::Debug for RequestInfo {

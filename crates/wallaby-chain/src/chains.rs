@@ -379,7 +379,9 @@ impl Exchange for Named {
 
 impl Admitting {
     fn admit_chain(&self, request: &Incoming, (mut stack, size): (Stack, usize)) -> Admission {
-        let may_bring = stack.has_code() && self.engine.lets_bring(request);
+        stack.drop_used_code(); // or its sender would say where code is that the server brings itself
+        // If a chain has no code when it comes, what it leaves with is the server's own: a handler's, or a function's.
+        let may_bring = !stack.has_code() || self.engine.lets_bring(request);
         let place = Place {
             at: At::Server(request),
             may_bring,

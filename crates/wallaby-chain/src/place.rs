@@ -9,7 +9,7 @@ use crate::stack::Stack;
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) at: At<'a>,
-    /// Who has sent the chain here may bring code.
+    /// The chain may have code here: who has sent it may bring it, or it came without any.
     pub(crate) may_bring: bool,
     /// From which the names of what leaves follow, in place of the request's.
     pub(crate) durable: Option<DurableId>,

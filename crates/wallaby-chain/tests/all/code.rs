@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use wallaby::intercept::{Admission, Incoming};
-use wallaby::{Code, DurableId, Endpoint, Status};
+use wallaby::{Code, DialPolicy, DurableId, Endpoint, One, Request, Status};
 use wallaby_chain::{
     ChainCode, Chains, CodeLimits, Effort, Event, Fault, Functions, Hash, Hop, Limits, Link, Merge,
     Module, Repository, Run, Runtime, State, Step, functions, pipe, start,
@@ -359,6 +359,70 @@ async fn code_further_down_the_stack_needs_permission_as_well() {
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     assert_eq!(hosts(&refused), texts([&at(&outer), &at(&guarded)]));
     assert_eq!(counts.loads.load(Ordering::SeqCst), 0);
+}
+
+/// Code that a handler brings, or a function of the server, is the server's own: who has sent a chain without any need not be allowed
+/// to bring it.
+#[tokio::test]
+async fn a_server_goes_on_with_code_of_its_own() {
+    let client = Net::Tcp.client().await;
+    let (b, _) = server(CodeLimits::default()).await;
+    let to = at(&b);
+    let own = wallaby::Service::new("test.Store").method(
+        &store::PUT,
+        move |request: Request<One<String>>, (text,): (String,)| {
+            let hop = Hop::to(&to, &words::SHOUT, (text,));
+            let chain = start::<String>(hop.then(code(1).function("end"), State::new()));
+            async move { Ok(chain.forward(request)?.await?) }
+        },
+    );
+    let to = at(&b);
+    let brings = Chains::new().function("brings", move |_, answer| {
+        let hop = Hop::to(&to, &words::SHOUT, (answer.read::<String>()?,));
+        Ok(hop.then(code(1).function("end"), State::new()).into())
+    });
+    let a = brings
+        .code(Fake(Arc::default()), |_| false)
+        .add_to(Endpoint::builder().serve(own).serve(library()));
+    let a = Net::Tcp.bind(a).await;
+    let chain = pipe(at(&a), &store::PUT, ("a".into(),)).then(at(&b), &words::SHOUT);
+    let answer = chain.call(client.caller()).expect("it is small").await;
+    assert_eq!(answer, Ok("a!!".into()));
+    let first = Hop::to(at(&a), &words::SHOUT, ("a".into(),)).then("brings", State::new());
+    let chain = start::<String>(first);
+    let answer = chain.call(client.caller()).expect("it is small").await;
+    assert_eq!(answer, Ok("a!!".into()));
+    // With code of the client in the same chain it is the client's.
+    let first = Hop::to(at(&a), &store::PUT, ("a".into(),));
+    let chain = start::<String>(first).then(at(&b), &words::SHOUT).catch(
+        at(&b),
+        code(2).function("rescue"),
+        State::new(),
+    );
+    let refused = status(chain.call(client.caller()).expect("it is small").await);
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+}
+
+/// Where code of its own is, the server says; what a client says of code that its chain does not need goes no further.
+#[tokio::test]
+async fn nobody_says_where_a_servers_own_code_is() {
+    let (client, (b, _)) = (Net::Tcp.client().await, server(CodeLimits::default()).await);
+    let to = at(&b);
+    let brings = Chains::new().function("brings", move |_, answer| {
+        let hop = Hop::to(&to, &words::SHOUT, (answer.read::<String>()?,));
+        Ok(hop.then(code(1).function("end"), State::new()).into())
+    });
+    let a = Net::Tcp.serve(brings).await;
+    // Unmarked, no hops, no path, no branches, one level: `brings`, without state; its code is said to be at `mem://x`.
+    let bytes = [
+        &b"wchn\x03\0\0\0\0\0\x01\0\x01\x06brings\0\x01"[..],
+        code(1).hash().bytes(),
+        b"\x01\x07mem://x",
+    ]
+    .concat();
+    let shout = client.caller().at(at(&a)).continuation(bytes);
+    let answer = shout.call(&words::SHOUT, ("a".to_owned(),)).await;
+    assert_eq!(answer, Ok("a!!".into()));
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Where functions run: at a server that handles a request of the chain, or at who walks the chain itself.
 
-use wallaby::{Caller, DurableId, RequestInfo, Status};
+use std::time::Duration;
+
+use wallaby::extension::named_by_peer;
+use wallaby::{Address, Caller, Client, DurableId, NodeId, RequestInfo, SendError, Status};
 
 use crate::exception::Exception;
 use crate::stack::Stack;
@@ -61,11 +64,31 @@ impl Place<'_> {
         }
     }
 
-    /// For calls that are needed to take the step.
-    pub(crate) fn caller(&self) -> Caller {
+    /// For calls that are needed to take the step, to a server that the chain names.
+    ///
+    /// # Errors
+    ///
+    /// If others may not have this endpoint dial it.
+    pub(crate) fn named(&self, server: &Address) -> Result<Client, SendError> {
         match self.at {
-            At::Server(request) => request.call(),
-            At::Home { caller, .. } => caller.clone(),
+            At::Server(request) => named_by_peer(request, server),
+            At::Home { caller, .. } => Ok(caller.clone().at(server)),
+        }
+    }
+
+    /// How much time there is for them.
+    pub(crate) fn time(&self) -> Duration {
+        match self.at {
+            At::Server(request) => request.remaining(),
+            At::Home { caller, .. } => caller.time(),
+        }
+    }
+
+    /// Who has started the chain, as servers know it.
+    pub(crate) fn initiator(&self) -> Option<NodeId> {
+        match self.at {
+            At::Server(request) => Some(request.initiator()),
+            At::Home { .. } => None,
         }
     }
 

@@ -237,7 +237,11 @@ impl Codes {
         let (bytes, is_packed) = match code.map(ChainCode::source) {
             Some(Source::Packed(module)) => (module.clone(), true),
             Some(Source::At(server)) => {
-                let client = place.caller().at(server).deadline(self.limits.fetch);
+                let client = place.named(server).map_err(|error| {
+                    let message = format!("code {hash} is not fetched from {server}: {error}");
+                    Status::new(error.code(), message)
+                })?;
+                let client = client.deadline(self.limits.fetch.min(place.time()));
                 (fetch(hash, client).await?.into(), false)
             }
             None => {

@@ -19,7 +19,7 @@ use crate::call::{Call, CallEnd, CallOptions, CallShared, CallWatch, RawCall, Re
 use crate::codec::Codec;
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
-use crate::error::Failure;
+use crate::error::{Failure, SendError};
 use crate::handling::Handling;
 use crate::hedge::Hedge;
 use crate::method::{Answers, Method, Target};
@@ -324,6 +324,26 @@ impl Caller {
     fn change(&mut self) -> &mut CallOptions {
         Arc::make_mut(&mut self.options)
     }
+}
+
+/// For calls of this request's endpoint to a server that its peers have named. They belong to no request: nothing of its call is told
+/// there.
+///
+/// # Errors
+///
+/// If the dial policy forbids that server.
+#[doc(hidden)]
+pub fn named_by_peer(request: &RequestInfo, server: &Address) -> Result<Client, SendError> {
+    let endpoint = &request.handling.endpoint;
+    endpoint.ask(|core| core.endpoint.check_named(server))?;
+    let caller = Caller {
+        endpoint: Arc::clone(endpoint),
+        open: None,
+        parent: None,
+        options: Arc::default(),
+        refused: None,
+    };
+    Ok(caller.at(server))
 }
 
 /// A server and how it is called. Cheap to clone; the options apply to all calls made with it.

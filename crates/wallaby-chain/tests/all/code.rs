@@ -425,6 +425,46 @@ async fn nobody_says_where_a_servers_own_code_is() {
     assert_eq!(answer, Ok("a!!".into()));
 }
 
+/// An address at which a client says that code is, is dialled as those are that peers name, and is told nothing of the call.
+#[tokio::test]
+async fn where_a_client_says_that_code_is_the_dial_policy_is_asked() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    let (repository, client) = (Repository::new(), Net::Tcp.client().await);
+    let kept =
+        Endpoint::builder()
+            .serve(repository.service())
+            .interceptor(move |request: &Incoming| {
+                let told = request.metadata().iter().count();
+                hears.lock().expect("a lock").push(told);
+                Admission::Run
+            });
+    let kept = Net::Tcp.bind(kept).await;
+    let glue = repository.keep(b"glue".to_vec()).expect("there is room");
+    let glue = glue.at(at(&kept));
+    let ask = async |server: &Endpoint| {
+        let first = Hop::to(at(server), &words::SHOUT, ("a".into(),));
+        let chain = start::<String>(first.then(glue.function("end"), State::new()));
+        let caller = client.caller().metadata("secret", "7");
+        chain.call(caller).expect("it is small").await
+    };
+    let strict = Endpoint::builder().dial_policy(DialPolicy::public());
+    let (chains, _) = open(CodeLimits::default());
+    let strict = Net::Tcp.bind(chains.add_to(strict.serve(library()))).await;
+    let refused = status(ask(&strict).await);
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    assert!(
+        refused.message().contains(&format!("from {}", at(&kept))),
+        "{refused}"
+    );
+    assert_eq!(hosts(&refused), texts([&at(&strict)]));
+    assert_eq!(strict.metrics().dials_forbidden, 1);
+    assert_eq!(kept.metrics().connections_opened, 0);
+    let (free, _) = server(CodeLimits::default()).await;
+    assert_eq!(ask(&free).await, Ok("a!".into()));
+    assert_eq!(*heard.lock().expect("a lock"), [0]);
+}
+
 #[tokio::test]
 async fn servers_fetch_large_code_from_the_client_once() {
     let ((a, loads), client) = (server(CodeLimits::default()).await, Net::Tcp.client().await);

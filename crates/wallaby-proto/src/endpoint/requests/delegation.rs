@@ -250,6 +250,20 @@ impl<P: Probe> Endpoint<P> {
         why.err().map(|why| Box::new(Status::from(why)))
     }
 
+    /// Whether an address may be dialled that peers name.
+    ///
+    /// # Errors
+    ///
+    /// If the dial policy forbids it.
+    pub fn check_named(&mut self, server: &Address) -> Result<(), SendError> {
+        if self.config.dial_policy.permits(server) {
+            return Ok(());
+        }
+        self.metrics.dials_forbidden += 1;
+        let server = server.clone();
+        Err(SendError::Forbidden { server })
+    }
+
     /// Whether anything may go to this server.
     pub(super) fn check_delegation(
         &mut self,
@@ -257,12 +271,9 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
     ) -> Result<(), SendError> {
         let handler = self.handlers.get(request).ok_or_else(over)?;
-        if !self.config.dial_policy.permits(server) {
-            self.metrics.dials_forbidden += 1;
-            let server = server.clone();
-            return Err(SendError::Forbidden { server });
-        }
-        let (depth, limit) = (handler.depth().saturating_add(1), self.config.max_depth);
+        let depth = handler.depth();
+        self.check_named(server)?;
+        let (depth, limit) = (depth.saturating_add(1), self.config.max_depth);
         if depth > limit {
             return Err(SendError::TooDeep { depth, limit });
         }

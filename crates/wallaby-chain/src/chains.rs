@@ -50,6 +50,8 @@ pub struct Limits {
     pub levels: usize,
     /// Branches of a split. Default 64.
     pub branches: usize,
+    /// Splits inside each other. Default 8.
+    pub splits: usize,
     /// Splits of which some branches have arrived here to be merged, and some not. Default 1,024.
     pub merges: usize,
     /// Bytes of the answers that these keep and of what came along with them, all together, each branch with 1 KiB more. Default
@@ -82,6 +84,7 @@ impl Default for Limits {
             states: 64 << 20,
             levels: 64,
             branches: 64,
+            splits: 8,
             merges: 1024,
             merge_bytes: 64 << 20,
             merge_wait: Duration::from_secs(60),

@@ -437,6 +437,13 @@ impl Engine {
                 format!("a split into {count} branches: at least 1 and at most {most} are allowed");
             return Err(Status::resource_exhausted(message));
         }
+        let merges = |level: &&Level| matches!(level, Level::Merge(_));
+        let inside = stack.levels.iter().filter(merges).count() + 1;
+        if inside > self.limits.splits {
+            let most = self.limits.splits;
+            let message = format!("{inside} splits inside each other: at most {most} are allowed");
+            return Err(Status::resource_exhausted(message));
+        }
         let of = u32::try_from(count).unwrap_or(u32::MAX);
         let at = self.resolve((&merge.at, place.durable_id()), stack, place)?; // one for all
         let branches = (1..).zip(branches).map(|(number, hop)| {

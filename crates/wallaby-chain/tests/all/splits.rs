@@ -365,3 +365,58 @@ async fn a_stranger_who_uses_the_id_of_a_call_is_not_merged_with_it() {
     })
     .await;
 }
+
+/// Functions that split without end come to a limit before they fill a server, and the chains of others go on meanwhile.
+#[tokio::test]
+async fn splits_inside_each_other_have_a_limit() {
+    patience(async {
+        for (limits, most) in [
+            (Limits::default(), 8),
+            (
+                Limits {
+                    splits: 2,
+                    ..Limits::default()
+                },
+                2,
+            ),
+        ] {
+            let dividing = Chains::new()
+                .function("divide", |state, answer| {
+                    let (at, _): (Address, String) = (state.get("at")?, answer.read()?);
+                    let branches = ["a", "b"].map(|text| {
+                        let hop = Hop::to(&at, &words::SHOUT, (text.to_owned(),));
+                        hop.then("divide", state.clone())
+                    });
+                    Ok(Step::split(branches, Merge::at(&at, "join", State::new())))
+                })
+                .merging("join", |_, _| Step::end(&String::new()));
+            let server = Net::Tcp.serve(dividing.limits(limits)).await;
+            let client = Net::Tcp.client().await;
+            let state = State::new().with("at", &at(&server)).expect("an address");
+            let first = Hop::to(at(&server), &words::SHOUT, ("a".to_owned(),));
+            let chain = start::<String>(first.then("divide", state));
+            let endless = async {
+                let ended = chain.call(client.caller()).expect("it is small").await;
+                let ended = status(ended);
+                assert_eq!(ended.code(), Code::ResourceExhausted, "{ended}");
+                let text = format!(
+                    "{} splits inside each other: at most {most} are allowed",
+                    most + 1
+                );
+                assert!(ended.message().starts_with(&text), "{ended}");
+                // The first link, and one for each split.
+                assert_eq!(hosts(&ended).len(), most + 1, "{ended}");
+            };
+            let other = Net::Tcp.client().await;
+            let others = async {
+                for _ in 0..20 {
+                    let first = Hop::to(at(&server), &words::SHOUT, ("a".to_owned(),));
+                    let chain = start::<String>(first).call(other.caller());
+                    assert_eq!(chain.expect("it is small").await, Ok("a!".into()));
+                }
+            };
+            tokio::join!(endless, others);
+        }
+    })
+    .await;
+}

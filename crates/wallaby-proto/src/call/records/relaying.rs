@@ -188,21 +188,21 @@ impl Records {
         from: Option<ConnId>,
     ) -> Option<RelayRoute> {
         let key = RecordedCallKey { call, token };
-        let known = || {
-            let known = self.table.call(&key).into_iter();
-            known.flat_map(|call| self.requests_of(call))
-        };
-        let routes = known().map(|(_, record)| record.route());
+        let known = self.table.call(&key);
+        let nearest = known.and_then(|call| self.nearest_to_initiator(call));
+        let nearest = nearest.map(|slot| self.table.records.get(slot).route());
         let is_closed = |route: &RelayRoute| !self.conns.contains_key(&route.conn);
         // Nobody can take the place of the connection of a request that was forgotten.
-        let routes = routes.chain(self.forgotten.get(&key).filter(|route| !is_closed(route)));
+        let forgotten = self.forgotten.get(&key).filter(|route| !is_closed(route));
+        let routes = nearest.into_iter().chain(forgotten);
         let nearer = routes.filter(|route| distance == 0 || route.distance < distance);
         let nearest = nearer.min_by_key(|route| (route.distance, is_closed(route)))?;
         if Some(nearest.conn) != from && !is_closed(&nearest) {
             return Some(nearest);
         }
         let own = |(_, record): (u32, &Record)| self.direct_route(call.initiator, record.conn);
-        let conn = known().find_map(own).unwrap_or(nearest.conn);
+        let mut requests = known.into_iter().flat_map(|call| self.requests_of(call));
+        let conn = requests.find_map(own).unwrap_or(nearest.conn);
         Some(RelayRoute { conn, ..nearest })
     }
 
@@ -248,12 +248,19 @@ impl Records {
         found
     }
 
-    /// The request of a call that is the fewest hops from the initiator; of equals one whose connection is open.
+    /// The request of a call that is the fewest hops from the initiator; of equals one whose connection is open. It is looked for once,
+    /// and again if it was forgotten or its connection has ended: what passes by is asked about it, and there may be many requests.
     pub(super) fn nearest_to_initiator(&self, call: u32) -> Option<u32> {
-        let known = self.requests_of(call);
+        let nearest = &self.table.calls.get(call).nearest;
         let is_closed = |record: &Record| !self.conns.contains_key(&record.conn);
-        let nearest = known.min_by_key(|(_, record)| (record.depth, is_closed(record)));
-        nearest.map(|(slot, _)| slot)
+        let is_open = |slot: &u32| !is_closed(self.table.records.get(*slot));
+        if let Some(known) = nearest.get().filter(is_open) {
+            return Some(known);
+        }
+        let known = self.requests_of(call);
+        let found = known.min_by_key(|(_, record)| (record.depth, is_closed(record)));
+        nearest.set(found.map(|(slot, _)| slot));
+        nearest.get()
     }
 
     /// Requests of a call, as many as are searched.
@@ -307,5 +314,72 @@ impl Records {
         });
         let latest = handed.max_by_key(|(name, ..)| *name);
         latest.map(|(_, slot, child)| (slot, child))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::records::collect::tests::{node, request};
+    use crate::call::records::table::looks;
+    use crate::call::records::{Admission, RecordLimits};
+    use crate::wire::{ReplyTo, Request};
+
+    /// A request with this place comes over a connection, so many hops from its initiator.
+    fn come(records: &mut Records, number: u32, (conn, depth): (u64, u32)) -> u32 {
+        let mut request = Request {
+            depth,
+            reply_to: ReplyTo::Relay,
+            ..request(9, 1)
+        };
+        request.id.path = Path::ROOT.child(number, request.call, request.token);
+        let origin = Origin {
+            conn: ConnId::from_number(conn),
+            peer: node(conn),
+            transit: Duration::ZERO,
+        };
+        match records.admit(&request, origin, Duration::ZERO) {
+            Admission::Accepted(ticket) => records.slot(ticket).expect("it is known"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// However many requests of its call are here, what passes by does not have them all looked at.
+    #[test]
+    fn the_way_back_of_a_large_call_is_looked_for_once() {
+        const FEW: usize = 16;
+        let mut records = Records::new(RecordLimits::default());
+        for conn in 1..=3 {
+            records.conn_opened(ConnId::from_number(conn), node(conn));
+        }
+        let Request { call, token, .. } = request(9, 1);
+        let expect = |records: &Records, expected: Option<(u64, u32)>, most| {
+            looks::take();
+            let from = Some(ConnId::from_number(3));
+            let route = records.relay_route((call, token), 9, from);
+            let expected = expected.map(|(conn, distance)| RelayRoute {
+                conn: ConnId::from_number(conn),
+                distance,
+            });
+            assert_eq!(route, expected);
+            let looks = looks::take();
+            assert!(looks <= most, "{looks} looks");
+        };
+        expect(&records, None, FEW);
+        for number in 0..1000 {
+            come(&mut records, number, (1, 3));
+            expect(&records, Some((1, 4)), FEW);
+        }
+        let nearer = come(&mut records, 1000, (2, 1));
+        expect(&records, Some((2, 2)), FEW);
+        come(&mut records, 1001, (1, 2));
+        expect(&records, Some((2, 2)), FEW);
+        records.table.records.at(nearer).ended = true;
+        records.table.remove_record(nearer);
+        expect(&records, Some((1, 3)), 2 * MAX_SEARCHED);
+        expect(&records, Some((1, 3)), FEW);
+        // Only one that is nearer leads on.
+        let route = records.relay_route((call, token), 3, None);
+        assert_eq!(route, None);
     }
 }

@@ -1,5 +1,6 @@
 //! The table itself: initiators, their calls, the requests of these, each found by its name and listed in order.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -149,6 +150,9 @@ pub(super) struct Call {
     pub(super) unstated: u32,
     /// When the request was last renewed by which heartbeats go back.
     pub(super) way_back: Option<Nanoseconds>,
+    /// That of its requests which is nearest to the initiator, as far as it was looked for: see
+    /// [`Records::nearest_to_initiator`](super::Records::nearest_to_initiator).
+    pub(super) nearest: Cell<Option<u32>>,
 }
 
 /// One request.
@@ -483,6 +487,7 @@ impl Table {
             further: BTreeMap::new(),
             unstated: 0,
             way_back: None,
+            nearest: Cell::new(None),
         });
         if self.bare.last(0) != Some(peer) {
             self.bare.remove(peer);
@@ -495,8 +500,13 @@ impl Table {
     pub(super) fn add_record(&mut self, new: NewRecord<'_>) -> u32 {
         let (call, name) = (new.call, (new.id, new.attempt));
         let generation = self.next_generation();
+        let depth = new.depth;
         let slot = self.records.add(Record::new(new, generation));
         let at_call = self.calls.at(call);
+        let nearest = at_call.nearest.get_mut();
+        if nearest.is_some_and(|nearest| depth < self.records.get(nearest).depth) {
+            *nearest = Some(slot);
+        }
         if at_call.first.is_none() {
             at_call.first = Some(slot);
         } else {
@@ -522,6 +532,10 @@ impl Table {
         record.generation = generation;
         self.records.free(slot);
         let at_call = self.calls.at(call);
+        at_call
+            .nearest
+            .get_mut()
+            .take_if(|nearest| *nearest == slot);
         if at_call.first != Some(slot) {
             at_call.further.remove(&name);
             return;

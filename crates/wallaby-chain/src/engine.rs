@@ -419,7 +419,8 @@ impl Engine {
                 let (codes, module) = self.module(code, stack, place).await?;
                 module.check(&function)?;
                 let input = guest::input(state, given)?;
-                guest::step(&codes.run(module, function, input.into()).await?, code)
+                let output = codes.run(module, (function, input.into()), place).await?;
+                guest::step(&output, code)
             }
         }
     }

@@ -87,6 +87,7 @@ mod said;
 mod stack;
 mod state;
 mod step;
+mod turns;
 mod types;
 mod walk;
 mod ways;

@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use wallaby::intercept::Incoming;
-use wallaby::{Client, Code, Status};
+use wallaby::{Client, Code, NodeId, Status};
 
 use crate::chains::Policy;
 use crate::code::{ChainCode, Hash, Source, unpack};
 use crate::engine::text_of;
 use crate::place::Place;
 use crate::repository::functions;
+use crate::turns::Turns;
 
 /// What runs modules: an engine for WebAssembly, as `wallaby-chain-wasm` has one, or for scripts, as `wallaby-chain-script`. Whoever
 /// implements it sees to it that code which strangers have written does no harm, however it tries. A pair of two is one that has
@@ -100,11 +101,12 @@ pub struct CodeLimits {
     pub kept_bytes: usize,
     /// Modules that are fetched, wait to be compiled, or are. Others are refused meanwhile. Default 64.
     pub loading: usize,
-    /// Modules that are compiled at once, each on a thread. Default 1.
+    /// Modules that are compiled at once, each on a thread. Others wait, and have turns by who has started their chains. Default 1.
     pub compiling: usize,
     /// How long a repository may take to send a module. Default 5 seconds.
     pub fetch: Duration,
-    /// Functions that run at once for longer than briefly, each on a thread. Others wait. Default 1.
+    /// Functions that run at once for longer than briefly, each on a thread. Others wait, and have turns as those that are to be
+    /// compiled. Default 1.
     pub long_runs: usize,
 }
 
@@ -128,8 +130,8 @@ pub(crate) struct Codes {
     policy: Box<Policy>,
     limits: CodeLimits,
     table: Mutex<Table>,
-    compiling: Arc<Semaphore>,
-    long_runs: Arc<Semaphore>,
+    compiling: Arc<Turns>,
+    long_runs: Arc<Turns>,
 }
 
 #[derive(Default)]
@@ -159,12 +161,8 @@ struct Known {
 impl Codes {
     pub(crate) fn new(runtime: Arc<dyn Runtime>, policy: Box<Policy>, limits: CodeLimits) -> Self {
         Self {
-            compiling: Arc::new(Semaphore::new(
-                limits.compiling.clamp(1, Semaphore::MAX_PERMITS),
-            )),
-            long_runs: Arc::new(Semaphore::new(
-                limits.long_runs.clamp(1, Semaphore::MAX_PERMITS),
-            )),
+            compiling: Turns::new(limits.compiling),
+            long_runs: Turns::new(limits.long_runs),
             table: Mutex::default(),
             runtime,
             policy,
@@ -250,7 +248,7 @@ impl Codes {
             }
         };
         let (runtime, most) = (Arc::clone(&self.runtime), self.limits.bytes);
-        on_a_thread(&self.compiling, move || {
+        on_a_thread((&self.compiling, place.initiator()), move || {
             let module = match is_packed {
                 false => bytes,
                 true => unpack(&bytes, most)
@@ -280,8 +278,8 @@ impl Codes {
     pub(crate) async fn run(
         &self,
         module: Arc<dyn Module>,
-        function: String,
-        input: Bytes,
+        (function, input): (String, Bytes),
+        place: Place<'_>,
     ) -> Result<Vec<u8>, Status> {
         let run = AssertUnwindSafe(|| module.run(&function, &input, Effort::Brief));
         match catch_unwind(run).unwrap_or_else(|panic| Err(Fault::Status(panicked(&*panic)))) {
@@ -290,7 +288,7 @@ impl Codes {
             Err(Fault::Longer) => {
                 let run = move || module.run(&function, &input, Effort::Full);
                 let run = move || run().map_err(Fault::into_status);
-                on_a_thread(&self.long_runs, run).await
+                on_a_thread((&self.long_runs, place.initiator()), run).await
             }
         }
     }
@@ -384,14 +382,14 @@ async fn fetch(hash: Hash, client: Client) -> Result<Vec<u8>, Status> {
     })
 }
 
-/// Runs this on a thread as soon as one of so many is free. It runs to its end, also if nobody waits for it any more.
+/// Runs this on a thread when it is its initiator's turn. It runs to its end, also if nobody waits for it any more.
 async fn on_a_thread<T: Send + 'static>(
-    threads: &Arc<Semaphore>,
+    (turns, initiator): (&Arc<Turns>, Option<NodeId>),
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
-    let permit = Arc::clone(threads).acquire_owned().await;
+    let turn = turns.take(initiator).await;
     let done = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
+        let _turn = turn;
         work()
     });
     match done.await {

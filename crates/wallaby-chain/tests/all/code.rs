@@ -29,6 +29,10 @@ pub(crate) struct Counts {
     /// Each run of a function but the first waits until the other end is dropped; how many it were.
     again: Mutex<Option<(usize, mpsc::Receiver<()>)>>,
     waits: AtomicUsize,
+    /// Of functions that are held: what each was given, as they run.
+    held: Mutex<Vec<String>>,
+    /// How many have begun to be.
+    holding: AtomicUsize,
     /// The first load waits until the other end is dropped.
     gate: Mutex<Option<mpsc::Receiver<()>>>,
 }
@@ -82,6 +86,19 @@ impl Module for Loaded {
                     .expect("a lock")
                     .push(thread::current().id());
                 guest::run(end, input)
+            }
+            "held" if effort == Effort::Brief => {
+                self.0.holding.fetch_add(1, Ordering::SeqCst);
+                return Err(Fault::Longer);
+            }
+            "held" => {
+                let text = |_, answer: guest::Answer<'_>| {
+                    self.0.held.lock().expect("a lock").push(answer.read()?);
+                    end(guest::State::new(), answer)
+                };
+                let gate = self.0.gate.lock().expect("a lock").take();
+                gate.map(|gate| gate.recv());
+                guest::run(text, input)
             }
             "logs" => guest::run(logs, input),
             "nests" => guest::run(nests, input),
@@ -782,6 +799,44 @@ async fn a_function_that_takes_long_has_a_thread_of_its_own() {
     let long = counts.long.lock().expect("a lock").clone();
     assert_eq!(long.len(), 1);
     assert_ne!(long[0], thread::current().id());
+}
+
+/// Who has many functions that take long waits for those of others in turn, and not they for all of his.
+#[tokio::test]
+async fn functions_that_take_long_have_turns_by_who_has_started_their_chain() {
+    patience(async {
+        let (a, counts) = server(CodeLimits::default()).await;
+        let begin = |client: &Endpoint, text: &str| {
+            let first = Hop::to(at(&a), &words::SHOUT, (text.to_owned(),));
+            let chain = start::<String>(first.then(code(1).function("held"), State::new()));
+            chain.call(client.caller()).expect("it is small")
+        };
+        let (greedy, modest) = (Net::Tcp.client().await, Net::Tcp.client().await);
+        assert_eq!(begin(&modest, "known").await, Ok("known!".into()));
+        let (open, gate) = mpsc::channel();
+        *counts.gate.lock().expect("a lock") = Some(gate);
+        let many: Vec<_> = (0..6).map(|_| begin(&greedy, "greedy")).collect();
+        until(|| counts.holding.load(Ordering::SeqCst) == 7).await;
+        let one = begin(&modest, "modest");
+        until(|| counts.holding.load(Ordering::SeqCst) == 8).await;
+        // One that waits and is given up takes no turn.
+        let mut many = many.into_iter();
+        many.next_back()
+            .expect("six")
+            .stop()
+            .await
+            .expect("it is dropped");
+        drop(open);
+        assert_eq!(one.await, Ok("modest!".into()));
+        for call in many {
+            assert_eq!(call.await, Ok("greedy!".into()));
+        }
+        let order = counts.held.lock().expect("a lock").clone();
+        let others = ["greedy!"; 3];
+        let expected = [&["known!", "greedy!", "modest!"][..], &others, &["greedy!"]].concat();
+        assert_eq!(order, expected);
+    })
+    .await;
 }
 
 /// Takes what begins so, and says that it was asked.

@@ -571,6 +571,8 @@ async fn link(
                 });
             }
         },
+        // Only who catches it needs the states.
+        Err(status) if !stack.is_caught() => return refuse(&stack, &status, place),
         Err(status) => Err(status),
     };
     replay(go_on(engine, (stack, coming), outcome, place).await)

@@ -574,9 +574,8 @@ impl Engine {
 
     /// An exception goes to who has started the innermost chain and catches it; at last to the initiator.
     pub(crate) fn raise(&self, mut stack: Stack, exception: &Exception) -> Departures {
-        let is_caught = |level: &Level| matches!(level, Level::Catch { .. });
         // If nobody catches it, nor need who merges know: the initiator's call ends.
-        while stack.levels.iter().any(is_caught)
+        while stack.is_caught()
             && let Ok(payload) = Postcard::encode(exception)
         {
             let from = stack.clone();

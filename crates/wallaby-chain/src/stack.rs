@@ -272,6 +272,12 @@ impl Stack {
         self.levels.iter().any(is_code)
     }
 
+    /// Whether somebody catches its exceptions.
+    pub(crate) fn is_caught(&self) -> bool {
+        let catches = |level: &Level| matches!(level, Level::Catch { .. });
+        self.levels.iter().any(catches)
+    }
+
     /// Code that is not needed any more does not travel further.
     pub(crate) fn drop_used_code(&mut self) {
         let levels = &self.levels;

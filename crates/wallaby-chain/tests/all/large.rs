@@ -308,6 +308,22 @@ impl Door for Opens {
     }
 }
 
+/// What is refused whatever its state is, and what nobody catches, does not wait for that.
+#[tokio::test]
+async fn a_chain_is_refused_before_its_state_is_there() {
+    patience(async {
+        let (net, gate) = (Net::Tcp, Arc::<Gate>::default());
+        let server = net.serve(carrying()).await;
+        let gated = Endpoint::builder().wrap_transports(Arc::new(Gated(gate)));
+        let client = net.bind(gated).await;
+        let chain = chain(&server, "unknown", state(&server, 700_000, 1));
+        let refused = status(chain.call(client.caller()).expect("it may begin").await);
+        assert_eq!(refused.code(), Code::NotFound, "{refused}");
+        assert_eq!(hosts(&refused), texts([&at(&server)]));
+    })
+    .await;
+}
+
 /// The rest of the state does not leave its sender before the link has run.
 #[tokio::test]
 async fn a_link_runs_while_its_state_arrives() {

@@ -580,7 +580,13 @@ impl Engine {
         {
             let from = stack.clone();
             let departure = match stack.levels.last().cloned() {
-                Some(Level::Catch { at, .. }) => onward(stack, at, RAISE.definition(), payload),
+                Some(Level::Catch { at, .. }) => {
+                    let mut to = DelegatedRequest::new(at, Arc::clone(RAISE.definition()), payload);
+                    let caught = exception.to_status();
+                    let lost = format!("it was to catch: {}", caught.message());
+                    to.options_mut().unless_sent = Some(lost.into());
+                    Departure::Hop(Box::new((to, stack)))
+                }
                 Some(Level::Merge(mut merging)) => {
                     merging.raised = true;
                     stack.levels.pop();

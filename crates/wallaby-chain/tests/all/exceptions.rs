@@ -124,3 +124,22 @@ async fn a_server_that_is_not_there_is_named() {
     })
     .await;
 }
+
+/// What was to be caught is not lost with who was to catch it.
+#[tokio::test]
+async fn an_exception_is_told_though_who_was_to_catch_it_is_not_there() {
+    patience(async {
+        let net = Net::Unix;
+        let (a, client) = (net.serve(Chains::new()).await, net.client().await);
+        let gone: wallaby::Address = net.address().parse().expect("an address");
+        let chain = pipe(at(&a), &words::DENY, ("hop".to_owned(),));
+        let chain = chain.catch(&gone, "any", State::new());
+        let lost = status(chain.call(client.caller()).expect("it is small").await);
+        assert_eq!(lost.code(), Code::Unavailable, "{lost}");
+        assert_eq!(lost.server(), Some(&gone));
+        let text = "it was to catch: hop is not for you [chain 1: ";
+        assert!(lost.message().contains(text), "{lost}");
+        assert_eq!(hosts(&lost), texts([&at(&a)]));
+    })
+    .await;
+}

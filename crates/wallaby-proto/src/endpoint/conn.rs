@@ -260,6 +260,8 @@ pub(super) struct OutRequest {
     pub(super) body: Option<OutBody>,
     /// If a request here has delegated it; others are the application's.
     pub(super) delegated: Option<Delegation>,
+    /// What the initiator is told besides if it does not get there.
+    pub(super) unless_sent: Option<Arc<str>>,
 }
 
 /// By whom a request was delegated.

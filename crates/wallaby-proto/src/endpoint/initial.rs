@@ -197,6 +197,7 @@ impl<P: Probe> Endpoint<P> {
             method: Arc::clone(method),
             body,
             delegated: None,
+            unless_sent: None,
         })));
         Ok(())
     }

@@ -303,6 +303,7 @@ impl<P: Probe> Endpoint<P> {
             method,
             body: None,
             delegated: None,
+            unless_sent: None,
         })));
     }
 }

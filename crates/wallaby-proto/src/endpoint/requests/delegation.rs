@@ -40,6 +40,8 @@ pub struct DelegateOptions {
     /// as [`Limits::waiting`](crate::endpoint::Limits::waiting) says, up to as much again. If it may not go there, or there is no room
     /// for it even so, a status in its server's name says so in place of an error.
     pub always: bool,
+    /// What the status says at its end that goes to the initiator if it does not reach its server.
+    pub unless_sent: Option<Arc<str>>,
 }
 
 impl DelegateOptions {
@@ -81,6 +83,7 @@ impl DelegateOptions {
             durable: self.durable,
             line: self.servers,
             always: self.always,
+            unless_sent: self.unless_sent,
             refused: None,
         })
     }
@@ -100,6 +103,8 @@ pub(in crate::endpoint) struct TimedOptions {
     pub(in crate::endpoint) line: u32,
     /// It has its place in the tree [whatever happens](DelegateOptions::always).
     pub(in crate::endpoint) always: bool,
+    /// What is [said](DelegateOptions::unless_sent) if it does not get there.
+    pub(in crate::endpoint) unless_sent: Option<Arc<str>>,
     /// Why it must not go to its server even so.
     pub(in crate::endpoint) refused: Option<Box<Status>>,
 }

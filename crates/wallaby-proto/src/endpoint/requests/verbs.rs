@@ -590,7 +590,7 @@ impl<P: Probe> Endpoint<P> {
             Err(frozen) => {
                 self.probe.notes(Note::RefusedDelegation);
                 let status = frozen.status();
-                let why = (status.code(), status.message());
+                let why = (status.code(), status.message(), None);
                 if let Some(body) = to.body {
                     self.body_over(body);
                 }
@@ -598,8 +598,10 @@ impl<P: Probe> Endpoint<P> {
                 return self.answer_over(&request, to, (None, Some(came)), why);
             }
         };
-        if let Some(refused) = to.own.and_then(|own| own.refused) {
-            let why = (refused.code(), refused.message());
+        let own = to.own.map(|own| (own.refused, own.unless_sent));
+        let (refused, unless_sent) = own.unwrap_or_default();
+        if let Some(refused) = refused {
+            let why = (refused.code(), refused.message(), unless_sent.as_deref());
             let to = (&to.method, &to.server);
             return self.answer_over(&request, to, (Some(ticket), Some(came)), why);
         }
@@ -610,6 +612,7 @@ impl<P: Probe> Endpoint<P> {
             method: to.method,
             body: to.body,
             delegated: Some(Delegation { by, ticket, times }),
+            unless_sent,
         };
         if let Some(id) = known
             && self
@@ -644,8 +647,9 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         out: &OutRequest,
         ticket: Ticket,
-        why: (Code, &str),
+        (code, why): (Code, &str),
     ) {
+        let why = (code, why, out.unless_sent.as_deref());
         let (request, to) = (&out.request, (&out.method, &out.server));
         let came = self.records.came(ticket);
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
@@ -658,12 +662,13 @@ impl<P: Probe> Endpoint<P> {
         request: &Request,
         (method, to): (&Arc<MethodDefinition>, &Address),
         (ticket, came): (Option<Ticket>, Option<ConnId>),
-        (code, why): (Code, &str),
+        (code, why, more): (Code, &str, Option<&str>),
     ) {
-        let status = match &self.address {
-            Some(own) => Status::new(code, format!("{why}; delegated by {own}")),
-            None => Status::new(code, why),
-        };
+        let own = self.address.as_ref();
+        let own = own.map(|own| format!("; delegated by {own}"));
+        let more = more.map(|more| format!("; {more}"));
+        let parts = [own, more].map(Option::unwrap_or_default).concat();
+        let status = Status::new(code, format!("{why}{parts}"));
         let status = status.by(Some(to));
         self.metrics.statuses_sent += 1;
         let mut response = undelivered(request, &status);

@@ -22,7 +22,7 @@ done
 for transport in tcp udp unix shm; do
     parts+=("hostile-$transport")
 done
-parts+=(detect-tcp detect-udp loss-64 loss-4)
+parts+=(detect-tcp detect-unix detect-shm detect-udp loss-64 loss-4)
 
 # program CRATE ARGUMENTS...: the same build for all, optimised, with assertions.
 program() {

@@ -53,6 +53,9 @@ pub(crate) struct Call {
     /// Draw the tree of hops at the end
     #[arg(long)]
     traced: bool,
+    /// Go on if a part of the call is lost: a status says what
+    #[arg(long)]
+    tolerant: bool,
 }
 
 impl Call {
@@ -76,6 +79,7 @@ impl Call {
                 target = target.with_body(body);
             }
             let client = if self.traced { client.traced() } else { client };
+            let client = if self.tolerant { client.tolerant() } else { client };
             self.follow(client.call_target(target), &types).await
         })
     }

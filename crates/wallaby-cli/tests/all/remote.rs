@@ -546,6 +546,23 @@ fn answers_statuses_and_ends_have_statuses_of_their_own() {
     );
 }
 
+/// The first server goes on, the second one dies.
+#[test]
+fn a_tolerant_call_goes_on_without_what_is_lost() {
+    let (served, other) = (Served::start(), Served::start());
+    let arguments = format!(r#"["{}", "slow"]"#, other.address());
+    let all = ["test.shop.Shop/onward", &arguments, "--tolerant"];
+    let program = served.command("call", &all).spawn().unwrap();
+    while other.endpoint.load().running == 0 {
+        std::thread::yield_now();
+    }
+    other.endpoint.kill();
+    let output = program.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(stdout(&output).contains("first"), "{output:?}");
+    assert!(stderr(&output).contains(&other.address()), "{output:?}");
+}
+
 #[test]
 fn endpoints_that_do_not_tell_say_so() {
     let served = Served::with(|builder| builder.reflection(false));

@@ -148,7 +148,7 @@ async fn servers_that_work_was_handed_to_are_named(net: Net) {
     ] {
         let caller = Client::new(&client, at(&root))
             .ping(Duration::from_millis(20), LONG)
-            .deadline(Duration::from_millis(500));
+            .deadline(Duration::from_millis(1500));
         let mut call = work::within(caller).many(how.to_owned());
         let Failure::Deadline { missing, .. } = failure(call.next().await.expect("an error"))
         else {

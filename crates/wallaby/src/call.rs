@@ -156,6 +156,17 @@ impl CallShared {
         Self::begin_with(endpoint, within, options, |_, _| {})
     }
 
+    /// One that has failed before it began, with this failure also where no call can begin.
+    #[cold]
+    pub(crate) fn failed(endpoint: &Arc<Inner>, failure: Failure) -> Arc<Self> {
+        let mut call = Self::begin(endpoint, None, Arc::default());
+        match Arc::get_mut(&mut call) {
+            Some(never) if never.key.is_err() => never.key = Err(failure),
+            _ => call.fail(failure),
+        }
+        call
+    }
+
     /// The same with what is done first of all, if there is a call.
     fn begin_with(
         endpoint: &Arc<Inner>,
@@ -666,10 +677,6 @@ impl RawCall {
             true => Ok(()),
             false => Err(running),
         }
-    }
-
-    pub(crate) fn fail(&self, failure: Failure) {
-        self.shared.fail(failure);
     }
 
     pub(crate) fn shared(&self) -> &Arc<CallShared> {

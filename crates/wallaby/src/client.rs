@@ -268,9 +268,7 @@ impl Caller {
     /// A call that has failed before it began.
     #[cold]
     pub(crate) fn failed(&self, failure: Failure) -> RawCall {
-        let call = RawCall::new(CallShared::begin(&self.endpoint, None, Arc::default()));
-        call.fail(failure);
-        call
+        RawCall::new(CallShared::failed(&self.endpoint, failure))
     }
 
     /// A call that asks nobody anything.

@@ -27,8 +27,7 @@ pub(crate) struct Logs {
     pub(crate) late_errors: Limiter,
     pub(crate) stuck: Limiter,
     pub(crate) lost: Limiter,
-    pub(crate) dials: Limiter,
-    pub(crate) vain: Vain,
+    pub(crate) dials: Vain,
     pub(crate) accepts: Limiter,
     pub(crate) opened: Limiter,
     pub(crate) not_opened: Limiter,
@@ -41,36 +40,40 @@ pub(crate) struct Logs {
 #[derive(Debug, Default)]
 pub(crate) struct Limiter(Mutex<Passed>);
 
-/// Where was dialled in vain that was told of: in a minute each is told once, unless somebody listened there meanwhile.
+/// Where was dialled in vain: in a minute each is told once, unless somebody listened there meanwhile, and ten a second.
 #[derive(Debug, Default)]
-pub(crate) struct Vain(Mutex<VecDeque<(Address, Instant)>>);
+pub(crate) struct Vain {
+    told: Mutex<VecDeque<(Address, Instant)>>,
+    limiter: Limiter,
+}
 
 /// So many are remembered.
 const REMEMBERED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Vain {
-    /// Whether it is to be told that somebody was dialled in vain.
-    pub(crate) fn is_news(&self, to: &Address) -> bool {
-        self.is_news_at(to, Instant::now())
+    /// Whether this one may be told, and how many were left out before it.
+    pub(crate) fn pass(&self, to: &Address) -> Option<u64> {
+        self.pass_at(to, Instant::now())
     }
 
-    fn is_news_at(&self, to: &Address, now: Instant) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn pass_at(&self, to: &Address, now: Instant) -> Option<u64> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= MINUTE;
         while told.front().is_some_and(|(_, at)| is_old(at)) || told.len() > REMEMBERED {
             told.pop_front();
         }
-        let is_news = told.iter().all(|(address, _)| address != to);
-        if is_news {
-            told.push_back((to.clone(), now));
+        if told.iter().any(|(address, _)| address == to) {
+            return None;
         }
-        is_news
+        let left_out = self.limiter.pass_at(now)?;
+        told.push_back((to.clone(), now));
+        Some(left_out)
     }
 
     /// Somebody listens there.
     pub(crate) fn forget(&self, to: &Address) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|(address, _)| address != to);
     }
 }
@@ -230,10 +233,27 @@ mod tests {
         let (vain, begun) = (Vain::default(), Instant::now());
         let [here, there]: [Address; 2] =
             ["mem://here", "mem://there"].map(|at| at.parse().expect("an address"));
-        let is_news = |to, seconds| vain.is_news_at(to, begun + Duration::from_secs(seconds));
-        assert!(is_news(&here, 0) && !is_news(&here, 59) && is_news(&there, 59));
+        let pass = |to, seconds| vain.pass_at(to, begun + Duration::from_secs(seconds));
+        assert_eq!(
+            [pass(&here, 0), pass(&here, 59), pass(&there, 59)],
+            [Some(0), None, Some(0)]
+        );
         vain.forget(&there);
-        assert!(is_news(&here, 60) && is_news(&there, 61) && !is_news(&there, 62));
+        assert_eq!(
+            [pass(&here, 60), pass(&there, 61), pass(&there, 62)],
+            [Some(0), Some(0), None]
+        );
+    }
+
+    #[test]
+    fn who_could_not_be_told_of_is_told_of_later() {
+        let (vain, begun) = (Vain::default(), Instant::now());
+        let addresses = (0..11).map(|number| format!("mem://{number}").parse());
+        let addresses: Vec<Address> = addresses.map(|at| at.expect("an address")).collect();
+        let told = addresses.iter().map(|to| vain.pass_at(to, begun).is_some());
+        assert_eq!(told.filter(|told| *told).count(), 10);
+        let later = begun + Duration::from_secs(2);
+        assert_eq!(vain.pass_at(&addresses[10], later), Some(1));
     }
 
     #[test]

@@ -79,7 +79,11 @@ impl Call {
                 target = target.with_body(body);
             }
             let client = if self.traced { client.traced() } else { client };
-            let client = if self.tolerant { client.tolerant() } else { client };
+            let client = if self.tolerant {
+                client.tolerant()
+            } else {
+                client
+            };
             self.follow(client.call_target(target), &types).await
         })
     }

@@ -59,7 +59,7 @@ impl<P: Probe> Endpoint<P> {
     /// If there are as many calls as may be.
     pub fn begin(&mut self, options: &CallOptions) -> Result<CallKey, Failure> {
         let limit = self.config.limits.calls;
-        if self.is_closed() {
+        if self.is_ending() {
             return Err(self.why_closed());
         }
         if self.calls.len().max(self.calls.over) >= limit {

@@ -710,6 +710,15 @@ impl ClientCall {
         });
     }
 
+    /// What ended it if something was lost, or what it went on without first.
+    pub(super) fn first_loss(&self) -> Option<&Loss> {
+        let failed = match &self.outcome {
+            Some(Outcome::Failed(failure)) => failure.loss(),
+            _ => None,
+        };
+        failed.or_else(|| self.losses().first().map(|loss| &**loss))
+    }
+
     pub(super) fn losses(&self) -> &[Arc<Loss>] {
         let tolerant = self.tolerant.as_ref();
         tolerant.map_or(&[], |tolerant| &tolerant.losses)

@@ -55,6 +55,7 @@ impl<P: Probe> Endpoint<P> {
         for id in self.conns.ids() {
             self.say_that_it_drains(id);
         }
+        self.wait_less_for_calls();
     }
 
     /// A peer learns that this side takes no new requests, if it is known who it is; else it learns that when it is.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::watch::{Location, Loss, Source};
+use crate::call::watch::{Location, Source};
 use crate::connection::Mark;
 use crate::wire::Message;
 use crate::{Address, ConnId, NodeId};
@@ -82,6 +82,9 @@ impl CallContext for Surroundings<'_> {
         conn.is_some_and(|conn| conn.is_writing(self.sockets, mark))
     }
 }
+
+/// Of calls that lose something no more are told than one in this time: all calls may have lost the same server.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
 
 impl<P: Probe> Endpoint<P> {
     /// A call, as long as anything of it may run, and what it may ask.
@@ -220,19 +223,18 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         match call.client.outcome() {
-            Some(Outcome::Failed(failure)) => match &**failure {
+            Some(Outcome::Failed(failure)) => match **failure {
                 Failure::Aborted { .. } | Failure::FailedFast => self.metrics.calls_aborted += 1,
-                Failure::Lost(loss) => {
-                    self.metrics.calls_failed += 1;
-                    self.outputs.push_back(Output::Lost(loss.clone()));
-                }
                 _ => self.metrics.calls_failed += 1,
             },
             _ => self.metrics.calls_completed += 1,
         }
-        for loss in call.client.losses() {
-            self.outputs
-                .push_back(Output::Lost(Box::new(Loss::clone(loss))));
+        let loss = call.client.first_loss().filter(|loss| loss.may_pass());
+        if let Some(loss) = loss
+            && self.lost_next <= self.raw
+        {
+            self.lost_next = self.raw.saturating_add(LOST_PAUSE);
+            self.outputs.push_back(Output::Lost(Box::new(loss.clone())));
         }
         if std::mem::take(&mut call.reported)
             && let Some(end) = call.client.reported_end()

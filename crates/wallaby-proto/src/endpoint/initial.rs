@@ -83,7 +83,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Why a call that is over takes no requests.
     fn takes_none(&self) -> Failure {
-        match self.is_closed() {
+        match self.is_ending() {
             true => self.why_closed(),
             false => Failure::CallClosed,
         }

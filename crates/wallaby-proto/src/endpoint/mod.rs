@@ -343,6 +343,8 @@ pub struct Endpoint<P = ()> {
     directory: Directory,
     dialling: Dialling,
     queue_room: QueueRoom,
+    /// When a loss is told again.
+    lost_next: Duration,
     /// When it may be looked again which requests wait in vain.
     purge_next: Duration,
     /// Who has how much of the room for answers that are relayed.
@@ -459,6 +461,7 @@ impl<P: Probe> Endpoint<P> {
             directory: Directory::default(),
             dialling,
             queue_room,
+            lost_next: Duration::ZERO,
             purge_next: Duration::ZERO,
             relayed: Shares::new(relayed),
             unrouted,

@@ -39,6 +39,8 @@ impl<P: Probe> Endpoint<P> {
         if let Some((key, lane)) = parcel.of() {
             // A server that hangs while it is dialled must not hold up what goes to others.
             let is_dialled = lane == Lane::Requests && !self.is_open(Some(id));
+            // One with a body waits in a line of its own, which later ones would overtake.
+            let is_dialled = is_dialled && parcel.body().is_none();
             let ahead = is_dialled && self.handlers.may_go_ahead(key);
             let of = Waiting { key, lane, ahead };
             self.handlers.begin_wait(of);

@@ -391,6 +391,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// A request has ended: its key means nothing any more.
     pub(super) fn release(&mut self, key: RequestKey) {
+        if !self.going_on.is_empty() {
+            self.leave_calls(key);
+        }
         let Some(handler) = self.handlers.get(key) else {
             return;
         };

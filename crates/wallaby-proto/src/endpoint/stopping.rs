@@ -13,6 +13,10 @@ use crate::error::{StillRunning, UnstoppedRequest};
 use crate::executor::Owner;
 use crate::{Path, Status};
 
+/// While as many requests go on as this that were stopped, further ones do not wait for calls on their behalf: each takes a place among
+/// the requests, and anybody can have servers call those that say nothing.
+const MOST_GOING_ON: usize = 1024;
+
 /// A handler goes on though its request was stopped.
 #[derive(Debug)]
 pub(super) enum GoesOn {
@@ -44,8 +48,11 @@ impl<P: Probe> Endpoint<P> {
         let body = handler.body;
         self.begin_grace(key);
         self.tell_stopped(key, body, status);
-        for sequence in calls {
-            self.wait_for_stop(CallKey(sequence), Some(most_winding(self.config.ping)));
+        if !self.is_draining() {
+            let within = Some(most_winding(self.config.ping.bounded()));
+            calls
+                .into_iter()
+                .for_each(|sequence| self.wait_for(sequence, within));
         }
         if !self.going_on.contains_key(&key) {
             self.wait_for_calls(key);
@@ -87,10 +94,7 @@ impl<P: Probe> Endpoint<P> {
                 self.outputs.push_back(Output::Stuck(stuck));
                 self.free_place(owner);
             }
-            Some(GoesOn::Calls(_)) => {
-                self.forget_calls_within(key);
-                self.end_as_stopped(key);
-            }
+            Some(GoesOn::Calls(_)) => self.end_as_stopped(key),
             Some(other) => drop(self.going_on.insert(key, other)),
             None => {}
         }
@@ -130,10 +134,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// The handler of a request that was stopped is done. It ends, if it has not, when calls on its behalf have stopped.
     fn wait_for_calls(&mut self, key: RequestKey) {
-        if !self.was_told_to_stop(key) || self.calls_within(key).is_empty() {
+        let waits = self.was_told_to_stop(key) && !self.calls_within(key).is_empty();
+        if !waits || self.going_on.len() >= MOST_GOING_ON {
             return self.end_as_stopped(key);
         }
         self.leave_line(key);
+        self.free_credit(key);
         if let Some(handler) = self.handlers.get_mut(key)
             && handler.place == Place::Request
         {
@@ -141,12 +147,23 @@ impl<P: Probe> Endpoint<P> {
             let owner = handler.owner();
             self.free_place(owner);
         }
-        let until = self.raw.saturating_add(most_winding(self.config.ping));
+        let most = most_winding(self.config.ping.bounded());
+        let until = self.raw.saturating_add(most);
         self.alarms.insert((until, Alarm::Grace(key)));
         self.going_on.insert(key, GoesOn::Calls(until));
     }
 
+    /// A request is over that may wait for calls on its behalf.
+    #[cold]
+    pub(super) fn leave_calls(&mut self, key: RequestKey) {
+        if let Some(GoesOn::Calls(until)) = self.going_on.get(&key) {
+            self.alarms.remove(&(*until, Alarm::Grace(key)));
+            self.going_on.remove(&key);
+        }
+    }
+
     fn end_as_stopped(&mut self, key: RequestKey) {
+        self.forget_calls_within(key);
         let handler = self.handlers.get(key);
         if let Some(status) = handler.and_then(|handler| handler.stopping.clone()) {
             self.end_with(key, &status);
@@ -165,9 +182,7 @@ impl<P: Probe> Endpoint<P> {
         if !was_stopped || !self.calls_within(request).is_empty() {
             return;
         }
-        if let Some(GoesOn::Calls(until)) = self.going_on.get(&request) {
-            self.alarms.remove(&(*until, Alarm::Grace(request)));
-            self.going_on.remove(&request);
+        if let Some(GoesOn::Calls(_)) = self.going_on.get(&request) {
             self.end_as_stopped(request);
         }
     }
@@ -178,12 +193,31 @@ impl<P: Probe> Endpoint<P> {
     /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told; and
     /// with `None` nobody waits any more.
     pub fn wait_for_stop(&mut self, key: CallKey, within: Option<Duration>) {
+        let of = self.calls.get(key.0).and_then(|call| call.within);
+        // Who has stopped the request that it was made for waits, too.
+        if within.is_some() || !of.is_some_and(|request| self.was_told_to_stop(request)) {
+            self.wait_for(key.0, within);
+        }
+    }
+
+    fn wait_for(&mut self, sequence: u64, within: Option<Duration>) {
         let now = self.now;
-        if let Some(call) = self.calls.get_mut(key.0)
+        if let Some(call) = self.calls.get_mut(sequence)
             && let Some(watch) = call.client.initiator.watch_mut()
         {
             watch.wait_for_stop(within.map(|within| now.saturating_add(within)));
         }
+    }
+
+    /// It drains: nobody waits any more for calls on behalf of requests that were stopped, but for as long as any others.
+    pub(super) fn wait_less_for_calls(&mut self) {
+        let within = self.within.iter();
+        let within: Vec<u64> = (within.filter(|(request, _)| self.was_told_to_stop(*request)))
+            .map(|(_, sequence)| *sequence)
+            .collect();
+        within
+            .into_iter()
+            .for_each(|sequence| self.wait_for(sequence, None));
     }
 
     /// What runs on of a call that has failed or was aborted, as its servers have said last.

@@ -167,6 +167,15 @@ impl Failure {
         }
     }
 
+    /// What was lost, if that ended the call, or its last attempt.
+    pub fn loss(&self) -> Option<&Loss> {
+        match self {
+            Self::Lost(loss) => Some(loss),
+            Self::Attempts(failed) => failed.last.failure()?.loss(),
+            _ => None,
+        }
+    }
+
     /// The limit of its own endpoint that the call has reached, if it ended by that: whether a request is known that led to so much,
     /// as of [`Failure::Lost`], or not.
     pub fn limit_reached(&self) -> Option<LimitReached> {

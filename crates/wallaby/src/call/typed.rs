@@ -119,8 +119,8 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     /// before tells of itself if this endpoint listens; else that is not known, and such a request is among those that have not said
     /// so ([`UnstoppedRequest::gone`](crate::UnstoppedRequest)).
     ///
-    /// Calls that handlers make ([`RequestInfo::call`](crate::RequestInfo::call)) are calls of their own. They are aborted with the
-    /// request, but not waited for: a handler that needs that stops them itself, in a shield.
+    /// Calls that a handler makes ([`RequestInfo::call`](crate::RequestInfo::call)) are aborted with its request, which counts as running
+    /// until nothing of them does: for 300 ping periods at most, and unless 1,024 requests of its server wait for that already.
     ///
     /// # Errors
     ///

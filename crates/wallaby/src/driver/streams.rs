@@ -29,7 +29,7 @@ impl Inner {
         self.open(conn, async move {
             match endpoint.dial_stream(conn, &to).await {
                 Ok(Some(stream)) => {
-                    endpoint.logs.vain.forget(&to);
+                    endpoint.logs.dials.forget(&to);
                     if let Some(left_out) = endpoint.logs.opened.pass() {
                         tracing::info!(endpoint = %endpoint.node, server = %to, left_out, "is connected to a server");
                     }
@@ -37,9 +37,7 @@ impl Inner {
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    if endpoint.logs.vain.is_news(&to)
-                        && let Some(left_out) = endpoint.logs.dials.pass()
-                    {
+                    if let Some(left_out) = endpoint.logs.dials.pass(&to) {
                         tracing::warn!(endpoint = %endpoint.node, server = %to, %why, left_out, "a server was dialled in vain");
                     } else {
                         tracing::debug!(endpoint = %endpoint.node, server = %to, %why, "a server was dialled in vain");

@@ -14,7 +14,7 @@ use super::Endpoint;
 use super::bodies::Bodies;
 use super::datagrams::Datagrams;
 use super::event::Call;
-use crate::body::{self, Body};
+use crate::body::{self, Attached, Body};
 use crate::call::{CallEnd, CallWatch};
 use crate::client::{CallInterceptor, Outgoing};
 use crate::codec::Codec;
@@ -78,7 +78,7 @@ impl Initial<'_> {
             payload: std::mem::take(&mut self.payload),
             options: Arc::new(options),
             attempt,
-            body: None,
+            body: self.body.take().map(Attached::new),
             visit: None,
             watches: Vec::new(),
         }
@@ -142,7 +142,7 @@ impl Calling {
             server: outgoing.server,
             method: &outgoing.method,
             payload: outgoing.payload,
-            body: initial.body,
+            body: outgoing.body.as_ref().and_then(Attached::take),
         };
         if let Err(failure) = &passed {
             core.fail_call(call, failure.clone()); // counted as failed, not as given up
@@ -192,6 +192,7 @@ impl Calling {
             self.watch(core, call, outgoing.watches, None);
             passed?;
             (initial.server, initial.payload) = (outgoing.server, outgoing.payload);
+            initial.body = outgoing.body.as_ref().and_then(Attached::take);
             (method, own) = (outgoing.method, Some(outgoing.options));
         }
         let (server, payload) = (&initial.server, initial.payload);

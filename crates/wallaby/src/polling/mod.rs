@@ -100,7 +100,8 @@ type Handler = Box<dyn FnMut(RawRequest<'_>, Bytes) -> Result<(), Status>>;
 /// It stays on the thread that made it, and so may what its handlers refer to.
 ///
 /// All of its calls are answered by [`next_event`](Self::next_event): each comes to [`Event::Complete`] or
-/// [`Event::Failed`]. Dropping it tells its peers that it is gone; its calls are not aborted then, but their servers notice.
+/// [`Event::Failed`]. Dropping it tells its peers that it is gone, and the servers of its calls that it is connected
+/// with to stop.
 pub struct Endpoint<D: Datagrams = Udp> {
     core: Core,
     /// The time at the latest look at the clock.

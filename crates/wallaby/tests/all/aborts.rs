@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::raw::{Raw, hello};
 use crate::common::{Gate, Net, at, client, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::net::TcpListener;
@@ -29,6 +30,9 @@ over_every_transport!(
     a_call_within_a_handler_ends_with_its_request,
     a_reply_that_waits_ends_with_the_call,
 );
+
+/// After so much of it a server is not asked any more.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// Tells when it is dropped.
 struct Guard(mpsc::UnboundedSender<String>, String);
@@ -200,6 +204,33 @@ async fn who_stops_a_call_waits_for_calls_of_its_handlers(net: Net) {
     gate.open(1);
     assert_eq!(stopping.await.expect("no panic"), Ok(()));
     assert_eq!(finished.try_recv().as_deref(), Ok("done"));
+}
+
+/// What becomes of a call to a server that says nothing any more nobody knows, so nobody says that nothing runs. But a server that
+/// drains does not wait for that.
+#[tokio::test]
+async fn who_stops_a_call_is_not_told_that_nothing_runs_where_a_server_is_silent() {
+    patience(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mute = Address::Tcp(listener.local_addr().expect("it listens"));
+        let net = Net::tcp();
+        let impatient = || Endpoint::builder().ping(Duration::from_millis(20), SILENCE);
+        let middle = net.bind(impatient().serve(calling(mute))).await;
+        let client = net.bind(impatient()).await;
+        let mut call = work::at(&client, at(&middle)).many("asks".into());
+        call.next().await.expect("an answer").expect("no status");
+        let mut mute = Raw::accept(&listener, hello(2)).await;
+        mute.request().await;
+        let running = call.stop_within(SILENCE * 4).await;
+        let running = running.expect_err("nobody knows");
+        let [handler] = &running.handlers[..] else {
+            panic!("{running:?}")
+        };
+        assert_eq!(handler.server.address.as_ref(), Some(&at(&middle)));
+        assert_eq!(middle.load(), load(0, 0));
+        assert_eq!(middle.drain(Duration::from_secs(20)).await, Ok(()));
+    })
+    .await;
 }
 
 async fn what_does_not_stop_in_time_is_named(net: Net) {

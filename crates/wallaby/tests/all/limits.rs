@@ -372,6 +372,10 @@ async fn an_endpoint_has_no_more_calls_than_allowed() {
             failure(work.one("3".into()).await),
             Failure::TooManyCalls { limit: 2 }
         );
+        // What is wrong with a call is told even so.
+        let wrong = work::at(&client, at(&server)).metadata("", "without a key");
+        let said = failure(wrong.one("?".into()).await);
+        assert!(matches!(said, Failure::Metadata(_)), "{said}");
         gate.open(3);
         assert_eq!(first.await.expect("an answer"), "1");
         assert_eq!(second.await.expect("an answer"), "2");

@@ -82,6 +82,9 @@ fn refuse(case: &Path, library: &Path) -> String {
         .output()
         .expect("the compiler runs");
     let said = String::from_utf8(output.stderr).expect("the compiler's errors are text");
+    for without_library in ["E0463", "E0514"] {
+        assert!(!said.contains(without_library), "{said}");
+    }
     assert!(
         !output.status.success(),
         "{} compiles:\n{said}",

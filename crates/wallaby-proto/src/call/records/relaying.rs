@@ -249,18 +249,19 @@ impl Records {
     }
 
     /// The request of a call that is the fewest hops from the initiator; of equals one whose connection is open. It is looked for once,
-    /// and again if it was forgotten or its connection has ended: what passes by is asked about it, and there may be many requests.
+    /// and again if it was forgotten or its connection has ended since: what passes by is asked about it, and there may be many requests.
     pub(super) fn nearest_to_initiator(&self, call: u32) -> Option<u32> {
         let nearest = &self.table.calls.get(call).nearest;
-        let is_closed = |record: &Record| !self.conns.contains_key(&record.conn);
-        let is_open = |slot: &u32| !is_closed(self.table.records.get(*slot));
-        if let Some(known) = nearest.get().filter(is_open) {
+        let is_open = |record: &Record| self.conns.contains_key(&record.conn);
+        if let Some((known, was_open)) = nearest.get()
+            && (!was_open || is_open(self.table.records.get(known)))
+        {
             return Some(known);
         }
         let known = self.requests_of(call);
-        let found = known.min_by_key(|(_, record)| (record.depth, is_closed(record)));
-        nearest.set(found.map(|(slot, _)| slot));
-        nearest.get()
+        let found = known.min_by_key(|(_, record)| (record.depth, !is_open(record)));
+        nearest.set(found.map(|(slot, record)| (slot, is_open(record))));
+        found.map(|(slot, _)| slot)
     }
 
     /// Requests of a call, as many as are searched.
@@ -378,6 +379,10 @@ mod tests {
         records.table.remove_record(nearer);
         expect(&records, Some((1, 3)), 2 * MAX_SEARCHED);
         expect(&records, Some((1, 3)), FEW);
+        // Once its connection has ended, only for what took the place of that.
+        records.conn_ended(ConnId::from_number(1), Duration::ZERO);
+        expect(&records, Some((1, 3)), 2 * MAX_SEARCHED);
+        expect(&records, Some((1, 3)), MAX_SEARCHED + FEW);
         // Only one that is nearer leads on.
         let route = records.relay_route((call, token), 3, None);
         assert_eq!(route, None);

@@ -150,9 +150,9 @@ pub(super) struct Call {
     pub(super) unstated: u32,
     /// When the request was last renewed by which heartbeats go back.
     pub(super) way_back: Option<Nanoseconds>,
-    /// That of its requests which is nearest to the initiator, as far as it was looked for: see
+    /// That of its requests which is nearest to the initiator, and whether its connection was open when it was looked for: see
     /// [`Records::nearest_to_initiator`](super::Records::nearest_to_initiator).
-    pub(super) nearest: Cell<Option<u32>>,
+    pub(super) nearest: Cell<Option<(u32, bool)>>,
 }
 
 /// One request.
@@ -503,9 +503,11 @@ impl Table {
         let depth = new.depth;
         let slot = self.records.add(Record::new(new, generation));
         let at_call = self.calls.at(call);
-        let nearest = at_call.nearest.get_mut();
-        if nearest.is_some_and(|nearest| depth < self.records.get(nearest).depth) {
-            *nearest = Some(slot);
+        if let Some((nearest, was_open)) = at_call.nearest.get() {
+            let before = self.records.get(nearest).depth;
+            if depth < before || (depth == before && !was_open) {
+                at_call.nearest.set(Some((slot, true))); // it has just come
+            }
         }
         if at_call.first.is_none() {
             at_call.first = Some(slot);
@@ -535,7 +537,7 @@ impl Table {
         at_call
             .nearest
             .get_mut()
-            .take_if(|nearest| *nearest == slot);
+            .take_if(|(nearest, _)| *nearest == slot);
         if at_call.first != Some(slot) {
             at_call.further.remove(&name);
             return;

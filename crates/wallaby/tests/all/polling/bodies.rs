@@ -14,7 +14,10 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use wallaby::codec::Postcard;
 use wallaby::polling::{self, BodyWriter, CallOptions, Event, RequestKey, Wait, WriteError};
-use wallaby::{Address, Body, BodyError, CallError, Failure, One, Service, Status, Streaming};
+use wallaby::{
+    Address, Body, BodyError, CallError, CallInterceptor, Code, Failure, One, Outgoing, Service,
+    Status, Streaming,
+};
 
 use super::proxy::Path;
 
@@ -587,6 +590,31 @@ async fn a_stream_that_fails_says_at_which_item() {
         assert!(said.contains("no more"), "{said}");
     })
     .await;
+}
+
+struct NoBodies;
+
+impl CallInterceptor for NoBodies {
+    fn outgoing(&self, outgoing: &mut Outgoing) -> Result<(), Status> {
+        match outgoing.has_body() {
+            true => Err(Status::new(Code::PermissionDenied, "no bodies")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn an_interceptor_sees_that_a_body_follows() {
+    let server = Server::start("tcp://127.0.0.1:0".into(), None);
+    let builder = polling::Endpoint::builder().call_interceptor(NoBodies);
+    let mut client = builder.bind("tcp://127.0.0.1:0").expect("a client");
+    let (options, body) = (CallOptions::default(), Body::from(pattern(10)));
+    let sent = client.call(server.address.clone(), files::store(body), &options);
+    assert!(matches!(sent, Err(Failure::Intercepted { .. })), "{sent:?}");
+    let method = files::STORE.definition();
+    let call = client.begin(&options).expect("room");
+    let sent = client.send(call, server.address.clone(), method, Bytes::new());
+    assert!(sent.is_ok(), "{sent:?}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use wallaby::extension::named_by_peer;
 use wallaby::{Address, Caller, Client, DurableId, NodeId, RequestInfo, SendError, Status};
 
 use crate::exception::Exception;
@@ -71,7 +70,7 @@ impl Place<'_> {
     /// If others may not have this endpoint dial it.
     pub(crate) fn named(&self, server: &Address) -> Result<Client, SendError> {
         match self.at {
-            At::Server(request) => named_by_peer(request, server),
+            At::Server(request) => request.client_named(server),
             At::Home { caller, .. } => Ok(caller.clone().at(server)),
         }
     }

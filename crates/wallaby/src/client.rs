@@ -19,7 +19,7 @@ use crate::call::{Call, CallEnd, CallOptions, CallShared, CallWatch, RawCall, Re
 use crate::codec::Codec;
 use crate::driver::shared::Inner;
 use crate::endpoint::Endpoint;
-use crate::error::{Failure, SendError};
+use crate::error::Failure;
 use crate::handling::Handling;
 use crate::hedge::Hedge;
 use crate::method::{Answers, Method, Target};
@@ -265,6 +265,17 @@ impl Caller {
         }
     }
 
+    /// For calls of this request's endpoint that do not belong to it.
+    pub(crate) fn beside(request: &RequestInfo) -> Self {
+        Self {
+            endpoint: Arc::clone(&request.handling.endpoint),
+            open: None,
+            parent: None,
+            options: Arc::default(),
+            refused: None,
+        }
+    }
+
     /// A call that has failed before it began.
     #[cold]
     pub(crate) fn failed(&self, failure: Failure) -> RawCall {
@@ -322,26 +333,6 @@ impl Caller {
     fn change(&mut self) -> &mut CallOptions {
         Arc::make_mut(&mut self.options)
     }
-}
-
-/// For calls of this request's endpoint to a server that its peers have named. They belong to no request: nothing of its call is told
-/// there.
-///
-/// # Errors
-///
-/// If the dial policy forbids that server.
-#[doc(hidden)]
-pub fn named_by_peer(request: &RequestInfo, server: &Address) -> Result<Client, SendError> {
-    let endpoint = &request.handling.endpoint;
-    endpoint.ask(|core| core.endpoint.check_named(server))?;
-    let caller = Caller {
-        endpoint: Arc::clone(endpoint),
-        open: None,
-        parent: None,
-        options: Arc::default(),
-        refused: None,
-    };
-    Ok(caller.at(server))
 }
 
 /// A server and how it is called. Cheap to clone; the options apply to all calls made with it.

@@ -161,7 +161,6 @@ pub use wallaby_proto::wire::{Heartbeats, PingSettings};
 /// For crates of this repository.
 #[doc(hidden)]
 pub mod extension {
-    pub use crate::client::named_by_peer;
     pub use crate::random::number;
     pub use crate::request::token;
     pub use crate::service::Reserved;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Endpoint;
+use super::draining::shutting_down;
 use super::event::RequestKey;
 use super::probe::Probe;
 use crate::connection::{MethodDefinition, is_reserved};
@@ -167,7 +168,15 @@ impl<P: Probe> Endpoint<P> {
     /// The status that refuses its requests.
     pub fn method(&self, caller: &MethodDefinition) -> Result<usize, Status> {
         let meant = self.methods.find(caller).map_err(|refused| refused.0.1)?;
-        Ok(meant.served)
+        match self.takes(self.methods.serving(meant.served)) {
+            true => Ok(meant.served),
+            false => Err(shutting_down()),
+        }
+    }
+
+    /// Whether requests of such a method are still taken.
+    pub(super) fn takes(&self, how: Serving) -> bool {
+        !self.is_ending() && (how.while_draining || !self.is_draining())
     }
 
     /// The method that a request calls.

@@ -114,9 +114,7 @@ impl<P: Probe> Endpoint<P> {
         };
         let methods = &self.conns.get(from)?.methods;
         let judged = match methods.get(number as usize) {
-            _ if self.is_ending() || self.is_draining() && !how.while_draining => {
-                Err(shutting_down())
-            }
+            _ if !self.takes(how) => Err(shutting_down()),
             Some(Ok(meant)) => Ok(meant.clone()),
             Some(Err(RefusedMethod(refused))) => Err(refused.1.clone()),
             None => Err(Status::new(Code::Internal, "its method was not named")),

@@ -44,12 +44,6 @@ impl Interceptor for PipelineInterceptor {
 
 /// Who handles it here.
 fn served(endpoint: &Inner, head: &Head) -> Result<(usize, Arc<Registered>), Status> {
-    if endpoint.ask(|core| core.endpoint.is_draining()) {
-        return Err(Status::new(
-            Code::Unavailable,
-            "this server is shutting down",
-        ));
-    }
     let limit = endpoint.settings.config.limits.message;
     let size = head.following;
     if size > limit {

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Author;
 use wallaby_proto::wire::{Budgets, Metadata};
-use wallaby_proto::{CallId, DurableId, NodeId, RequestId, Token};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Token};
 
 use crate::body::Body;
-use crate::client::Caller;
+use crate::client::{Caller, Client};
+use crate::error::SendError;
 use crate::handling::Handling;
 use crate::intercept::Extensions;
 use crate::transport::Identity;
@@ -223,6 +224,20 @@ impl RequestInfo {
     /// Where budgets are stated, each gets the share of a delegation.
     pub fn call(&self) -> Caller {
         Caller::within(self)
+    }
+
+    /// For calls to a server that a peer has named, as in an argument: the [dial policy](crate::Builder::dial_policy) is asked, as about
+    /// servers that work is delegated to. Calls by [`call`](Self::call) are the application's own, which it restricts only if it is
+    /// [told to](crate::DialPolicy::for_calls). These calls belong to the endpoint and not to the request: nothing of its metadata or
+    /// deadline goes along, and they go on when it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Forbidden`] if the policy forbids that server.
+    pub fn client_named(&self, server: &Address) -> Result<Client, SendError> {
+        let endpoint = &self.handling.endpoint;
+        endpoint.ask(|core| core.endpoint.check_named(server))?;
+        Ok(Caller::beside(self).at(server))
     }
 }
 

@@ -74,8 +74,33 @@ async fn delegations_are_an_error_for_the_handler(net: Net) {
     assert_eq!(other.metrics().connections_opened, 0);
 }
 
+/// A handler that calls a server which somebody else has named asks the policy, though its own calls are not restricted.
+async fn a_handler_asks_before_it_calls_whom_a_peer_names(net: Net) {
+    let asks = |request: Request<One<String>>, (next,): (String,)| async move {
+        let next: Address = next.parse().expect("an address");
+        let asked = match request.client_named(&next) {
+            Ok(next) => next.call(&work::ONE, ("asked".to_owned(),)).await?,
+            Err(SendError::Forbidden { .. }) => "forbidden".to_owned(),
+            Err(other) => return Err(other.into()),
+        };
+        Ok(request.respond(asked).await?)
+    };
+    let other = net.serve(onward()).await;
+    let initiator = client();
+    for (policy, expected) in [(DialPolicy::default(), "asked"), (closed(), "forbidden")] {
+        let server = Endpoint::builder().dial_policy(policy);
+        let server = net
+            .bind(server.serve(service().method(&work::ONE, asks)))
+            .await;
+        let said = work::at(&initiator, at(&server)).one(at(&other).to_string());
+        assert_eq!(said.await.expect("an answer"), expected);
+    }
+    assert_eq!(other.metrics().requests_received, 1);
+}
+
 over_every_transport!(
     answers_go_back_along_the_way,
+    a_handler_asks_before_it_calls_whom_a_peer_names,
     delegations_are_an_error_for_the_handler,
 );
 

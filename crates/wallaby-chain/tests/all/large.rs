@@ -463,6 +463,38 @@ async fn what_is_no_state_is_an_exception() {
     .await;
 }
 
+/// There is room for one body behind a request.
+#[tokio::test]
+async fn a_link_that_hands_on_a_body_of_its_own_is_an_exception_if_its_chain_has_one() {
+    let net = Net::Tcp;
+    let library = net.serve(carrying()).await;
+    let next = at(&library);
+    let hands_on = wallaby::Service::new("test.Relay").method(
+        &relay::RELAY,
+        move |request: Request<One<String>>, (text,): (String,)| {
+            let target = words::shout(text).with_body(Body::from(Bytes::from_static(b"mine")));
+            let next = next.clone();
+            async move { Ok(request.forward(&next, target).await?) }
+        },
+    );
+    let server = carrying().add_to(Endpoint::builder().serve(hands_on));
+    let (server, client) = (net.bind(server).await, net.client().await);
+    for (size, expected) in [(1000, None), (50_000, Some(Code::FailedPrecondition))] {
+        let hop = Hop::to(at(&server), &relay::RELAY, ("a".to_owned(),));
+        let chain = start::<String>(hop.then("end", state(&server, size, 1)));
+        let answer = chain.call(client.caller()).expect("it may begin").await;
+        let Some(expected) = expected else {
+            assert_eq!(answer, Ok("a!".into()));
+            continue;
+        };
+        let refused = status(answer);
+        assert_eq!(refused.code(), expected, "{refused}");
+        let text = "bytes of a chain's state are to follow a request that has a body of its own";
+        assert!(refused.message().contains(text), "{refused}");
+        assert_eq!(hosts(&refused), texts([&at(&server)]));
+    }
+}
+
 /// Bodies do not go over it.
 #[tokio::test]
 async fn a_large_state_over_udp_is_an_error_that_says_so() {

@@ -1,6 +1,6 @@
 //! What chains may use up, and what of them cannot be read.
 
-use wallaby::{Address, Code, Status};
+use wallaby::{Address, Budgets, Code, Status};
 use wallaby_chain::{Chain, ChainError, Chains, Hop, Limits, State, pipe, start};
 
 use crate::world::{Net, at, hosts, patience, status, words};
@@ -208,4 +208,34 @@ async fn a_servers_own_methods_are_for_chains() {
             assert_eq!(refused.code(), code, "{name}: {refused}");
         }
     }
+}
+
+/// The call's budgets hold for all of its hops. Nobody catches it if one is used up: to tell who would takes a request more.
+#[tokio::test]
+async fn a_budget_that_is_used_up_ends_a_chain() {
+    patience(async {
+        let net = Net::Tcp;
+        let (server, client) = (
+            net.serve(turning(Limits::default())).await,
+            net.client().await,
+        );
+        let all = Budgets::default();
+        for (budgets, received, name) in [
+            (Budgets { requests: 5, ..all }, 5, "requests"),
+            (Budgets { depth: 3, ..all }, 3, "depth"),
+        ] {
+            let caught = turns(&at(&server), "turn").catch(at(&server), "any", State::new());
+            for chain in [turns(&at(&server), "turn"), caught] {
+                let before = server.metrics().requests_received;
+                let chain = chain.call(client.caller().budgets(budgets));
+                let ended = status(chain.expect("it is small").await);
+                assert_eq!(ended.code(), Code::ResourceExhausted, "{ended}");
+                let text = format!("the request's budget of {name} is used up: 1 more wanted");
+                assert!(ended.message().starts_with(&text), "{ended}");
+                assert_eq!(ended.server(), Some(&at(&server)));
+                assert_eq!(server.metrics().requests_received - before, received);
+            }
+        }
+    })
+    .await;
 }

@@ -92,3 +92,53 @@ async fn a_proxy_needs_leave_on_both_sides_and_hands_nothing_on() {
     let refused = call.next().await.expect("one").expect_err("no chain");
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
 }
+
+/// What a proxy is given is read as what a stranger says.
+#[tokio::test]
+async fn what_a_proxy_is_given_has_limits() {
+    let client = Net::Tcp.client().await;
+    let (chains, counts) = open(CodeLimits::default());
+    let proxy = Net::Tcp.serve(chains).await;
+    // One level, a function of code, without state; and the code, which is four bytes as they are.
+    let level = [&b"wchn\x03\0\0\0\0\0\x01\0\x02"[..], code(2).hash().bytes()].concat();
+    let source = [&b"\x04join\0\x01"[..], code(2).hash().bytes()].concat();
+    let packed = [0, 9, 1, 4, 0, 0xfb, 0xff, 0, 0, 0, 2];
+    let stack = [&level[..], &source, &packed].concat();
+    let apply = MethodDefinition::new("wallaby.Chains/apply", "raw", 0, 0).expect("a name");
+    let apply = Arc::new(apply);
+    for (given, expected, text) in [
+        (
+            &[1, 65][..],
+            Code::ResourceExhausted,
+            "65 results to merge: at most 64 are allowed",
+        ),
+        (
+            &[1, 0xff, 0xff, 0xff, 0x7f],
+            Code::ResourceExhausted,
+            "268435455 results to merge: at most 64 are allowed",
+        ),
+        (
+            &[1, 64],
+            Code::InvalidArgument,
+            "what a function is given cannot be read",
+        ),
+        (
+            &[3],
+            Code::InvalidArgument,
+            "what a function is given cannot be read",
+        ),
+        (
+            &[],
+            Code::InvalidArgument,
+            "what a function is given cannot be read",
+        ),
+    ] {
+        let to = client.caller().at(at(&proxy)).continuation(stack.clone());
+        let mut call = to.call_raw(&apply, given.to_vec().into());
+        let answer = call.next().await.expect("a status");
+        let refused = status(answer.map(|answer| answer.payload));
+        assert_eq!(refused.code(), expected, "{given:?}: {refused}");
+        assert!(refused.message().starts_with(text), "{given:?}: {refused}");
+    }
+    assert_eq!(counts.loads.load(Ordering::SeqCst), 1);
+}

@@ -22,7 +22,7 @@ done
 for transport in tcp udp unix shm; do
     parts+=("hostile-$transport")
 done
-parts+=(detect-tcp detect-unix detect-shm detect-udp loss-64 loss-4)
+parts+=(detect-tcp detect-unix detect-shm detect-udp loss-64 loss-4 functions)
 
 # program CRATE ARGUMENTS...: the same build for all, optimised, with assertions.
 program() {
@@ -44,6 +44,10 @@ run() {
     detect-*) program chaos detect --transport "${1#detect-}" --times "${SOAK_TIMES:-100}" ;;
     loss-64) program chaos loss --calls "${SOAK_CALLS:-100000}" ;;
     loss-4) program chaos loss --calls "${SOAK_CALLS:-100000}" --workers 4 ;;
+    functions)
+        cargo test --quiet --locked --profile sim -p wallaby-chain-script -p wallaby-chain-wasm --test all -- \
+            --ignored very_many_
+        ;;
     esac
 }
 

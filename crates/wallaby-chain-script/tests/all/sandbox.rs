@@ -395,7 +395,7 @@ async fn many_scripts_are_compiled_and_forgotten() {
 }
 
 #[tokio::test]
-#[ignore = "without optimisation it takes a minute: --profile counted"]
+#[ignore = "without optimisation it takes a minute: scripts/soak.sh functions"]
 async fn very_many_scripts_are_compiled_and_forgotten() {
     flood(10_000).await;
 }

@@ -287,6 +287,41 @@ async fn a_long_function_ends() {
     assert_eq!(answer, Ok("hi".into()));
 }
 
+/// One that finds no place is refused; a server goes on as soon as there is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_many_functions_run_at_the_same_time_and_no_more() {
+    let limits = Limits {
+        at_once: 1,
+        ..Limits::default()
+    };
+    let ((server, _), client) = (serve(limits).await, client().await);
+    let endless = code(&module("(loop (br 0)) (unreachable)"));
+    let other = code(&module(YIELD));
+    let refused = async {
+        loop {
+            let answer = ask(&client, &server, &other, "run", State::new()).await;
+            if let Err(error) = answer {
+                return error.status().expect("an exception").clone();
+            }
+        }
+    };
+    // Each of them runs for a while, on a thread of its own.
+    let busy = async {
+        loop {
+            let _ended = ask(&client, &server, &endless, "run", State::new()).await;
+        }
+    };
+    let refused = tokio::select! {
+        refused = refused => refused,
+        () = busy => unreachable!("it has no end"),
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let text = "this server runs at most 1 functions at once";
+    assert!(refused.message().starts_with(text), "{refused}");
+    assert_eq!(hosts(&refused), [at(&server).to_string()]);
+    while ask(&client, &server, &other, "run", State::new()).await != Ok("hi".into()) {}
+}
+
 /// Many different functions: a server keeps as many as its limits say, and goes on.
 async fn flood(functions: u16) {
     let limits = wallaby_chain::CodeLimits {
@@ -317,7 +352,7 @@ async fn many_functions_are_compiled_and_forgotten() {
 }
 
 #[tokio::test]
-#[ignore = "without optimisation it takes minutes: --profile counted"]
+#[ignore = "without optimisation it takes minutes: scripts/soak.sh functions"]
 async fn very_many_functions_are_compiled_and_forgotten() {
     flood(10_000).await;
 }

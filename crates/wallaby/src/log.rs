@@ -138,6 +138,10 @@ pub(crate) struct Trouble {
 
 const KINDS: usize = 9;
 
+/// That clients leave is nothing to be warned of.
+const UNDELIVERABLE: &str =
+    "answers are undeliverable: their initiators have left, or no route leads to them";
+
 /// What an operator should know of, and how often each was counted.
 fn troubles(of: &Metrics) -> [(u64, &'static str); KINDS] {
     [
@@ -145,10 +149,7 @@ fn troubles(of: &Metrics) -> [(u64, &'static str); KINDS] {
             of.forged_dropped,
             "messages without the token of their call were dropped",
         ),
-        (
-            of.undeliverable,
-            "answers are undeliverable: no route leads to their initiators",
-        ),
+        (of.undeliverable, UNDELIVERABLE),
         (
             of.unsealed_refused,
             "requests were refused: they are not sealed with a key of the cluster",
@@ -201,7 +202,10 @@ impl Watcher {
 
 impl Trouble {
     pub(crate) fn tell(self, endpoint: NodeId) {
-        tracing::warn!(%endpoint, times = self.times, "{}", self.what);
+        match self.what {
+            UNDELIVERABLE => tracing::info!(%endpoint, times = self.times, "{UNDELIVERABLE}"),
+            what => tracing::warn!(%endpoint, times = self.times, "{what}"),
+        }
     }
 }
 

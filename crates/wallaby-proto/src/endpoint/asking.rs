@@ -32,6 +32,7 @@ impl<P: Probe> Endpoint<P> {
         let sequence = ping.call.sequence;
         let open = self.open_at(&to);
         let open = open.or_else(|| self.root_with(sequence, to.node?));
+        let open = open.or_else(|| self.leaving_at(&to));
         if let Some(id) = open {
             return self.ask(sequence, id, ping);
         }
@@ -61,6 +62,15 @@ impl<P: Probe> Endpoint<P> {
             relayed_from,
         };
         self.post(Parcel::new(Cargo::Ping(ping, Asks::At(asked))));
+    }
+
+    /// The connection with a server that takes no new requests, and still answers questions: one that this side has dialled.
+    fn leaving_at(&self, to: &Location) -> Option<ConnId> {
+        let claiming = self.claiming(to.node?);
+        claiming.into_iter().find(|id| {
+            let conn = self.conns.get(*id);
+            conn.is_some_and(|conn| conn.dialled.is_some() && conn.at == to.address)
+        })
     }
 
     /// The connection with this node that one of the initial requests went out on.

@@ -607,11 +607,15 @@ impl<P: Probe> Endpoint<P> {
             let Some(conn) = self.conns.get(id) else {
                 continue;
             };
+            let is_stream = conn.stream().is_some();
             let error = match (conn.dialled, conn.server()) {
-                (Some(dialled), Some(server)) if !is_open => ConnectError::TimedOut {
-                    server,
-                    after: self.patience(dialled),
-                },
+                (Some(dialled), Some(server)) if !is_open => {
+                    self.metrics.dials_failed += u64::from(is_stream);
+                    ConnectError::TimedOut {
+                        server,
+                        after: self.patience(dialled),
+                    }
+                }
                 (_, server) => ConnectError::Closed {
                     server,
                     reason: reason.to_owned(),

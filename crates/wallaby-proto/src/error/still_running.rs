@@ -66,7 +66,12 @@ impl StillRunning {
     }
 
     fn describe(&self) -> String {
-        let running = told(&self.handlers, self.more, "still runs", "still run");
+        let running = told(
+            &self.handlers,
+            self.more,
+            "still runs, or a call that it has made does",
+            "still run, or calls that they have made do",
+        );
         let unheard = told(
             &self.unheard,
             self.more_unheard,

@@ -49,6 +49,8 @@ pub(crate) enum Effect {
     Open(Arc<Inner>, SocketId, std::net::SocketAddr),
     /// A stream has ended.
     Close(Arc<Inner>, Arc<Stream>, Box<Closed>),
+    /// A dial is given up.
+    NotOpened(Arc<Inner>, ConnectError),
     /// A connection that somebody waits for is open, or why it is not.
     Connected(
         oneshot::Sender<Result<(), ConnectError>>,
@@ -263,6 +265,11 @@ impl Effect {
             }
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),
+            Self::NotOpened(endpoint, why) => {
+                if let ConnectError::TimedOut { server, .. } = &why {
+                    endpoint.note_vain(server, &why);
+                }
+            }
             Self::Close(endpoint, stream, closed) => {
                 endpoint.note_closed(&stream.identity, &closed.why);
                 stream.close(&closed.last_words);

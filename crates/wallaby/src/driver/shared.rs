@@ -490,8 +490,13 @@ impl Core {
                 Some(Streaming::Open(stream)) => {
                     effects::push(Effect::Close(Arc::clone(shell), stream, closed));
                 }
-                Some(Streaming::Opening(Some(task))) => task.abort(),
-                Some(Streaming::Opening(None)) | None => {}
+                Some(Streaming::Opening(task)) => {
+                    if let Some(task) = task {
+                        task.abort();
+                    }
+                    effects::push(Effect::NotOpened(Arc::clone(shell), closed.why));
+                }
+                None => {}
             },
             Output::Run(_) | Output::Call(_) | Output::Write(_) | Output::Datagrams(_) => {}
         }

@@ -23,6 +23,17 @@ use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, P
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
 
 impl Inner {
+    /// A dial has failed, for whatever reason.
+    pub(super) fn note_vain(&self, server: &Address, why: &ConnectError) {
+        let endpoint = &self.node;
+        match self.logs.dials.pass(server) {
+            Some(left_out) => {
+                tracing::warn!(%endpoint, %server, %why, left_out, "a server was dialled in vain");
+            }
+            None => tracing::debug!(%endpoint, %server, %why, "a server was dialled in vain"),
+        }
+    }
+
     /// Opens a stream for the endpoint.
     pub(super) fn dial(self: &Arc<Self>, conn: ConnId, to: Address) {
         let endpoint = Arc::clone(self);
@@ -37,11 +48,7 @@ impl Inner {
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    if let Some(left_out) = endpoint.logs.dials.pass(&to) {
-                        tracing::warn!(endpoint = %endpoint.node, server = %to, %why, left_out, "a server was dialled in vain");
-                    } else {
-                        tracing::debug!(endpoint = %endpoint.node, server = %to, %why, "a server was dialled in vain");
-                    }
+                    endpoint.note_vain(&to, &why);
                     endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why));
                 }
             }
@@ -189,6 +196,9 @@ impl Inner {
 
     /// A stream has ended: peers that leave are news, those that do not keep to the protocol a warning.
     pub(super) fn note_closed(&self, peer: &Identity, why: &ConnectError) {
+        if let ConnectError::TimedOut { server, .. } = why {
+            return self.note_vain(server, why);
+        }
         let (endpoint, from) = (&self.node, peer.address.map(display));
         let (is_broken, why): (bool, &dyn fmt::Display) = match why {
             ConnectError::Handshake { source, .. } => (source.is_violation(), source),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{Net, at, client, patience, service, until, work};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -310,6 +310,19 @@ async fn an_operator_reads_what_is_wrong_and_who_comes_and_goes() {
         let read = notes.for_operators();
         let expected = ["warning", "dialled in vain", "server=tcp://127.0.0.1:1"];
         assert!(one_of(&read, &expected), "{read:#?}");
+
+        // Somebody is there, and says nothing.
+        let mute = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mute = Address::Tcp(mute.local_addr().expect("it listens"));
+        let impatient = Endpoint::builder().dial_timeout(Duration::from_millis(50));
+        let impatient = impatient.bind().await.expect("a client");
+        let call = work::at(&impatient, &mute).one("x".into());
+        call.await.expect_err("nobody answers");
+        let read = notes.for_operators();
+        let at_it = format!("server={mute}");
+        let expected = ["warning", "dialled in vain", &at_it, "no answer within"];
+        assert!(one_of(&read, &expected), "{read:#?}");
+        assert_eq!(impatient.metrics().dials_failed, 1);
 
         // One is killed that has begun something.
         let killed = net.serve(obedient()).await;

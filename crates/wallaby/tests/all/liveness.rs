@@ -440,6 +440,43 @@ async fn a_drained_server_finishes_what_it_has_and_takes_nothing_new() {
     .await;
 }
 
+/// It was reached by delegation, and is asked again and again: over one connection, though it takes no new requests.
+#[tokio::test]
+async fn a_server_that_drains_is_asked_over_the_connection_that_is_there() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let one = gate.clone();
+        let shard = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let gate = one.clone();
+            async move {
+                gate.pass().await;
+                Ok(request.respond(what).await?)
+            }
+        });
+        let shard = net.serve(shard).await;
+        let next = at(&shard);
+        let front = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
+            let next = next.clone();
+            async move { Ok(request.forward(next, work::one(what)).await?) }
+        });
+        let front = net.serve(front).await;
+        let client = Endpoint::builder().ping(Duration::from_millis(20), Duration::from_secs(20));
+        let client = client.bind().await.expect("there is a runtime");
+        let mut call = work::at(&client, at(&front)).one("runs".into());
+        until(|| shard.load() == load(1, 0)).await;
+        let draining = shard.clone();
+        let draining = tokio::spawn(async move { draining.drain(Duration::from_secs(25)).await });
+        until(|| client.metrics().messages_sent > 30).await;
+        let opened = shard.metrics().connections_opened;
+        assert!(opened <= 3, "{opened} connections"); // one of them may be opened in the moment in which it begins to drain
+        gate.open(1);
+        assert_eq!(call.answer().await.expect("it is finished"), "runs");
+        assert_eq!(draining.await.expect("no panic"), Ok(()));
+    })
+    .await;
+}
+
 /// Its handler hands its work on while it drains, to a server that answers when the first one is long closed. The client cannot be
 /// dialled.
 async fn a_server_that_drains_hands_on_what_it_has_begun(net: Net) {

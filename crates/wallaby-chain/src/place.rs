@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use wallaby::{Address, Caller, Client, DurableId, NodeId, RequestInfo, SendError, Status};
+use wallaby::{Address, Caller, Client, DurableId, RequestInfo, SendError, Status};
 
 use crate::exception::Exception;
 use crate::stack::Stack;
+use crate::turns::Who;
 
 /// Where a step of a chain is taken.
 #[derive(Clone, Copy)]
@@ -83,11 +84,11 @@ impl Place<'_> {
         }
     }
 
-    /// Who has started the chain, as servers know it.
-    pub(crate) fn initiator(&self) -> Option<NodeId> {
+    /// Whose turn it is when it is this chain's.
+    pub(crate) fn who(&self) -> Who {
         match self.at {
-            At::Server(request) => Some(request.initiator()),
-            At::Home { .. } => None,
+            At::Server(request) => (request.delegator(), Some(request.initiator())),
+            At::Home { .. } => (None, None),
         }
     }
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 use wallaby::intercept::Incoming;
-use wallaby::{Client, Code, NodeId, Status};
+use wallaby::{Client, Code, Status};
 
 use crate::chains::Policy;
 use crate::code::{ChainCode, Hash, Source, unpack};
 use crate::engine::text_of;
 use crate::place::Place;
 use crate::repository::functions;
-use crate::turns::Turns;
+use crate::turns::{Turns, Who};
 
 /// What runs modules: an engine for WebAssembly, as `wallaby-chain-wasm` has one, or for scripts, as `wallaby-chain-script`. Whoever
 /// implements it sees to it that code which strangers have written does no harm, however it tries. A pair of two is one that has
@@ -101,7 +101,8 @@ pub struct CodeLimits {
     pub kept_bytes: usize,
     /// Modules that are fetched, wait to be compiled, or are. Others are refused meanwhile. Default 64.
     pub loading: usize,
-    /// Modules that are compiled at once, each on a thread. Others wait, and have turns by who has started their chains. Default 1.
+    /// Modules that are compiled at once, each on a thread. Others wait, and have turns by who has sent their chains here, and has
+    /// started them. Default 1.
     pub compiling: usize,
     /// How long a repository may take to send a module. Default 5 seconds.
     pub fetch: Duration,
@@ -248,7 +249,7 @@ impl Codes {
             }
         };
         let (runtime, most) = (Arc::clone(&self.runtime), self.limits.bytes);
-        on_a_thread((&self.compiling, place.initiator()), move || {
+        on_a_thread((&self.compiling, place.who()), move || {
             let module = match is_packed {
                 false => bytes,
                 true => unpack(&bytes, most)
@@ -288,7 +289,7 @@ impl Codes {
             Err(Fault::Longer) => {
                 let run = move || module.run(&function, &input, Effort::Full);
                 let run = move || run().map_err(Fault::into_status);
-                on_a_thread((&self.long_runs, place.initiator()), run).await
+                on_a_thread((&self.long_runs, place.who()), run).await
             }
         }
     }
@@ -384,10 +385,10 @@ async fn fetch(hash: Hash, client: Client) -> Result<Vec<u8>, Status> {
 
 /// Runs this on a thread when it is its initiator's turn. It runs to its end, also if nobody waits for it any more.
 async fn on_a_thread<T: Send + 'static>(
-    (turns, initiator): (&Arc<Turns>, Option<NodeId>),
+    (turns, who): (&Arc<Turns>, Who),
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
-    let turn = turns.take(initiator).await;
+    let turn = turns.take(who).await;
     let done = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         work()

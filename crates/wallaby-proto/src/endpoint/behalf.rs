@@ -126,10 +126,4 @@ impl<P: Probe> Endpoint<P> {
         let calls = self.within.range((request, 0)..=(request, u64::MAX));
         calls.map(|(_, sequence)| *sequence).collect()
     }
-
-    pub(super) fn forget_calls_within(&mut self, request: RequestKey) {
-        for sequence in self.calls_within(request) {
-            self.within.remove(&(request, sequence));
-        }
-    }
 }

@@ -8,10 +8,13 @@ use super::probe::Probe;
 use super::server::Place;
 use super::{Alarm, Endpoint};
 use crate::call::missing::Missing;
-use crate::call::watch::{Unstopped, most_winding};
+use crate::call::watch::Unstopped;
 use crate::error::{StillRunning, UnstoppedRequest};
 use crate::executor::Owner;
 use crate::{Path, Status};
+
+/// A stopped request waits no longer for calls on its behalf, though its initiator asks.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// While as many requests go on as this that were stopped, further ones do not wait for calls on their behalf: each takes a place among
 /// the requests, and anybody can have servers call those that say nothing.
@@ -49,10 +52,9 @@ impl<P: Probe> Endpoint<P> {
         self.begin_grace(key);
         self.tell_stopped(key, body, status);
         if !self.is_draining() {
-            let within = Some(most_winding(self.config.ping.bounded()));
             calls
                 .into_iter()
-                .for_each(|sequence| self.wait_for(sequence, within));
+                .for_each(|sequence| self.wait_for(sequence, Some(LONGEST_WAIT)));
         }
         if !self.going_on.contains_key(&key) {
             self.wait_for_calls(key);
@@ -147,10 +149,19 @@ impl<P: Probe> Endpoint<P> {
             let owner = handler.owner();
             self.free_place(owner);
         }
-        let most = most_winding(self.config.ping.bounded());
-        let until = self.raw.saturating_add(most);
+        let until = self.raw.saturating_add(LONGEST_WAIT);
         self.alarms.insert((until, Alarm::Grace(key)));
         self.going_on.insert(key, GoesOn::Calls(until));
+        if let Some(ticket) = self.handlers.get(key).and_then(|handler| handler.ticket) {
+            self.tickets.insert(ticket, key);
+        }
+    }
+
+    /// Nobody asks any more about a request that was stopped: nothing waits for what its calls do.
+    pub(super) fn end_unasked(&mut self, key: RequestKey) {
+        if let Some(GoesOn::Calls(_)) = self.going_on.get(&key) {
+            self.end_as_stopped(key);
+        }
     }
 
     /// A request is over that may wait for calls on its behalf.
@@ -159,11 +170,17 @@ impl<P: Probe> Endpoint<P> {
         if let Some(GoesOn::Calls(until)) = self.going_on.get(&key) {
             self.alarms.remove(&(*until, Alarm::Grace(key)));
             self.going_on.remove(&key);
+            let ticket = self.handlers.get(key).and_then(|handler| handler.ticket);
+            ticket.map(|ticket| self.tickets.remove(&ticket));
         }
     }
 
+    /// It ends, and nobody waits any more for calls on its behalf than for others.
     fn end_as_stopped(&mut self, key: RequestKey) {
-        self.forget_calls_within(key);
+        for sequence in self.calls_within(key) {
+            self.within.remove(&(key, sequence));
+            self.wait_for(sequence, None);
+        }
         let handler = self.handlers.get(key);
         if let Some(status) = handler.and_then(|handler| handler.stopping.clone()) {
             self.end_with(key, &status);

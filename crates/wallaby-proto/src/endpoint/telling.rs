@@ -160,6 +160,7 @@ impl<P: Probe> Endpoint<P> {
                     let status = Status::new(Code::Cancelled, reason.to_string());
                     match reason {
                         StopReason::Aborted => self.stop_aborted(key, status),
+                        _ if self.is_stopping(key) => self.end_unasked(key),
                         _ => self.stop(key, status),
                     }
                 }

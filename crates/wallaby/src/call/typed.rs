@@ -120,7 +120,7 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     /// so ([`UnstoppedRequest::gone`](crate::UnstoppedRequest)).
     ///
     /// Calls that a handler makes ([`RequestInfo::call`](crate::RequestInfo::call)) are aborted with its request, which counts as running
-    /// until nothing of them does: for 300 ping periods at most, and unless 1,024 requests of its server wait for that already.
+    /// until nothing of them does: for ten minutes at most, and unless 1,024 requests of its server wait for that already.
     ///
     /// # Errors
     ///

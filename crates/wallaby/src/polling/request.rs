@@ -11,7 +11,7 @@ use wallaby_proto::endpoint::{
     Author, CallKey, CallOptions, DelegateOptions, Endpoint as Core, HandledRequest, How,
     NewDelegation, RequestKey,
 };
-use wallaby_proto::wire::{Budgets, Metadata};
+use wallaby_proto::wire::{Budgets, Continuation, Metadata};
 use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status};
 
 use super::bodies::BodyWriter;
@@ -35,6 +35,24 @@ pub struct RawRequest<'a> {
     key: RequestKey,
     /// A handler has it, which may return a status for it.
     handled: bool,
+}
+
+/// What a delegation brings.
+struct Sent {
+    payload: Bytes,
+    options: Option<DelegateOptions>,
+    body: Option<Body>,
+}
+
+impl Sent {
+    fn new(payload: Bytes, body: Option<Body>) -> Self {
+        let options = None;
+        Self {
+            payload,
+            options,
+            body,
+        }
+    }
 }
 
 impl<'a> RawRequest<'a> {
@@ -224,7 +242,8 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         body: Body,
     ) -> Result<(), SendError> {
-        self.hand_on_with_body(server.into(), method, payload, How::More, body)
+        let sent = Sent::new(payload, Some(body));
+        self.hand_on(server.into(), method, sent, How::More)
     }
 
     /// [`forward`](Self::forward) with a body that follows.
@@ -239,25 +258,47 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         body: Body,
     ) -> Result<(), SendError> {
-        self.hand_on_with_body(server.into(), method, payload, How::Last, body)
+        let sent = Sent::new(payload, Some(body));
+        self.hand_on(server.into(), method, sent, How::Last)
     }
 
-    fn hand_on_with_body(
+    /// Hands the request on to another server as it came, with what its handler got, and ends it here: its method, arguments, body and
+    /// continuation.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward), and as [`delegate_with_body`](Self::delegate_with_body) if a body follows.
+    pub fn pass_on(mut self, server: impl Into<Address>, payload: Bytes) -> Result<(), SendError> {
+        let method = self.definition().map(Arc::clone);
+        let method = method.ok_or_else(|| SendError::Ended("it has ended".into()))?;
+        let mut sent = Sent::new(payload, self.take_body());
+        if let Some(bytes) = self.continuation() {
+            let continuation = Continuation::new(bytes.clone()).map_err(SendError::Continuation)?;
+            let continuation = Some(continuation);
+            sent.options = Some(DelegateOptions {
+                continuation,
+                ..DelegateOptions::default()
+            });
+        }
+        self.hand_on(server.into(), &method, sent, How::Last)
+    }
+
+    fn hand_on(
         &mut self,
         server: Address,
         method: &Arc<MethodDefinition>,
-        payload: Bytes,
+        sent: Sent,
         how: How,
-        body: Body,
     ) -> Result<(), SendError> {
         let delegation = NewDelegation {
             server,
             method: Arc::clone(method),
-            payload,
-            options: None,
-            followed: true,
+            payload: sent.payload,
+            options: sent.options,
+            followed: sent.body.is_some(),
         };
-        if let Some(out) = self.core.delegate_with(self.key, delegation, how)? {
+        let out = self.core.delegate_with(self.key, delegation, how)?;
+        if let Some((out, body)) = out.zip(sent.body) {
             self.calling.bodies.send(self.core, out, body);
         }
         Ok(())

@@ -206,6 +206,32 @@ async fn who_stops_a_call_waits_for_calls_of_its_handlers(net: Net) {
     assert_eq!(finished.try_recv().as_deref(), Ok("done"));
 }
 
+/// It has said that its handler goes on, and dies then.
+#[tokio::test]
+async fn who_stops_a_call_does_not_wait_for_a_server_that_has_died() {
+    patience(async {
+        let net = Net::tcp();
+        let gate = Gate::new();
+        let (told, _finished) = mpsc::unbounded_channel();
+        for is_called in [false, true] {
+            let server = net.serve(shielded(&gate, &told)).await;
+            let front = match is_called {
+                true => net.serve(calling(at(&server))).await,
+                false => net.serve(dividing(at(&server))).await,
+            };
+            let client = impatient(&net).await;
+            let mut call = work::at(&client, at(&front)).many("dies".into());
+            begun(&mut call).await;
+            let stopping = tokio::spawn(call.stop_within(Duration::from_secs(3600)));
+            let asked = client.metrics().messages_received;
+            until(|| client.metrics().messages_received > asked + 5).await;
+            server.kill();
+            assert_eq!(stopping.await.expect("no panic"), Ok(()), "{is_called}");
+        }
+    })
+    .await;
+}
+
 /// What becomes of a call to a server that says nothing any more nobody knows, so nobody says that nothing runs. But a server that
 /// drains does not wait for that.
 #[tokio::test]

@@ -198,12 +198,17 @@ impl Records {
     }
 
     pub(super) fn stop(&mut self, slot: u32, reason: StopReason) {
-        let ticket = self.ticket(slot);
         let record = self.table.records.at(slot);
         if record.ended || record.stopped {
             return;
         }
         record.stopped = true;
+        self.tell_stopped(slot, reason);
+    }
+
+    fn tell_stopped(&mut self, slot: u32, reason: StopReason) {
+        let ticket = self.ticket(slot);
+        let record = self.table.records.get(slot);
         self.actions.push_back(Action::Stop {
             ticket,
             call: self.table.calls.get(record.call).key.call,
@@ -231,8 +236,11 @@ impl Records {
         let aborted = self.table.calls.get(record.call).aborted;
         let owes = !aborted && record.outputs.are_being_written(&self.conns);
         let is_silent = silent_at <= now;
-        // Of a handler that goes on though it was told to stop, who asks no more is not told for ever.
+        // Of a handler that goes on though it was told to stop, who asks no more is not told for ever, and nothing need wait for that.
         if record.ended && !owes || aborted && is_silent {
+            if !record.ended && record.stopped {
+                self.tell_stopped(slot, StopReason::InitiatorSilent);
+            }
             return;
         }
         if !record.ended && is_silent {

@@ -43,7 +43,6 @@ pub use self::pace::MOST_ASKED;
 use self::pace::PingPace;
 use self::queue::DueQueue;
 use self::root::Roots;
-pub(crate) use self::running::most_winding;
 pub use self::running::{MOST_WINDING, StillFrozen, Unstopped, UnstoppedHop};
 use crate::call::initiator::Initiator;
 use crate::id::{NodeId, Path, RequestId, Token};

@@ -17,11 +17,6 @@ const ASKED: u32 = 2;
 /// [`MOST_ASKED`]: crate::call::watch::MOST_ASKED
 pub const MOST_WINDING: u32 = 300;
 
-/// For so long a call with these settings is wound down in all.
-pub(crate) fn most_winding(PingSettings { period, timeout }: PingSettings) -> Duration {
-    period.saturating_mul(MOST_WINDING).saturating_add(timeout)
-}
-
 /// What goes on of a call that is wound down, as its servers have said last.
 #[derive(Debug, Default)]
 pub struct StillFrozen {
@@ -87,7 +82,8 @@ impl Watch {
     /// When nothing is asked any more of a call that is wound down since then, whatever its servers say: one that is told to stop
     /// and says each time that it has handed its work on must not keep the call for ever.
     pub(super) fn ends_winding_at(&self, since: Duration) -> Duration {
-        let most = most_winding(self.settings.ping);
+        let PingSettings { period, timeout } = self.settings.ping;
+        let most = period.saturating_mul(MOST_WINDING).saturating_add(timeout);
         since.saturating_add(most).max(self.asked_until)
     }
 
@@ -122,7 +118,7 @@ impl Watch {
                 named(top.max(branch.hop), None)
             };
             let is_sent = watched.attempt > 0 || !waits(&branch.path);
-            if watched.told_stop(branch) == Stopped::Frozen {
+            if watched.told_stop(branch) == Stopped::Frozen && !self.is_over(watched) {
                 still.running.add(most, latest);
             } else if let Some((hop, at)) = &watched.left_behind {
                 // Nobody asks about an earlier attempt any more.

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -161,11 +160,7 @@ fn a_gateway_hands_on_what_it_does_not_know() {
     let to = behind.address();
     let mut rest = || {
         let to = to.clone();
-        gateway.serve_rest(move |request, payload| {
-            let method = request.definition().map(Arc::clone);
-            let method = method.ok_or_else(|| Status::internal("it has ended"))?;
-            Ok(request.forward(to.clone(), &method, payload)?)
-        })
+        gateway.serve_rest(move |request, payload| Ok(request.pass_on(to.clone(), payload)?))
     };
     assert_eq!(rest(), Ok(()));
     let taken = ServeError::Taken { name: "*".into() };

@@ -191,12 +191,8 @@ impl Drop for Server {
 
 /// All requests go to another server as they come, with what follows them.
 fn pass_on(endpoint: &mut polling::Endpoint, next: Address) {
-    let served = endpoint.serve_rest(move |mut request, payload| {
-        let method = request.definition().map(Arc::clone);
-        let method = method.ok_or_else(|| Status::internal("it has ended"))?;
-        let body = request.take_body().expect("one follows each");
-        Ok(request.forward_with_body(next.clone(), &method, payload, body)?)
-    });
+    let served =
+        endpoint.serve_rest(move |request, payload| Ok(request.pass_on(next.clone(), payload)?));
     served.expect("no other has its name");
 }
 

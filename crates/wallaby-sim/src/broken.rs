@@ -28,7 +28,7 @@ pub enum Broken {
     /// A failed call says that nobody has told whether anything of it was executed.
     ExecutionUntold,
     /// Whoever answers at an initiator's address gets its answers, without a look at its node id.
-    AnyLife,
+    AnyIncarnation,
     /// Refused work ends like work that is done.
     LostStatus,
     /// The initiator says that a call which has just begun is already over.

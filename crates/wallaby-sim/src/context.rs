@@ -43,17 +43,24 @@ impl Context<'_> {
         self.oracle.violate(self.queue.now(), rule, what);
     }
 
-    /// Wakes a life of a node after some time of a clock that is fast by so many millionths.
+    /// Wakes an incarnation of a node after some time of a clock that is fast by so many millionths.
     pub(crate) fn wake(
         &mut self,
-        (node, life): (u32, u32),
+        (node, incarnation): (u32, u32),
         drift: i64,
         delay: Duration,
         timer: Timer,
     ) {
         let micros = delay.as_micros() as i128 * 1_000_000 / i128::from(1_000_000 + drift);
         let delay = Duration::from_micros(micros as u64 + u64::from(drift != 0));
-        self.queue.after(delay, Event::Timer { node, life, timer });
+        self.queue.after(
+            delay,
+            Event::Timer {
+                node,
+                incarnation,
+                timer,
+            },
+        );
     }
 
     /// Notes what happened at a node.

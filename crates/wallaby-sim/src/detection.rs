@@ -93,7 +93,7 @@ pub(crate) struct Lost {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Its handler's life ended.
+    /// Its handler's incarnation ended.
     Handler(RequestId),
     /// It left its sender and was never taken.
     Request(RequestId),
@@ -137,7 +137,7 @@ impl Detection {
         self.branches.entry(path).or_insert(fresh);
     }
 
-    /// A request has left this life: if it is an initial one, its node is known before anybody else tells of it.
+    /// A request has left this incarnation: if it is an initial one, its node is known before anybody else tells of it.
     pub(crate) fn left(&mut self, request: RequestId, now: Duration) {
         let is_initial = request.path.levels_below(&Path::ROOT) == Some(1);
         if request.hop == 0 && is_initial && now < self.watched {

@@ -73,11 +73,11 @@ struct Link {
     broken: Option<Duration>,
 }
 
-/// A life of a node, as an end of a connection.
+/// An incarnation of a node, as an end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End {
     pub(crate) node: u32,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     open: bool,
     giving_up: bool,
 }
@@ -135,11 +135,11 @@ impl Network {
         }
     }
 
-    /// A life dials a node; the answer comes as an event.
+    /// An incarnation dials a node; the answer comes as an event.
     pub(crate) fn dial(&mut self, from: (u32, u32), to: u32, queue: &mut Queue) -> LinkId {
-        let end = |(node, life)| End {
+        let end = |(node, incarnation)| End {
             node,
-            life,
+            incarnation,
             open: true,
             giving_up: false,
         };
@@ -154,7 +154,7 @@ impl Network {
         link
     }
 
-    /// The life at one end.
+    /// The incarnation at one end.
     pub(crate) fn end(&self, Socket { link, side }: Socket) -> End {
         self.links[link.0 as usize].ends[side as usize]
     }
@@ -182,15 +182,15 @@ impl Network {
         Some(longest.end)
     }
 
-    /// The dialled node answers: with a life that accepts, or with a refusal.
-    pub(crate) fn answer(&mut self, link: LinkId, life: Option<u32>, queue: &mut Queue) {
+    /// The dialled node answers: with an incarnation that accepts, or with a refusal.
+    pub(crate) fn answer(&mut self, link: LinkId, incarnation: Option<u32>, queue: &mut Queue) {
         let latency = self.latency();
         let state = &mut self.links[link.0 as usize];
-        match life {
-            Some(life) => state.ends[1].life = life,
+        match incarnation {
+            Some(incarnation) => state.ends[1].incarnation = incarnation,
             None => state.ends[1].open = false,
         }
-        queue.after(latency, Event::Answered(link, life.is_some()));
+        queue.after(latency, Event::Answered(link, incarnation.is_some()));
         // What the acceptor writes does not overtake its answer.
         state.pipes[0].last = queue.now() + latency;
     }
@@ -461,7 +461,7 @@ impl Network {
         self.dark & 1 << node != 0
     }
 
-    /// A life of a node is over. Its peers are told, unless its whole machine is gone.
+    /// An incarnation of a node is over. Its peers are told, unless its whole machine is gone.
     pub(crate) fn crash(
         &mut self,
         node: u32,

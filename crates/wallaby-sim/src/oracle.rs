@@ -16,7 +16,7 @@ use crate::coverage::{Coverage, Point};
 use crate::detection::{Cause, Detection, Terms};
 use crate::plan::{NodePlan, Plan, Reach};
 use crate::resends::Resends;
-use crate::trail::{Flight, Item, Lives, Trail};
+use crate::trail::{Flight, Incarnations, Item, Trail};
 use crate::weights::{Share, Sum};
 use crate::workload::Hop;
 
@@ -62,7 +62,7 @@ pub enum Rule {
     TwiceRun,
     /// A response was delivered twice.
     TwiceDelivered,
-    /// A response was delivered to another call, or to another life of its node.
+    /// A response was delivered to another call, or to another incarnation of its node.
     Misdelivered,
     /// A call neither completed nor failed.
     NeverEnded,
@@ -136,7 +136,7 @@ struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     calls: BTreeMap<CallId, Record>,
-    lives: Lives,
+    incarnations: Incarnations,
     /// Nodes that were told to abort a call, and until when each knows that at least.
     told: BTreeMap<(NodeId, CallId), Duration>,
     violations: Vec<Violation>,
@@ -201,17 +201,17 @@ impl Oracle {
         self.calls.insert(call, record);
     }
 
-    /// A life of a node begins.
-    pub(crate) fn began(&mut self, now: Duration, life: NodeId, node: u32) {
-        self.lives.began(life, node, now);
+    /// An incarnation of a node begins.
+    pub(crate) fn began(&mut self, now: Duration, incarnation: NodeId, node: u32) {
+        self.incarnations.began(incarnation, node, now);
     }
 
-    /// Which node a life is one of.
-    pub(crate) fn node_of(&self, life: NodeId) -> Option<u32> {
-        self.lives.node(life)
+    /// Which node an incarnation is one of.
+    pub(crate) fn node_of(&self, incarnation: NodeId) -> Option<u32> {
+        self.incarnations.node(incarnation)
     }
 
-    /// A message goes out on a connection between two lives.
+    /// A message goes out on a connection between two incarnations.
     pub(crate) fn sent(
         &mut self,
         now: Duration,
@@ -260,7 +260,7 @@ impl Oracle {
         }
     }
 
-    /// A message came over a connection between two lives.
+    /// A message came over a connection between two incarnations.
     pub(crate) fn came(&mut self, message: &Message, flight: Flight) {
         if let Some(record) = self.calls.get_mut(&message.call())
             && item(message).is_none()
@@ -269,7 +269,7 @@ impl Oracle {
         }
     }
 
-    /// A life passes a message on, or has no way for it.
+    /// An incarnation passes a message on, or has no way for it.
     pub(crate) fn relayed(&mut self, now: Duration, message: &Message, by: Option<NodeId>) {
         let Some(record) = self.calls.get_mut(&message.call()) else {
             return;
@@ -305,7 +305,7 @@ impl Oracle {
         &mut self,
         now: Duration,
         call: CallId,
-        (id, life): (RequestId, NodeId),
+        (id, incarnation): (RequestId, NodeId),
         task: Option<u32>,
     ) {
         let Some(record) = self.calls.get_mut(&call) else {
@@ -320,7 +320,7 @@ impl Oracle {
             return;
         };
         let twice = !record.started.insert(id);
-        record.trail.started(id, life, now);
+        record.trail.started(id, incarnation, now);
         // What it has gone on without may start all the same.
         let complete =
             matches!(record.outcome, Some(Verdict::Complete { .. })) && record.losses == 0;
@@ -441,14 +441,14 @@ impl Oracle {
         }
     }
 
-    /// A life takes a message for an answer to one of its calls.
-    pub(crate) fn taken(&mut self, now: Duration, life: NodeId, message: &Message) {
+    /// An incarnation takes a message for an answer to one of its calls.
+    pub(crate) fn taken(&mut self, now: Duration, incarnation: NodeId, message: &Message) {
         let call = message.call();
-        if call.initiator != life {
+        if call.initiator != incarnation {
             self.violate(
                 now,
                 Rule::Misdelivered,
-                format!("{:?} of {call} is taken by {life}", place(message)),
+                format!("{:?} of {call} is taken by {incarnation}", place(message)),
             );
         }
     }
@@ -535,15 +535,17 @@ impl Oracle {
             return;
         };
         let planned = &plan.calls[record.index];
-        let lives = &self.lives;
+        let incarnations = &self.incarnations;
         let is_known = record.trail.is_known_to_have_ended(failure);
         let terms = Terms::of(plan, record.node, planned, now);
         let is_silent = matches!(failure.kind, FailureKind::Silent { .. });
         // Who cannot be dialled hears only those who have a connection with it, or a way to one.
         let hears_all =
             terms.prompt.is_some() && plan.nodes[record.node as usize].reach == Reach::Open;
-        let is_held = is_silent && hears_all && record.trail.lost(lives).next().is_none();
-        let wrong = record.trail.failed(now, failure, hanging, planned, lives);
+        let is_held = is_silent && hears_all && record.trail.lost(incarnations).next().is_none();
+        let wrong = record
+            .trail
+            .failed(now, failure, hanging, planned, incarnations);
         if let Some(words) = wrong {
             let what = format!("{}: {failure}: {words}", failure.call);
             self.violate(now, Rule::WrongFailure, what);
@@ -590,7 +592,9 @@ impl Oracle {
         let Some(record) = self.calls.get_mut(&call) else {
             return;
         };
-        let wrong = record.trail.not_sent(now, request, hanging, &self.lives);
+        let wrong = record
+            .trail
+            .not_sent(now, request, hanging, &self.incarnations);
         if let Some(words) = wrong {
             self.violate(now, Rule::WrongFailure, format!("{call}: {words}"));
         }
@@ -740,7 +744,7 @@ impl Oracle {
             return; // some of it was told before
         }
         let mut late = None;
-        for lost in record.trail.lost(&self.lives) {
+        for lost in record.trail.lost(&self.incarnations) {
             let Some(verdict) = record.detection.verdict(lost, &terms) else {
                 coverage.hit(Point::LossUnknown);
                 continue;
@@ -775,8 +779,8 @@ impl Oracle {
         }
     }
 
-    /// A node's life is over, and so are its calls; whether there were any.
-    pub(crate) fn life_ended(
+    /// A node's incarnation is over, and so are its calls; whether there were any.
+    pub(crate) fn incarnation_ended(
         &mut self,
         now: Duration,
         initiator: NodeId,
@@ -786,7 +790,7 @@ impl Oracle {
         for call in own.copied().collect::<Vec<_>>() {
             self.judge_detection(now, call, (plan, coverage), false);
         }
-        self.lives.ended(initiator, now);
+        self.incarnations.ended(initiator, now);
         let mut any = self.resends.initiator_gone(initiator);
         for (_, record) in self
             .calls
@@ -823,12 +827,12 @@ impl Oracle {
             };
             let planned = &plan.calls[record.index];
             let cause = match outcome {
-                Verdict::Failed => record.trail.cause(plan, planned, &self.lives),
+                Verdict::Failed => record.trail.cause(plan, planned, &self.incarnations),
                 // The margin is for clocks that run at different rates.
                 Verdict::Deadline if planned.deadline > Duration::from_secs(15) => {
                     let stuck = planned.roots.iter().any(Hop::is_stuck);
                     let waited = planned.servers() & held != 0;
-                    let down = self.lives.were_down(planned);
+                    let down = self.incarnations.were_down(planned);
                     (stuck || waited || down).then_some(
                         "a handler is stuck, or waits behind one, or dials one by one who is not there",
                     )

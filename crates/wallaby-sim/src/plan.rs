@@ -108,7 +108,7 @@ impl CallPlan {
 /// Something that goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// A node's life ends; perhaps another one starts at its address.
+    /// A node's incarnation ends; perhaps another one starts at its address.
     Crash {
         /// Which.
         node: u32,
@@ -153,7 +153,7 @@ pub enum Fault {
     },
 }
 
-/// How a life ends.
+/// How an incarnation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// The process is killed: its connections end.

@@ -28,8 +28,12 @@ pub(crate) enum Event {
     Unreachable { node: u32, at: u32 },
     /// It may be all over.
     Look,
-    /// A timer of a life of a node.
-    Timer { node: u32, life: u32, timer: Timer },
+    /// A timer of an incarnation of a node.
+    Timer {
+        node: u32,
+        incarnation: u32,
+        timer: Timer,
+    },
     /// The call with this place in the plan begins.
     Begin(usize),
     /// The application gives it up.

@@ -134,7 +134,7 @@ impl Resends {
         }
     }
 
-    /// A node's life is over, and so are its calls; whether there were any.
+    /// A node's incarnation is over, and so are its calls; whether there were any.
     pub(crate) fn initiator_gone(&mut self, initiator: NodeId) -> bool {
         let mut any = false;
         for (call, resent) in &mut self.calls {

@@ -30,7 +30,7 @@ use crate::trail::{Flight, Item};
 pub(crate) struct Sight {
     /// Who is at the other ends of connections.
     pub(crate) peers: BTreeMap<ConnId, NodeId>,
-    /// The first lives that were met at servers, for a node that is broken so.
+    /// The first incarnations that were met at servers, for a node that is broken so.
     pub(crate) met: BTreeMap<u32, u32>,
     /// What requests of this node have released, and calls of it: which request that was.
     own: BTreeMap<(CallId, Item), Option<RequestId>>,
@@ -390,7 +390,7 @@ fn session_ended(conn: ConnId, cause: &Cause, host: &Host, context: &mut Context
         Cause::Silent { .. } | Cause::Broken(_) => Point::SessionSilent,
         Cause::Forgotten(_) => Point::SessionForgotten,
         Cause::Restarted { .. } => Point::SessionRestarted,
-        Cause::Handshake(_) => Point::SessionWrongLife,
+        Cause::Handshake(_) => Point::SessionWrongIncarnation,
     });
     match cause {
         Cause::Handshake(error) | Cause::Broken(error) if error.is_violation() => {

@@ -22,7 +22,7 @@ const LONGEST_DIAL: Duration = Duration::from_secs(16);
 /// Endpoints ask their connections at least so often what has left.
 const LEARNT: Duration = Duration::from_millis(6);
 
-/// Two lives, and the connection between them where it has a name: what one of them sent to the other on it.
+/// Two incarnations, and the connection between them where it has a name: what one of them sent to the other on it.
 pub(crate) type Flight = (NodeId, NodeId, u32);
 
 /// A message that must arrive somewhere.
@@ -32,40 +32,41 @@ pub(crate) enum Item {
     Answer(Place),
 }
 
-/// The lives of all nodes.
+/// The incarnations of all nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Lives(BTreeMap<NodeId, Life>);
+pub(crate) struct Incarnations(BTreeMap<NodeId, Incarnation>);
 
 #[derive(Debug)]
-struct Life {
+struct Incarnation {
     node: u32,
     began: Duration,
     ended: Option<Duration>,
 }
 
-impl Lives {
-    pub(crate) fn began(&mut self, life: NodeId, node: u32, now: Duration) {
+impl Incarnations {
+    pub(crate) fn began(&mut self, incarnation: NodeId, node: u32, now: Duration) {
         let (began, ended) = (now, None);
-        self.0.insert(life, Life { node, began, ended });
+        self.0
+            .insert(incarnation, Incarnation { node, began, ended });
     }
 
-    pub(crate) fn ended(&mut self, life: NodeId, now: Duration) {
-        if let Some(life) = self.0.get_mut(&life) {
-            life.ended = Some(now);
+    pub(crate) fn ended(&mut self, incarnation: NodeId, now: Duration) {
+        if let Some(incarnation) = self.0.get_mut(&incarnation) {
+            incarnation.ended = Some(now);
         }
     }
 
-    fn had_ended(&self, life: NodeId, at: Duration) -> bool {
-        self.end_of(life).is_some_and(|end| end <= at)
+    fn had_ended(&self, incarnation: NodeId, at: Duration) -> bool {
+        self.end_of(incarnation).is_some_and(|end| end <= at)
     }
 
-    /// When a life ended, if it has.
-    fn end_of(&self, life: NodeId) -> Option<Duration> {
-        self.0.get(&life)?.ended
+    /// When an incarnation ended, if it has.
+    fn end_of(&self, incarnation: NodeId) -> Option<Duration> {
+        self.0.get(&incarnation)?.ended
     }
 
-    pub(crate) fn node(&self, life: NodeId) -> Option<u32> {
-        self.0.get(&life).map(|life| life.node)
+    pub(crate) fn node(&self, incarnation: NodeId) -> Option<u32> {
+        self.0.get(&incarnation).map(|incarnation| incarnation.node)
     }
 
     /// Whether a server of a call was not there at some time while that lasted.
@@ -77,8 +78,13 @@ impl Lives {
 
     /// Whether a node was not there, or died, at some time between these.
     fn was_down(&self, node: u32, from: Duration, to: Duration) -> bool {
-        let mut lives = self.0.values().filter(|life| life.node == node);
-        !lives.any(|life| life.began <= from && life.ended.is_none_or(|ended| ended > to))
+        let mut incarnations = self
+            .0
+            .values()
+            .filter(|incarnation| incarnation.node == node);
+        !incarnations.any(|incarnation| {
+            incarnation.began <= from && incarnation.ended.is_none_or(|ended| ended > to)
+        })
     }
 }
 
@@ -120,16 +126,16 @@ struct Letter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Custody {
     Node(NodeId),
-    /// On its way from a life, which may still have the rest of it.
+    /// On its way from an incarnation, which may still have the rest of it.
     Wire(NodeId),
     /// A node had no way for it.
     Nowhere,
 }
 
-/// A request that a life took.
+/// A request that an incarnation took.
 #[derive(Debug)]
 struct Run {
-    life: NodeId,
+    incarnation: NodeId,
     progressed: Duration,
     /// The longest time in which it made no progress, up to the latest.
     idle: Duration,
@@ -148,16 +154,16 @@ struct Failed {
     hanging: Vec<(u32, Duration)>,
     /// What had not arrived, and where it was.
     outstanding: Vec<(Item, Custody)>,
-    /// Some life that took a request of the branch had ended.
+    /// Some incarnation that took a request of the branch had ended.
     branch_died: bool,
-    /// Some life had ended while a handler of the call ran there.
+    /// Some incarnation had ended while a handler of the call ran there.
     died_running: bool,
-    /// Some life that took a request of the call had ended.
+    /// Some incarnation that took a request of the call had ended.
     died: bool,
 }
 
 impl Trail {
-    /// A life released a message.
+    /// An incarnation released a message.
     pub(crate) fn released(
         &mut self,
         (from, item): (Option<RequestId>, Item),
@@ -267,11 +273,11 @@ impl Trail {
         }
     }
 
-    /// A life takes a request.
-    pub(crate) fn started(&mut self, request: RequestId, life: NodeId, now: Duration) {
+    /// An incarnation takes a request.
+    pub(crate) fn started(&mut self, request: RequestId, incarnation: NodeId, now: Duration) {
         self.arrived(Item::Request(request), now);
         let run = Run {
-            life,
+            incarnation,
             progressed: now,
             idle: Duration::ZERO,
             ended: false,
@@ -295,7 +301,7 @@ impl Trail {
         failure: &Loss,
         hanging: Vec<(u32, Duration)>,
         planned: &CallPlan,
-        lives: &Lives,
+        incarnations: &Incarnations,
     ) -> Option<String> {
         let request = failure.request;
         let here = |path: &Path| {
@@ -334,13 +340,18 @@ impl Trail {
             }
             _ => None,
         };
-        let (node, at) = (failure.server.node, run.map(|run| run.life));
+        let (node, at) = (failure.server.node, run.map(|run| run.incarnation));
         let misplaced = node.zip(at).filter(|(says, is)| says != is);
         let wrong = wrong
             .or_else(|| misplaced.map(|(says, is)| format!("{request} is at {is}, not at {says}")))
             .or_else(|| self.wrong_about_execution(failure, now));
         let kind = Some(failure.kind.clone());
-        self.note_failed((now, request), (kind, failure.evicted), hanging, lives);
+        self.note_failed(
+            (now, request),
+            (kind, failure.evicted),
+            hanging,
+            incarnations,
+        );
         wrong
     }
 
@@ -350,12 +361,12 @@ impl Trail {
         now: Duration,
         request: RequestId,
         hanging: Vec<(u32, Duration)>,
-        lives: &Lives,
+        incarnations: &Incarnations,
     ) -> Option<String> {
         if !self.exists(&request) {
             return Some(format!("there is no request {request}"));
         }
-        self.note_failed((now, request), (None, false), hanging, lives);
+        self.note_failed((now, request), (None, false), hanging, incarnations);
         let has_arrived = self.runs.contains_key(&request);
         has_arrived.then(|| format!("{request} has reached its server"))
     }
@@ -369,11 +380,11 @@ impl Trail {
         (now, request): (Duration, RequestId),
         (kind, evicted): (Option<FailureKind>, bool),
         hanging: Vec<(u32, Duration)>,
-        lives: &Lives,
+        incarnations: &Incarnations,
     ) {
         let dead = || {
             let runs = self.runs.iter();
-            runs.filter(|(_, run)| lives.had_ended(run.life, now))
+            runs.filter(|(_, run)| incarnations.had_ended(run.incarnation, now))
         };
         self.failed = Some(Failed {
             at: now,
@@ -410,7 +421,7 @@ impl Trail {
         &self,
         plan: &Plan,
         planned: &CallPlan,
-        lives: &Lives,
+        incarnations: &Incarnations,
     ) -> Option<&'static str> {
         let failed = self.failed.as_ref()?;
         if matches!(failed.kind, Some(FailureKind::Stalled { .. })) {
@@ -433,12 +444,14 @@ impl Trail {
                     _ => false,
                 })
             };
-            if targets.any(|node| lives.was_down(node, from, failed.at) || cut(node)) {
+            if targets.any(|node| incarnations.was_down(node, from, failed.at) || cut(node)) {
                 return Some("nobody was there, or the connection was cut before it was open");
             }
         }
         let lost = |item: &Item, at: &Custody| match at {
-            Custody::Node(life) => lives.had_ended(*life, failed.at) && !self.has_arrived(item),
+            Custody::Node(incarnation) => {
+                incarnations.had_ended(*incarnation, failed.at) && !self.has_arrived(item)
+            }
             Custody::Wire(_) | Custody::Nowhere => !self.has_arrived(item),
         };
         let mut missing = failed
@@ -474,7 +487,11 @@ impl Trail {
         if failed.branch_died {
             return Some("whoever knew is gone");
         }
-        let nodes = || self.runs.values().filter_map(|run| lives.node(run.life));
+        let nodes = || {
+            self.runs
+                .values()
+                .filter_map(|run| incarnations.node(run.incarnation))
+        };
         if failed.evicted && nodes().any(|node| is_small(plan, node)) {
             return Some("a record was evicted");
         }
@@ -482,7 +499,7 @@ impl Trail {
         if disturbed && silent >= 2 {
             return Some("pings or pongs were lost");
         }
-        self.blockage(failed, plan, planned, lives)
+        self.blockage(failed, plan, planned, incarnations)
             .filter(|_| disturbed)
     }
 
@@ -512,12 +529,16 @@ impl Trail {
 
     /// The nodes that had requests of a branch, of those above it, which know where it is, or of those below it, which
     /// carry its manifest.
-    fn nodes<'a>(&'a self, path: Path, lives: &'a Lives) -> impl Iterator<Item = u32> + 'a {
+    fn nodes<'a>(
+        &'a self,
+        path: Path,
+        incarnations: &'a Incarnations,
+    ) -> impl Iterator<Item = u32> + 'a {
         let of_branch = self
             .runs
             .iter()
             .filter(move |(id, _)| are_related(&id.path, &path));
-        of_branch.filter_map(|(_, run)| lives.node(run.life))
+        of_branch.filter_map(|(_, run)| incarnations.node(run.incarnation))
     }
 
     /// The nodes that such requests were sent to.
@@ -529,18 +550,27 @@ impl Trail {
         })
     }
 
-    /// What nobody can tell the initiator of any more: handlers whose lives have ended, requests that have left their senders
-    /// and were never taken, answers that were lost with whoever had them.
-    pub(crate) fn lost<'a>(&'a self, lives: &'a Lives) -> impl Iterator<Item = Lost> + 'a {
+    /// What nobody can tell the initiator of any more: handlers whose incarnations have ended, requests that have left their
+    /// senders and were never taken, answers that were lost with whoever had them.
+    pub(crate) fn lost<'a>(
+        &'a self,
+        incarnations: &'a Incarnations,
+    ) -> impl Iterator<Item = Lost> + 'a {
         let handlers = self.runs.iter().filter(|(_, run)| !run.ended);
         let handlers = handlers.filter_map(|(id, run)| {
-            Some(self.lose(Item::Request(*id), true, lives.end_of(run.life)?))
+            Some(self.lose(
+                Item::Request(*id),
+                true,
+                incarnations.end_of(run.incarnation)?,
+            ))
         });
         let letters = self.letters.iter();
         let letters = letters.filter(|(_, letter)| letter.arrived.is_none());
         let letters = letters.filter_map(|(item, letter)| {
             let died = match letter.at {
-                Custody::Node(life) | Custody::Wire(life) => lives.end_of(life),
+                Custody::Node(incarnation) | Custody::Wire(incarnation) => {
+                    incarnations.end_of(incarnation)
+                }
                 Custody::Nowhere => None,
             };
             let since = match item {
@@ -589,26 +619,29 @@ impl Trail {
         failed: &Failed,
         plan: &Plan,
         planned: &CallPlan,
-        lives: &Lives,
+        incarnations: &Incarnations,
     ) -> Option<&'static str> {
         let Failed { at, request, .. } = failed;
         let holders = failed
             .outstanding
             .iter()
             .filter_map(|(item, at)| match (item, at) {
-                (Item::Request(id), Custody::Node(life) | Custody::Wire(life))
+                (Item::Request(id), Custody::Node(incarnation) | Custody::Wire(incarnation))
                     if are_related(&id.path, &request.path) =>
                 {
-                    lives.node(*life)
+                    incarnations.node(*incarnation)
                 }
                 _ => None,
             });
         // Who can't be dialled hears all over those that it has called.
         let hidden = plan.nodes[planned.initiator as usize].reach != Reach::Open;
         let roots = planned.roots.iter().filter(|_| hidden);
-        let relays = self.relays.iter().filter_map(|life| lives.node(*life));
+        let relays = self
+            .relays
+            .iter()
+            .filter_map(|incarnation| incarnations.node(*incarnation));
         let needed = self
-            .nodes(request.path, lives)
+            .nodes(request.path, incarnations)
             .chain(roots.map(|root| root.server))
             .chain(relays)
             .chain(self.targets(request.path))

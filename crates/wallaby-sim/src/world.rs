@@ -78,8 +78,8 @@ struct World<'a> {
 /// Where a node lives.
 struct Place {
     node: Option<Node>,
-    /// Counts its lives.
-    lives: u32,
+    /// Counts its incarnations.
+    incarnations: u32,
     /// What waits while it stalls.
     stalled: Option<Vec<Input>>,
     /// Until when it stalls.
@@ -106,7 +106,7 @@ impl<'a> World<'a> {
             let node = Some(Node::new(index as u32, 0, &mut context));
             places.push(Place {
                 node,
-                lives: 1,
+                incarnations: 1,
                 stalled: None,
                 until: Duration::ZERO,
             });
@@ -185,7 +185,11 @@ impl<'a> World<'a> {
             Event::Look => self.context.queue.after(LOOK, Event::Look),
             Event::Writable(socket) => self.give_socket(socket, Input::Writable(socket)),
             Event::GivenUp(socket) => self.give_socket(socket, Input::Ended(socket)),
-            Event::Timer { node, life, timer } => self.give(node, Some(life), Input::Timer(timer)),
+            Event::Timer {
+                node,
+                incarnation,
+                timer,
+            } => self.give(node, Some(incarnation), Input::Timer(timer)),
             Event::Begin(index) => self.give(
                 self.context.plan.calls[index].initiator,
                 None,
@@ -226,16 +230,18 @@ impl<'a> World<'a> {
             return;
         }
         let place = &self.places[to as usize];
-        let life = place
+        let incarnation = place
             .node
             .as_ref()
             .filter(|node| node.listens())
-            .map(Node::life);
-        context.network.answer(link, life, &mut context.queue);
-        if life.is_some() {
+            .map(Node::incarnation);
+        context
+            .network
+            .answer(link, incarnation, &mut context.queue);
+        if incarnation.is_some() {
             self.give(
                 to,
-                life,
+                incarnation,
                 Input::Accepted(Socket {
                     link,
                     side: Side::Acceptor,
@@ -279,15 +285,15 @@ impl<'a> World<'a> {
     fn give_socket(&mut self, socket: Socket, input: Input) {
         let end = self.context.network.end(socket);
         if self.context.network.is_open(socket) {
-            self.give(end.node, Some(end.life), input);
+            self.give(end.node, Some(end.incarnation), input);
         }
     }
 
-    /// Gives an input to a node, if it is in that life (or in any).
-    fn give(&mut self, node: u32, life: Option<u32>, input: Input) {
+    /// Gives an input to a node, if it is in that incarnation (or in any).
+    fn give(&mut self, node: u32, incarnation: Option<u32>, input: Input) {
         let place = &mut self.places[node as usize];
         let Some(state) = &mut place.node else { return };
-        if life.is_some_and(|life| life != state.life()) {
+        if incarnation.is_some_and(|incarnation| incarnation != state.incarnation()) {
             return;
         }
         match &mut place.stalled {
@@ -309,7 +315,7 @@ impl<'a> World<'a> {
                 restart,
                 manner,
                 ..
-            } => self.end_life(node, restart, manner),
+            } => self.end_incarnation(node, restart, manner),
             Fault::Stall { node, lasts, .. } => {
                 let place = &mut self.places[node as usize];
                 place.until = place.until.max(context.now() + lasts);
@@ -329,7 +335,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn end_life(&mut self, node: u32, restart: Option<Duration>, manner: Manner) {
+    fn end_incarnation(&mut self, node: u32, restart: Option<Duration>, manner: Manner) {
         let context = &mut self.context;
         let place = &mut self.places[node as usize];
         let Some(mut gone) = place.node.take() else {
@@ -345,7 +351,7 @@ impl<'a> World<'a> {
         });
         let now = context.queue.now();
         let judged = (context.plan, &mut context.coverage);
-        if context.oracle.life_ended(now, gone.id(), judged) {
+        if context.oracle.incarnation_ended(now, gone.id(), judged) {
             context.hit(Point::OutcomeInitiatorGone);
         }
         place.stalled = None;
@@ -367,8 +373,8 @@ impl<'a> World<'a> {
         }
         self.context.hit(Point::FaultRestart);
         self.context.network.restart(node);
-        place.node = Some(Node::new(node, place.lives, &mut self.context));
-        place.lives += 1;
+        place.node = Some(Node::new(node, place.incarnations, &mut self.context));
+        place.incarnations += 1;
         place.stalled = None;
     }
 

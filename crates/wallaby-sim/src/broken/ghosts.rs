@@ -43,7 +43,7 @@ impl Ghosts {
         let Some(server) = server.and_then(node_at).filter(|_| !requests.is_empty()) else {
             return;
         };
-        let from = (host.index, host.life);
+        let from = (host.index, host.incarnation);
         let link = context.network.dial(from, server, &mut context.queue);
         let side = Side::Dialler;
         let ghost = Ghost {

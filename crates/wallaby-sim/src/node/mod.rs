@@ -28,7 +28,7 @@ use crate::sight::{Eyes, FOR_EVER, Sight};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One node, in its present life.
+/// One node, in its present incarnation.
 #[derive(Debug)]
 pub(crate) struct Node {
     host: Host,
@@ -44,7 +44,7 @@ pub(crate) struct Node {
 pub(crate) struct Host {
     pub(crate) index: u32,
     pub(crate) plan: NodePlan,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) id: NodeId,
     pub(crate) endpoint: Endpoint<Eyes>,
     /// What tokens are derived from.
@@ -86,11 +86,11 @@ pub(crate) enum Input {
 }
 
 impl Node {
-    /// A life of a node.
-    pub(crate) fn new(index: u32, life: u32, context: &mut Context<'_>) -> Self {
+    /// An incarnation of a node.
+    pub(crate) fn new(index: u32, incarnation: u32, context: &mut Context<'_>) -> Self {
         let plan = context.plan.nodes[index as usize];
-        // One that does not tell lives apart is the same in all of them.
-        let number = match context.is(Broken::AnyLife) {
+        // One that does not tell incarnations apart is the same in all of them.
+        let number = match context.is(Broken::AnyIncarnation) {
             true => u64::from(index) + 1,
             false => context.random.between(1, u64::MAX - 1),
         };
@@ -119,12 +119,12 @@ impl Node {
         let Ok(_) = endpoint.serve(Arc::clone(&method), Serving::default()) else {
             unreachable!("nothing else is served")
         };
-        note!(context, index, "life {life} starts as {id}");
+        note!(context, index, "incarnation {incarnation} starts as {id}");
         context.oracle.began(context.queue.now(), id, index);
         let host = Host {
             index,
             plan,
-            life,
+            incarnation,
             id,
             endpoint,
             secret,
@@ -148,8 +148,8 @@ impl Node {
         self.host.id
     }
 
-    pub(crate) fn life(&self) -> u32 {
-        self.host.life
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.host.incarnation
     }
 
     /// Whether this node lets itself be dialled.
@@ -264,8 +264,9 @@ impl Node {
 
     /// Ends all sessions with a node.
     fn hang_up_on(&mut self, node: u32, context: &mut Context<'_>) {
-        let sessions = self.sight.peers.iter().filter(|(conn, life)| {
-            !self.host.streams.contains_key(conn) && context.oracle.node_of(**life) == Some(node)
+        let sessions = self.sight.peers.iter().filter(|(conn, incarnation)| {
+            !self.host.streams.contains_key(conn)
+                && context.oracle.node_of(**incarnation) == Some(node)
         });
         let sessions: BTreeSet<ConnId> = sessions.map(|(conn, _)| *conn).collect();
         for conn in sessions {
@@ -348,14 +349,26 @@ impl Host {
         if let Some(due) = due {
             let nanos = due.as_nanos() * 1_000_000 / (1_000_000 + self.plan.drift) as u128;
             let at = Duration::from_nanos(nanos as u64 + 2);
-            let (node, life, timer) = (self.index, self.life, Timer::Clock(due));
-            context.queue.at(at, Event::Timer { node, life, timer });
+            let (node, incarnation, timer) = (self.index, self.incarnation, Timer::Clock(due));
+            context.queue.at(
+                at,
+                Event::Timer {
+                    node,
+                    incarnation,
+                    timer,
+                },
+            );
         }
     }
 
     /// Wakes the node after some time of its own clock.
     pub(crate) fn wake(&self, delay: Duration, timer: Timer, context: &mut Context<'_>) {
-        context.wake((self.index, self.life), self.plan.drift, delay, timer);
+        context.wake(
+            (self.index, self.incarnation),
+            self.plan.drift,
+            delay,
+            timer,
+        );
     }
 }
 

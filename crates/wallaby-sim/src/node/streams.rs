@@ -164,7 +164,7 @@ impl Node {
         match &closed.why {
             ConnectError::TimedOut { .. } => context.hit(Point::ConnectionTimedOut),
             ConnectError::Handshake { source, .. } => match source {
-                ConnectionError::WrongNode { .. } => context.hit(Point::ConnectionWrongLife),
+                ConnectionError::WrongNode { .. } => context.hit(Point::ConnectionWrongIncarnation),
                 error if error.is_violation() => {
                     let what = format!("n{} on {:?}: {error}", self.host.index, stream.socket);
                     context.violate(Rule::FalseAccusation, what);
@@ -186,11 +186,11 @@ impl Node {
         network.close(stream.socket, queue, &mut context.coverage);
     }
 
-    /// Whether the first life that was met at a server still is there: one that is broken so hears of nothing else.
+    /// Whether the first incarnation that was met at a server still is there: one that is broken so hears of nothing else.
     fn has_always_been(&mut self, socket: Socket, accepted: bool, context: &Context<'_>) -> bool {
         let side = Side::Acceptor;
         let end = context.network.end(Socket { side, ..socket });
-        accepted && *self.sight.met.entry(end.node).or_insert(end.life) == end.life
+        accepted && *self.sight.met.entry(end.node).or_insert(end.incarnation) == end.incarnation
     }
 }
 
@@ -207,7 +207,7 @@ impl Host {
         if let Address::Udp(at) = to {
             return self.endpoint.dial_datagrams(conn, *at); // nobody is on the same host
         }
-        let from = (self.index, self.life);
+        let from = (self.index, self.incarnation);
         let link = context.network.dial(from, server, &mut context.queue);
         note!(context, self.index, "dials n{server} ({link:?})");
         let side = Side::Dialler;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | COMPLETE before all responses are in | `CountsAlone`, `ManifestTwice`, `LossUntold` |
 //! | a handler run twice for one request | `ResendAfterReset` |
-//! | a response delivered twice, to another call, to another life | `ResponseTwice`, `AnyCall`, `AnyLife` |
+//! | a response delivered twice, to another call, to another incarnation | `ResponseTwice`, `AnyCall`, `AnyIncarnation` |
 //! | a call that neither completes nor fails | `NoWatch` |
 //! | a terminal status that changes | `OutcomeChanges` |
 //! | a failure without a cause, or one that says what is not true | `UnknownFails`, `TimersFirst`, `PongListsHeld`, `GcFromArrival`, `Watermark`, `NoQuestion`; `ExecutionUntold` |
@@ -76,8 +76,8 @@ fn a_request_that_goes_out_again_after_a_reset() {
 }
 
 #[test]
-fn answers_for_a_former_life() {
-    check(Broken::AnyLife, &[Rule::Misdelivered]);
+fn answers_for_a_former_incarnation() {
+    check(Broken::AnyIncarnation, &[Rule::Misdelivered]);
 }
 
 #[test]

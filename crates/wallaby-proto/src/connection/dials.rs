@@ -255,7 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_accepts_and_closes_is_dialled_once_a_second_unless_its_life_was_met() {
+    fn an_address_that_accepts_and_closes_is_dialled_once_a_second_unless_its_incarnation_was_met()
+    {
         for (was_met, held) in [(false, Some(DialBackoff::Recent)), (true, None)] {
             let mut dials = Dials::new(DialLimits::default());
             assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
@@ -267,7 +268,7 @@ mod tests {
 
     /// A server that is restarted and dies again within a second is found to be gone as soon as the first time.
     #[test]
-    fn an_address_is_dialled_again_once_another_life_was_found_there() {
+    fn an_address_is_dialled_again_once_another_incarnation_was_found_there() {
         let mut dials = Dials::new(DialLimits::default());
         assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
         dials.failed(seconds(1.1), &7, None);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dial_for_a_life_that_is_not_there_does_not_hinder_one_for_the_life_that_is() {
+    fn a_dial_for_an_incarnation_that_is_not_there_does_not_hinder_one_for_that_which_is() {
         let mut dials = Dials::new(DialLimits::default());
         assert_eq!(begin(&mut dials, 1.0, 7, node(1)), None);
         dials.failed(seconds(1.1), &7, node(2));

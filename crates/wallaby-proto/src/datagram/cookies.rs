@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_its_address_its_client_its_time_and_its_life() {
+    fn a_cookie_is_good_for_its_address_its_client_its_time_and_its_incarnation() {
         let cookies = Cookies::new([1; 16]);
         let issued = micros(NOW);
         let session = cookies.issue(7, from(1), issued);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_life_differ() {
+    fn ids_of_one_incarnation_differ() {
         let mut cookies = Cookies::new([1; 16]);
         let ids: BTreeSet<u64> = (0..1000).map(|_| cookies.next_client()).collect();
         assert_eq!(ids.len(), 1000);

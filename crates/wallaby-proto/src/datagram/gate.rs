@@ -148,7 +148,7 @@ impl Gate {
         self
     }
 
-    /// Opens a session with whoever is at this address, or with the `expected` life only. An event tells when it is
+    /// Opens a session with whoever is at this address, or with the `expected` incarnation only. An event tells when it is
     /// open, or why it can't be.
     ///
     /// # Errors
@@ -514,7 +514,7 @@ impl Gate {
         self.events
             .push_back((SessionId(client), Ok(Event::Opened(peer))));
         self.wake(client);
-        self.end_former_lives(now, from, node, asked_first);
+        self.end_former_incarnations(now, from, node, asked_first);
     }
 
     /// Opens the session that a cookie is good for; `false` if it is good for none.
@@ -548,7 +548,7 @@ impl Gate {
         if outlived {
             return self.refuse(now, from, server, issued);
         }
-        self.end_former_lives(now, from, peer.node, since);
+        self.end_former_incarnations(now, from, peer.node, since);
         let state = SessionState::Open {
             issued: Some(issued),
         };
@@ -597,7 +597,13 @@ impl Gate {
     }
 
     /// This node was at this address at this time: sessions with others there that were opened before are over.
-    fn end_former_lives(&mut self, now: Duration, at: SocketAddr, node: NodeId, seen: Duration) {
+    fn end_former_incarnations(
+        &mut self,
+        now: Duration,
+        at: SocketAddr,
+        node: NodeId,
+        seen: Duration,
+    ) {
         for id in self.at(at) {
             let Some(session) = self.sessions.get(&id) else {
                 continue;

@@ -181,8 +181,14 @@ fn a_session_counts_every_byte_that_it_sends() {
 #[test]
 fn sessions_with_much_to_send_take_turns_of_sixteen_datagrams() {
     let mut world = World::new(1, Network::default());
-    (1..=3)
-        .for_each(|life| world.start(life, life, ConnectionLimits::default(), Settings::default()));
+    (1..=3).for_each(|incarnation| {
+        world.start(
+            incarnation,
+            incarnation,
+            ConnectionLimits::default(),
+            Settings::default(),
+        )
+    });
     let now = world.now;
     let ids = [2, 3].map(|to| world.gate(1).dial(now, address(to), None).expect("room"));
     // Until their windows are large.

@@ -37,8 +37,8 @@ fn send(world: &mut World, from: u64, session: SessionId, sequence: u64) {
 }
 
 /// Sends a request of this incarnation from this address.
-fn send_as(world: &mut World, life: u64, from: u64, session: SessionId, sequence: u64) {
-    let mut request = request(node(life), sequence, Bytes::from_static(b"work"));
+fn send_as(world: &mut World, incarnation: u64, from: u64, session: SessionId, sequence: u64) {
+    let mut request = request(node(incarnation), sequence, Bytes::from_static(b"work"));
     let session = world.gate(from).session(session).expect("open");
     session.send_request(&mut request, &method()).expect("room");
 }
@@ -185,7 +185,7 @@ fn a_restarted_client_ends_its_former_sessions() {
 }
 
 #[test]
-fn a_former_life_that_comes_late_opens_nothing_and_ends_nothing() {
+fn a_former_incarnation_that_comes_late_opens_nothing_and_ends_nothing() {
     // Incarnation 1 is about to open a session with a request; its datagrams are held up on the way.
     let mut world = World::pair(Network::default(), Settings::default());
     let at_1 = dial(&mut world, 1, 2);
@@ -206,7 +206,11 @@ fn a_former_life_that_comes_late_opens_nothing_and_ends_nothing() {
     assert!(events_1.is_empty() && events_2.is_empty(), "{events_2:?}");
     send_as(&mut world, 10, 1, at_1, 2);
     let (_, events) = world.pass(SHORT);
-    assert_eq!(messages(&events), 1, "the new life's session lives on");
+    assert_eq!(
+        messages(&events),
+        1,
+        "the new incarnation's session lives on"
+    );
 }
 
 /// Takes the datagrams that a gate sends now off the network.
@@ -297,7 +301,14 @@ fn no_more_sessions_than_allowed() {
         ..Settings::default()
     };
     let mut world = World::new(1, Network::default());
-    (1..=4).for_each(|life| world.start(life, life, ConnectionLimits::default(), settings));
+    (1..=4).for_each(|incarnation| {
+        world.start(
+            incarnation,
+            incarnation,
+            ConnectionLimits::default(),
+            settings,
+        )
+    });
     let ids: Vec<_> = (1..=3).map(|from| dial(&mut world, from, 4)).collect();
     let until = world.now + SHORT;
     while world.step(until) {}

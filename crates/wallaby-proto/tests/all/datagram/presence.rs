@@ -84,7 +84,7 @@ fn silence_is_measured_in_round_trips() {
 }
 
 #[test]
-fn a_restart_is_noticed_before_anything_is_sent_to_the_new_life() {
+fn a_restart_is_noticed_before_anything_is_sent_to_the_new_incarnation() {
     let (mut world, at_1) = silent_for(STALE, Network::default());
     world.start(2, 20, ConnectionLimits::default(), Settings::default());
     assert!(!confirm(&mut world, at_1));

@@ -43,8 +43,8 @@ struct Run {
     seed: u64,
     settings: Settings,
     /// The incarnation at each address.
-    lives: BTreeMap<u64, u64>,
-    next_life: u64,
+    incarnations: BTreeMap<u64, u64>,
+    next_incarnation: u64,
     /// By sender's incarnation, whether it is a response, and sequence.
     sent: BTreeMap<(u64, bool, u64), Sent>,
     sequences: BTreeMap<u64, u64>,
@@ -86,8 +86,8 @@ impl Run {
             world: World::new(random.next(), network),
             seed,
             settings,
-            lives: BTreeMap::new(),
-            next_life: 1,
+            incarnations: BTreeMap::new(),
+            next_incarnation: 1,
             sent: BTreeMap::new(),
             sequences: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -99,9 +99,9 @@ impl Run {
 
     /// Starts an incarnation at an address; the one that was there has crashed.
     fn start(&mut self, at: u64) {
-        let life = self.next_life;
-        self.next_life += 1;
-        if self.lives.insert(at, life).is_some() {
+        let incarnation = self.next_incarnation;
+        self.next_incarnation += 1;
+        if self.incarnations.insert(at, incarnation).is_some() {
             self.statistics.crashes += 1;
             self.sessions.retain(|(address, _), _| *address != at);
             let of_it = |sent: &&mut Sent| sent.at == at && sent.arrived == 0;
@@ -110,7 +110,7 @@ impl Run {
                 .for_each(|sent| sent.forgotten = true);
         }
         self.world
-            .start(at, life, ConnectionLimits::default(), self.settings);
+            .start(at, incarnation, ConnectionLimits::default(), self.settings);
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -165,8 +165,8 @@ impl Run {
         let Some(session) = self.some_session(at) else {
             return;
         };
-        let (life, to) = (self.lives[&at], self.sessions[&(at, session)]);
-        let sequence = self.sequences.entry(life).or_default();
+        let (incarnation, to) = (self.incarnations[&at], self.sessions[&(at, session)]);
+        let sequence = self.sequences.entry(incarnation).or_default();
         *sequence += 1;
         let sequence = *sequence;
         let payload = self.payload();
@@ -174,10 +174,18 @@ impl Run {
             0 => named("demo.Index/other"),
             _ => method(),
         };
-        let mut request = request(node(life), sequence, payload.clone());
+        let mut request = request(node(incarnation), sequence, payload.clone());
         let open = self.world.gate(at).session(session).expect("open");
         match open.send_request(&mut request, &method) {
-            Ok(mark) => self.remember(at, life, to, session, mark, payload, (false, sequence)),
+            Ok(mark) => self.remember(
+                at,
+                incarnation,
+                to,
+                session,
+                mark,
+                payload,
+                (false, sequence),
+            ),
             Err(_) => self.statistics.blocked += 1,
         }
     }
@@ -196,7 +204,7 @@ impl Run {
     fn remember(
         &mut self,
         at: u64,
-        life: u64,
+        incarnation: u64,
         to: NodeId,
         session: SessionId,
         mark: Mark,
@@ -214,7 +222,7 @@ impl Run {
             ended: None,
             forgotten: false,
         };
-        self.sent.insert((life, response, sequence), sent);
+        self.sent.insert((incarnation, response, sequence), sent);
     }
 
     fn look(&mut self) {
@@ -246,11 +254,14 @@ impl Run {
             ),
             message => panic!("seed {}: {message:?}", self.seed),
         };
-        let (seed, life) = (self.seed, node(self.lives[&at]));
+        let (seed, incarnation) = (self.seed, node(self.incarnations[&at]));
         let sent = self.sent.get_mut(&key).expect("something that was sent");
         sent.arrived += 1;
         assert_eq!(sent.arrived, 1, "seed {seed}: {key:?} arrived again");
-        assert_eq!(sent.to, life, "seed {seed}: {key:?} was for another life");
+        assert_eq!(
+            sent.to, incarnation,
+            "seed {seed}: {key:?} was for another incarnation"
+        );
         assert_eq!(sent.payload, payload, "seed {seed}: {key:?} was changed");
         self.statistics.arrived += 1;
         if let Message::Request(request) = message {
@@ -265,7 +276,7 @@ impl Run {
     }
 
     fn answer(&mut self, at: u64, session: SessionId, to: NodeId, sequence: u64, len: usize) {
-        let life = self.lives[&at];
+        let incarnation = self.incarnations[&at];
         // Sequences of several callers may be equal.
         let sequence = sequence * 1_000_000 + to.get();
         let payload = self.payload();
@@ -275,7 +286,15 @@ impl Run {
         };
         open.grant_request(len);
         match open.send_response(&response, Charge::Free) {
-            Ok(mark) => self.remember(at, life, to, session, mark, payload, (true, sequence)),
+            Ok(mark) => self.remember(
+                at,
+                incarnation,
+                to,
+                session,
+                mark,
+                payload,
+                (true, sequence),
+            ),
             Err(_) => self.statistics.blocked += 1,
         }
     }

@@ -216,7 +216,7 @@ const SAMPLES: [Sample; 19] = [
     },
     Sample {
         name: "gone",
-        about: "The answer to a datagram of a session that this life does not know.",
+        about: "The answer to a datagram of a session that this incarnation does not know.",
         prepare: |world| {
             let (at_1, _) = open(world);
             world.start(2, 20, Default::default(), Settings::default());

@@ -111,11 +111,11 @@ impl World {
     pub(crate) fn start(
         &mut self,
         at: u64,
-        life: u64,
+        incarnation: u64,
         limits: ConnectionLimits,
         settings: Settings,
     ) {
-        self.start_as(at, hello(node(life), limits), settings);
+        self.start_as(at, hello(node(incarnation), limits), settings);
     }
 
     pub(crate) fn start_as(&mut self, at: u64, hello: Hello, settings: Settings) {

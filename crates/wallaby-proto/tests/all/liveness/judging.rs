@@ -487,7 +487,7 @@ fn a_late_word_of_a_node_that_is_gone_does_not_bring_it_back() {
 
 /// What was not written before an incarnation ended goes to the next one, and that lives.
 #[test]
-fn a_request_that_moved_to_another_life_is_not_gone() {
+fn a_request_that_moved_to_another_incarnation_is_not_gone() {
     let mut desk = Desk::new();
     desk.pong(1, "0", continued(0, 2));
     let now = desk.time();

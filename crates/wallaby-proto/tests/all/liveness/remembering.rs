@@ -1017,7 +1017,7 @@ fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
 /// A delegation may have had to wait for its connection: whose incarnation took it is told as soon as that is known, of children
 /// as of a continuation.
 #[test]
-fn the_life_that_took_a_delegation_is_told() {
+fn the_incarnation_that_took_a_delegation_is_told() {
     for continues in [true, false] {
         let mut shelf = Shelf::new();
         let mut handled = shelf.accept(request(1, "0"));

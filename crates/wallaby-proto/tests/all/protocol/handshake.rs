@@ -132,7 +132,7 @@ fn fields_that_a_later_version_adds_are_skipped() {
 }
 
 #[test]
-fn another_life_than_the_expected_one_is_refused() {
+fn another_incarnation_than_the_expected_one_is_refused() {
     let mut pair = pair_of(
         Hello {
             expected: Some(carol()),

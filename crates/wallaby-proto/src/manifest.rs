@@ -28,7 +28,7 @@ pub struct Manifest {
 
 /// A manifest that is relayed. Most messages carry none: so these do not wait for its bytes, which were just written.
 #[inline]
-pub(crate) fn passed_on(manifest: &Option<Manifest>) -> Option<Manifest> {
+pub(crate) fn relayed(manifest: &Option<Manifest>) -> Option<Manifest> {
     match manifest {
         None => None,
         Some(manifest) => copied(manifest),

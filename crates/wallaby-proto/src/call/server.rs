@@ -24,7 +24,7 @@ use bytes::Bytes;
 use crate::address::Address;
 use crate::call::allowance::{Allowance, Budget, Exhausted};
 use crate::id::{CallId, RequestId, Token};
-use crate::manifest::{Facts, Manifest, passed_on};
+use crate::manifest::{Facts, Manifest, relayed};
 use crate::status::{Code, Status};
 use crate::wire::{
     Budgets, End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
@@ -152,7 +152,7 @@ impl<T> Delegated<T> {
             depth: self.depth,
             base: self.base,
             reply_to: inherited.reply_to,
-            manifest: passed_on(&self.manifest),
+            manifest: relayed(&self.manifest),
             deadline: inherited.deadline,
             oldest: inherited.oldest,
             traced: self.traced,
@@ -515,7 +515,7 @@ impl<T> Server<T> {
 
     #[inline]
     fn take_manifest(&mut self) -> Option<Manifest> {
-        let manifest = passed_on(&self.manifest);
+        let manifest = relayed(&self.manifest);
         self.manifest = None;
         manifest
     }

@@ -166,7 +166,7 @@ impl Request {
         }
         self.token.put(out);
         if flags & COLD != 0 {
-            self.put_rare(out, flags);
+            self.put_cold(out, flags);
         }
         match self.method {
             MethodRef::Number(number) => varint::put(out, u64::from(number)),
@@ -176,7 +176,7 @@ impl Request {
 
     /// Appends what stands between token and method.
     #[inline(never)]
-    fn put_rare(&self, out: &mut Vec<u8>, flags: u64) {
+    fn put_cold(&self, out: &mut Vec<u8>, flags: u64) {
         if let ReplyTo::At(address) = &self.reply_to {
             address.put(out);
         }
@@ -220,14 +220,14 @@ impl Request {
         reader: &mut Reader<'_>,
         begin: Begin,
     ) -> Result<(), DecodeError> {
-        self.read_rare(reader, begin.flags)?;
+        self.read_cold(reader, begin.flags)?;
         self.method = begin.read_method(reader)?;
         Ok(())
     }
 
     /// Reads what stands between token and method.
     #[inline(never)]
-    fn read_rare(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), DecodeError> {
+    fn read_cold(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), DecodeError> {
         let has = |flag: u64| flags & flag != 0;
         if has(ADDRESS) {
             self.reply_to = ReplyTo::At(Address::read(reader)?);

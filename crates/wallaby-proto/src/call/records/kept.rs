@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 
-use crate::manifest::{Manifest, passed_on};
+use crate::manifest::{Manifest, relayed};
 use crate::wire::Response;
 
 /// Payloads up to this size are copied.
@@ -118,7 +118,7 @@ impl KeptResponses {
             last: response.last,
             status: response.status,
             compressed: response.compressed,
-            manifest: passed_on(&response.manifest),
+            manifest: relayed(&response.manifest),
             position,
             payload,
         }));

@@ -9,10 +9,13 @@
 //! |---|---|
 //! | `config`, `event`, `probe` | what an endpoint is set to; what it says; what a simulator sees of it |
 //! | [`client`] | one call at its initiator: it is told what came, and says what is to be done |
-//! | `calls`, `following`, `call_options` | all calls; what is done for them, to their ends; how one is made |
+//! | `calls`, `call_table` | all calls, and the table of them by their sequence |
+//! | `following`, `call_options` | what is done for calls, to their ends; how one is made |
 //! | `initial`, `resending` | initial requests: how they leave, what becomes of them, and how they are sent again |
 //! | `answers`, `watching`, `asking` | what calls do with answers, what they learn of their servers, and how these are asked |
+//! | `order`, `missing` | answers in the order in which they were sent; what is told of missing branches when a call ends |
 //! | [`server`] | one request at its server: what its handler sends and owes, and how far it is |
+//! | `handler_table` | the table of requests that are handled or wait for it, by their keys |
 //! | `requests`, `refused`, `telling` | all requests: what is handled, which way that leaves, what is refused, and what is told of them |
 //! | `behalf` | calls on behalf of requests: what they inherit, and what ends them |
 //! | `bodies` | what follows requests: bytes, read and written piece by piece |
@@ -25,6 +28,7 @@
 //! | `conns`, `conn`, `streams` | connections: who makes room, how they begin and end, how streams come and go |
 //! | `directory`, `dialling` | which connection leads where, and which are being opened |
 //! | `sockets` | UDP sockets: which one an address is dialled from, what comes and leaves by them |
+//! | `metrics` | what an endpoint counts |
 //!
 //! # What a shell owes
 //!
@@ -76,6 +80,7 @@
 //! | `Alarm::Body` | a delegation that a body follows | breaks the body off |
 //! | `Alarm::EndedRequests` | the abort of a request that has delegated what still waits | drops what waits in vain |
 //! | `Alarm::Grace` | the stop of a handler that goes on, until [`Config::grace`] is over | tells of it ([`Output::Stuck`]); it keeps its place no longer |
+//! | `Alarm::Grace`, too | the end of a handler whose request was stopped, while calls on its behalf go on | the request ends: they are waited for no longer |
 //! | `Alarm::Rest` | an endpoint that is drained, while further attempts may begin | the next `poll_output` finds it drained |
 //!
 //! `due` is never later than the first of the state machines' times, so that it need not be found for each entry. `written_next` and

@@ -13,13 +13,11 @@ use super::rings::Rings;
 use super::sockets::{Channel, Listener};
 use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
+use crate::log::Limiter;
 use crate::transport::{PAUSE, end_of};
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
-
-/// How long it is not told again that nothing is accepted, for the same reason.
-const TOLD: Duration = Duration::from_secs(10);
 
 /// What the socket of datagrams is called among those that are waited for. No peer's number is so small.
 const DATAGRAMS: u64 = u32::MAX as u64;
@@ -46,24 +44,8 @@ pub(super) struct Streams {
     unread: Vec<ConnId>,
     /// When listeners are listened to again.
     accept_again: Option<Duration>,
-    refusals: Refusals,
-}
-
-/// What was told of connections that could not be accepted: it may happen fifty times a second.
-#[derive(Debug, Default)]
-struct Refusals(Option<(io::ErrorKind, Duration)>);
-
-impl Refusals {
-    /// Whether it is worth telling: it is for another reason than the one before, or that was long ago.
-    fn is_news(&mut self, why: io::ErrorKind, now: Duration) -> bool {
-        let known = self
-            .0
-            .is_some_and(|(known, at)| known == why && now < at.saturating_add(TOLD));
-        if !known {
-            self.0 = Some((why, now));
-        }
-        !known
-    }
+    /// What is told of connections that cannot be accepted: it may happen fifty times a second.
+    accepts: Limiter,
 }
 
 /// What is ready.
@@ -245,9 +227,9 @@ impl Streams {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    why => {
-                        if self.refusals.is_news(why, now) {
-                            tracing::error!(%error, "cannot accept a connection");
+                    _ => {
+                        if let Some(left_out) = self.accepts.pass() {
+                            tracing::error!(%error, left_out, "cannot accept a connection");
                         }
                         self.attend(index, Interest::default());
                         self.accept_again = Some(now.saturating_add(PAUSE));
@@ -369,27 +351,5 @@ impl Streams {
                 let _ = epoll.remove(bell); // it was never added if there was no memory for that
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_is_told_once_for_each_reason_and_while() {
-        let mut refusals = Refusals::default();
-        let (full, denied) = (io::ErrorKind::Other, io::ErrorKind::PermissionDenied);
-        let mut now = Duration::ZERO;
-        let mut told = |why, later| {
-            now += later;
-            refusals.is_news(why, now)
-        };
-        assert!(told(full, PAUSE));
-        assert!(!told(full, PAUSE));
-        assert!(told(denied, PAUSE));
-        assert!(told(full, PAUSE));
-        assert!(!told(full, TOLD - PAUSE));
-        assert!(told(full, PAUSE));
     }
 }

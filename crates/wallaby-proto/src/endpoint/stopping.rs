@@ -89,16 +89,14 @@ impl<P: Probe> Endpoint<P> {
     /// A handler has gone on for too long after its request was stopped: the next request that waits gets its place. Or what calls on
     /// behalf of a request do was waited for long enough.
     pub(super) fn end_grace(&mut self, key: RequestKey) {
-        match self.going_on.remove(&key) {
-            Some(GoesOn::Until(_, owner, stuck)) => {
-                self.going_on.insert(key, GoesOn::Stuck);
-                self.metrics.stuck += 1;
-                self.outputs.push_back(Output::Stuck(stuck));
-                self.free_place(owner);
-            }
-            Some(GoesOn::Calls(_)) => self.end_as_stopped(key),
-            Some(other) => drop(self.going_on.insert(key, other)),
-            None => {}
+        if let Some(GoesOn::Calls(_)) = self.going_on.get(&key) {
+            return self.end_as_stopped(key);
+        }
+        let goes_on = self.going_on.insert(key, GoesOn::Stuck);
+        if let Some(GoesOn::Until(_, owner, stuck)) = goes_on {
+            self.metrics.stuck += 1;
+            self.outputs.push_back(Output::Stuck(stuck));
+            self.free_place(owner);
         }
     }
 

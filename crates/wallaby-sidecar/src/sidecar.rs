@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Identity, Name};
 use wallaby::{
-    BindError, Builder, ClusterKey, ClusterKeyError, Endpoint, Health, RawRequest, Service, Status,
+    BindError, Builder, ClusterKey, ClusterKeyError, Code, Endpoint, Health, RawRequest, Service,
+    Status,
 };
 use wallaby_chain::Chains;
 #[cfg(feature = "code")]
@@ -69,6 +70,18 @@ pub enum StartError {
     /// It cannot listen, or two servers have a method of the same name.
     #[error(transparent)]
     Bind(#[from] BindError),
+}
+
+impl StartError {
+    /// What kind of error it is: [`Code::FailedPrecondition`] if something is wrong with its configuration or what it was built with.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Key(error) => error.code(),
+            Self::Tls(error) => error.code(),
+            Self::Bind(error) => error.code(),
+            _ => Code::FailedPrecondition,
+        }
+    }
 }
 
 /// Servers behind an endpoint of Wallaby. They are served until this is dropped, or its endpoint is closed.

@@ -32,6 +32,7 @@ mod write;
 use std::fmt;
 
 use thiserror::Error;
+use wallaby::Code;
 
 pub use read::{Room, read};
 pub use value::Value;
@@ -70,5 +71,10 @@ impl ValueError {
     /// Of a value that is called so, why it cannot be read or written.
     pub fn new(name: &str, why: &dyn fmt::Display) -> Self {
         Self(format!("{name}: {why}"))
+    }
+
+    /// What kind of error it is: always [`Code::InvalidArgument`].
+    pub fn code(&self) -> Code {
+        Code::InvalidArgument
     }
 }

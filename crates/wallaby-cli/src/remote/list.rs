@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 use wallaby::Client;
@@ -45,6 +46,9 @@ impl List {
             }
             if self.json {
                 return json_line(&json!(methods));
+            }
+            if methods.is_empty() && !self.prefix.is_empty() {
+                bail!("no method here begins with {}", plain(&self.prefix));
             }
             let more = all_messages(&client, &self.prefix, &methods).await;
             output::text(text(&methods, &more))

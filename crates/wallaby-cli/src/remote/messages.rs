@@ -10,7 +10,7 @@ use wallaby::schema::Schema;
 use wallaby::{Client, Code};
 use wallaby_values::messages::{Files, Message, name_of};
 
-use super::MOST_TOLD;
+use super::{MOST_TOLD, NO_JSON};
 
 /// So many sets of files there are for a method at most: of what it takes, of what follows, and of what it gives.
 const MOST_SETS: usize = 3;
@@ -100,7 +100,7 @@ impl Messages {
     pub(super) fn payload(&self, text: &[u8]) -> anyhow::Result<Bytes> {
         let given = match text.iter().all(u8::is_ascii_whitespace) {
             true => Value::Array(Vec::new()),
-            false => serde_json::from_slice(text).context("this is no JSON")?,
+            false => serde_json::from_slice(text).context(NO_JSON)?,
         };
         let message = match given {
             Value::Array(mut all) if all.len() < 2 => {

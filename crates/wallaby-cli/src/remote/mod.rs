@@ -28,6 +28,9 @@ pub(crate) use self::types::{Types, raw};
 /// So many names are told to who has a wrong one.
 const MOST_NAMES: usize = 20;
 
+/// Of arguments.
+const NO_JSON: &str = "this is no JSON: a text has quotes of its own, as '\"hop\"'";
+
 /// So much a server may tell of its methods and their types, which are kept until all of them are there.
 const MOST_TOLD: Budgets = Budgets {
     requests: 64,

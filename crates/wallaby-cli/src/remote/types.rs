@@ -11,6 +11,7 @@ use wallaby::schema::{Schema, Shape};
 use wallaby_values::messages::Message;
 use wallaby_values::{Format, Room, read, write};
 
+use super::NO_JSON;
 #[cfg(feature = "proto")]
 use super::messages::Messages;
 use crate::output::plain;
@@ -136,7 +137,7 @@ impl Types {
         };
         let given = match text.iter().all(u8::is_ascii_whitespace) {
             true => json!([]),
-            false => serde_json::from_slice(&text).context("this is no JSON")?,
+            false => serde_json::from_slice(&text).context(NO_JSON)?,
         };
         let arguments = match (&schema.root, given) {
             // One argument need not be in an array.

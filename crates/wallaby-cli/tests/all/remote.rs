@@ -285,6 +285,9 @@ test.shop.Shop
 by_pair: Map<(u8, u8), ()>, float: f32, array: [u8; 4] }
 ";
     assert_eq!(stdout(&output), expected);
+    let output = served.run("list", &["test.shop.Nobody"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("no method here begins with test.shop.Nobody"));
     let output = served.run("list", &["test.shop.Shop/nothing", "--json"]);
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(listed[0]["name"], "test.shop.Shop/nothing");

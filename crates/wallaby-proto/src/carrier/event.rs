@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::hello::Hello;
 use super::methods::MethodDefinition;
+use crate::Code;
 use crate::id::{CallId, NodeId};
 use crate::numbers::MAX_REASON;
 use crate::varint::Reader;
@@ -187,6 +188,14 @@ impl ConnectionError {
             | Self::Stalled { .. }
             | Self::Unread { .. }
             | Self::Silent { .. } => false,
+        }
+    }
+
+    /// What kind of error it is: [`Code::FailedPrecondition`] if the two sides do not speak the same, else [`Code::Unavailable`].
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Foreign(_) | Self::Version { .. } => Code::FailedPrecondition,
+            _ => Code::Unavailable,
         }
     }
 }

@@ -119,9 +119,17 @@ fn comparable(said: &str) -> String {
         "Some errors have detailed ",
         "For more information about ",
     ];
+    // Which types implement a trait depends on what else the library was built with.
+    let mut of_a_list = false;
     let lines = said
         .lines()
         .filter(|line| !sums.iter().any(|sum| line.starts_with(sum)))
+        .filter(|line| {
+            let (was_of_list, is_of_list) = (of_a_list, line.starts_with("            "));
+            of_a_list = line.contains("the following other types implement trait")
+                || (was_of_list && is_of_list);
+            !(was_of_list && is_of_list)
+        })
         .map(|line| match line.split_once("--> crates/") {
             Some((before, place)) => format!(
                 "{before}--> crates/{}",

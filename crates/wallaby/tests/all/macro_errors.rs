@@ -125,7 +125,7 @@ fn comparable(said: &str) -> String {
         .lines()
         .filter(|line| !sums.iter().any(|sum| line.starts_with(sum)))
         .filter(|line| {
-            let (was_of_list, is_of_list) = (of_a_list, line.starts_with("            "));
+            let (was_of_list, is_of_list) = (of_a_list, line.starts_with("          "));
             of_a_list = line.contains("the following other types implement trait")
                 || (was_of_list && is_of_list);
             !(was_of_list && is_of_list)

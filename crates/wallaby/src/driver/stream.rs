@@ -38,6 +38,8 @@ pub(crate) struct Stream {
     /// The endpoint takes no more input before more of the output is written.
     held: AtomicBool,
     ended: AtomicBool,
+    /// Its last words were said.
+    closed: AtomicBool,
     /// The reader, while it waits.
     reader: Mutex<Option<Waker>>,
 }
@@ -62,6 +64,7 @@ impl Stream {
             gathering: AtomicBool::new(false),
             held: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             reader: Mutex::default(),
         })
     }
@@ -186,9 +189,21 @@ impl Stream {
             }
         });
         (out.bytes, out.written) = (Vec::new(), 0);
-        self.ended.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::Release);
+        let reader_is_over = self.ended.swap(true, Ordering::AcqRel);
         drop(out);
+        if reader_is_over {
+            self.shut();
+        }
         self.wake();
+    }
+
+    /// Nothing more is written.
+    fn shut(&self) {
+        let _ = carried(|| {
+            self.writer.shutdown();
+            Ok(())
+        });
     }
 
     // Reading.
@@ -403,10 +418,10 @@ impl Drop for Reading {
                     .handle_ended(self.stream.id, &mut BytesMut::new(), end);
             });
         }
-        let _ = carried(|| {
-            self.stream.writer.shutdown();
-            Ok(())
-        });
+        // Who has ended it, on another thread perhaps, may have last words to say, and shuts it then.
+        if !self.is_over || self.stream.closed.load(Ordering::Acquire) {
+            self.stream.shut();
+        }
     }
 }
 

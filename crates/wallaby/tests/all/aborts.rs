@@ -538,6 +538,40 @@ async fn closing_an_endpoint_stops_handlers_of_its_calls(net: Net) {
     }
 }
 
+/// The connection is read by one thread, calls are dropped by another, and a third closes the endpoint: what is to be said leaves.
+#[test]
+fn closing_an_endpoint_whose_calls_are_being_dropped_stops_their_handlers() {
+    const CALLS: usize = 20;
+    let runtime = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(2).enable_all().build();
+        runtime.expect("a runtime")
+    };
+    let (servers, clients) = (runtime(), runtime());
+    let (told, mut dropped) = mpsc::unbounded_channel();
+    let server = servers.block_on(async { Net::tcp().serve(waits_for_ever(&told)).await });
+    for round in 0..40 {
+        let (client, calls) = clients.block_on(async {
+            let client = client();
+            let work = work::at(&client, at(&server));
+            let mut calls: Vec<_> = (0..CALLS).map(|_| work.many("closed".into())).collect();
+            for call in &mut calls {
+                begun(call).await;
+            }
+            (client, calls)
+        });
+        let dropping = std::thread::spawn(move || drop(calls));
+        client.close();
+        dropping.join().expect("no panic");
+        servers.block_on(async {
+            for stopped in 0..CALLS {
+                let told = timeout(Duration::from_secs(5), dropped.recv()).await;
+                assert!(told.is_ok(), "round {round}: only {stopped} were stopped");
+            }
+        });
+    }
+}
+
 /// A handler that called another server in the name of its request.
 async fn a_call_within_a_handler_ends_with_its_request(net: Net) {
     let (stopped, mut stops) = mpsc::unbounded_channel();

@@ -22,7 +22,7 @@ pub(crate) struct Version {
     pub(crate) text: fn(&Book) -> String,
     /// Asks for a book.
     pub(crate) wish: fn(String) -> Loan,
-    /// What is lent to who asks for that.
+    /// Lends what was asked for.
     pub(crate) lend: fn(Loan) -> Loan,
 }
 

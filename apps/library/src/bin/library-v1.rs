@@ -20,7 +20,7 @@ mod lending {
 
     #[wallaby::service(package = "library", codec = MessagePack)]
     pub(crate) trait Desk {
-        /// What this desk and those behind it lend to who wishes for that.
+        /// Lends what is wished for, as the desks behind this one do.
         async fn lend(wish: Loan) -> Many<Loan>;
     }
 }

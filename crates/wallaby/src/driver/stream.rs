@@ -7,7 +7,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken, StreamEnd};
@@ -15,7 +14,6 @@ use wallaby_proto::endpoint::{ConnId, InputOutcome as Taken, StreamEnd};
 use super::effects::Inside;
 use super::shared::Inner;
 use crate::panics::{carried, polled};
-use crate::timer::{self, Instant};
 use crate::transport::{Identity, ReadHalf, ReadRoom, WriteHalf, end_of};
 
 /// Reads handled before other tasks get their turn. The second mostly finds that nothing more is there; where much
@@ -211,7 +209,7 @@ impl Stream {
     /// Reads until the stream ends.
     pub(super) fn drive(
         self: Arc<Self>,
-        mut reader: Box<dyn ReadHalf>,
+        reader: Box<dyn ReadHalf>,
         endpoint: &Arc<Inner>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let reading = Reading {
@@ -220,14 +218,12 @@ impl Stream {
             is_over: false,
         };
         async move {
-            let stream = Arc::clone(&reading.stream);
-            stream.read_by(&mut *reader, &reading.endpoint).await;
+            reading.stream.read_by(reader, &reading.endpoint).await;
             reading.end();
-            linger(&mut *reader).await;
         }
     }
 
-    async fn read_by(self: &Arc<Self>, reader: &mut dyn ReadHalf, endpoint: &Weak<Inner>) {
+    async fn read_by(self: &Arc<Self>, mut reader: Box<dyn ReadHalf>, endpoint: &Weak<Inner>) {
         let mut input = InputBuffer {
             bytes: BytesMut::new(),
             room: ReadRoom::default(),
@@ -242,7 +238,7 @@ impl Stream {
             if input.bytes.is_empty() {
                 std::mem::swap(&mut scratch, &mut input.bytes);
             }
-            let end = self.poll(cx, reader, &mut input, &endpoint);
+            let end = self.poll(cx, &mut *reader, &mut input, &endpoint);
             if input.bytes.is_empty() && input.room.is_least() {
                 std::mem::swap(&mut scratch, &mut input.bytes);
                 input.bytes = BytesMut::new();
@@ -364,29 +360,6 @@ impl Stream {
             }
         }
     }
-}
-
-/// For so long it is read what a peer has sent before it has read that this side is gone.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// Takes what still comes: a socket that is closed before its input was read takes back the last words that it has written.
-async fn linger(reader: &mut dyn ReadHalf) {
-    let mut input = InputBuffer {
-        bytes: BytesMut::new(),
-        room: ReadRoom::default(),
-        unread: false,
-    };
-    let over = poll_fn(|cx| {
-        for _ in 0..READS_A_TURN {
-            match ready!(input.poll_read(reader, cx)) {
-                Ok(0) | Err(_) => return Poll::Ready(()),
-                Ok(_) => input.bytes.clear(),
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    });
-    timer::timeout_at(Instant::now() + LINGER, over).await;
 }
 
 /// Whoever reads a stream. If it is dropped before that is over, as its runtime ends, so does the stream, behind its last words.

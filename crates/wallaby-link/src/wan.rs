@@ -322,7 +322,7 @@ mod tests {
     }
 
     const THREE: &str =
-        "near near 1ms 100MB/s\nnear far 40ms 1MB/s # slow\n\nnear island 2ms 1MB/s";
+        "near near 1ms 100MB/s\nnear far 40ms 0.2MB/s # slow\n\nnear island 2ms 1MB/s";
 
     async fn endpoint(wan: &Wan, site: &str) -> (Endpoint, Address) {
         let builder = Endpoint::builder()
@@ -352,20 +352,20 @@ mod tests {
         // The first calls dial.
         call(&beside, 1).await;
         call(&far, 1).await;
-        // No upper bounds: the machine may be busy. The mean of a line is what it is told to be, so one may be a little early.
+        // The mean of a line is what it is told to be, so one may be a little early.
         assert!(call(&far, 1).await > Duration::from_millis(39));
         let long = call(&far, 60_000).await;
         assert!(
-            long > Duration::from_millis(99),
-            "60 ms for its bytes, and 40: {long:?}"
+            long > Duration::from_millis(339),
+            "300 ms for its bytes, and 40: {long:?}"
         );
-        let mut times = Vec::new();
+        // The only upper bound is what the other link would take at least: the machine may be busy.
+        let mut least = Duration::MAX;
         for _ in 0..20 {
-            times.push(call(&beside, 60_000).await);
+            least = least.min(call(&beside, 60_000).await);
         }
-        let least = times.into_iter().min().unwrap();
         assert!(
-            least < Duration::from_millis(30),
+            least < Duration::from_millis(300),
             "not the link to far: {least:?}"
         );
     }

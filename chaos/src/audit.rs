@@ -39,19 +39,22 @@ const BEFORE: u64 = 3_000 * MILLI;
 pub(crate) struct Closed(HashMap<(u8, u16), u32>);
 
 impl Closed {
-    /// All calls of this life before the one with this number are over.
-    pub(crate) fn close(&mut self, client: u8, life: u16, next: u32) {
-        self.0.insert((client, life), next);
+    /// All calls of this incarnation before the one with this number are over.
+    pub(crate) fn close(&mut self, client: u8, incarnation: u16, next: u32) {
+        self.0.insert((client, incarnation), next);
     }
 
-    /// All calls of this life up to the one with this number are over.
+    /// All calls of this incarnation up to the one with this number are over.
     pub(crate) fn close_until(&mut self, number: Number) {
-        let next = self.0.entry((number.client, number.life)).or_default();
+        let next = self
+            .0
+            .entry((number.client, number.incarnation))
+            .or_default();
         *next = (*next).max(number.call + 1);
     }
 
     fn has(&self, number: Number) -> bool {
-        let closed = self.0.get(&(number.client, number.life));
+        let closed = self.0.get(&(number.client, number.incarnation));
         closed.is_some_and(|next| number.call < *next)
     }
 }
@@ -371,7 +374,7 @@ impl Check<'_> {
             ..
         } = self.call;
         let call = planned.first().map(|planned| Number::unpack(planned.id));
-        let call = call.map_or_else(String::new, |n| format!("{}.{}", n.life, n.call));
+        let call = call.map_or_else(String::new, |n| format!("{}.{}", n.incarnation, n.call));
         let servers: Vec<u8> = planned.iter().map(|planned| planned.server).collect();
         let mut text = format!(
             "call {call} of client {} ({shape:?} at servers {servers:?}, {:.0} ms): {words}; outcome: {outcome:?}",

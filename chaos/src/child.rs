@@ -34,7 +34,7 @@ impl Child {
     /// Starts a process at a host; it is ready when this returns.
     pub(crate) async fn start(network: &Network, host: usize, config: &Config) -> Result<Self> {
         let mut command = network.command(host)?;
-        command.arg("life").arg(serde_json::to_string(config)?);
+        command.arg("process").arg(serde_json::to_string(config)?);
         let process = wallaby_program::child::Child::start(config.name.clone(), &mut command)?;
         let pid = i32::try_from(process.id().context("it has ended")?)?;
         let mut child = Self { process, pid };

@@ -170,11 +170,11 @@ impl Churn {
         let mut findings = audit(&books, WATCH, &self.closed);
         findings.violations.extend(unreachable);
         findings.violations.extend(leaks);
-        for (client, life, next) in next {
-            for earlier in 0..life {
+        for (client, incarnation, next) in next {
+            for earlier in 0..incarnation {
                 self.closed.close(client, earlier, u32::MAX);
             }
-            self.closed.close(client, life, next);
+            self.closed.close(client, incarnation, next);
         }
         if let Some(words) = self.cluster.lost()? {
             bail!("{words} without having been killed");
@@ -191,8 +191,8 @@ impl Churn {
     }
 
     fn load_of(&self, seat: usize, part: u64, aborts: bool) -> Instruction {
-        let life = u64::from(self.cluster.seats[seat].life);
-        let own = (seat as u64) << 48 | life << 32 | part;
+        let incarnation = u64::from(self.cluster.seats[seat].incarnation);
+        let own = (seat as u64) << 48 | incarnation << 32 | part;
         Instruction::Load(Load {
             seed: self.options.seed ^ own.wrapping_mul(0x2545_f491_4f6c_dd1d),
             workers: self.options.workers,
@@ -217,8 +217,13 @@ impl Churn {
             let Announcement::Resting { next } = announcement else {
                 bail!("a client said {announcement:?} instead of that it rests");
             };
-            if let Role::Client { number, life, .. } = self.cluster.seats[seat].config.role {
-                next_numbers.push((number, life, next));
+            if let Role::Client {
+                number,
+                incarnation,
+                ..
+            } = self.cluster.seats[seat].config.role
+            {
+                next_numbers.push((number, incarnation, next));
             }
         }
         Ok(next_numbers)

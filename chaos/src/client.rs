@@ -13,9 +13,9 @@ use crate::control::{
     Announcement, CallRecord, Config, Instruction, Load, Measured, Outcome, Role, Watch, announce,
 };
 use crate::journal::Journal;
-use crate::life::{self, Instructions};
 use crate::moment;
 use crate::plan::{self, Drawing, Number, Receipt, Shape, Step};
+use crate::process::{self, Instructions};
 use crate::server::counter;
 use crate::{audit, hostile};
 
@@ -36,7 +36,7 @@ struct Caller {
     watch: Watch,
     log: Journal,
     number: u8,
-    life: u16,
+    incarnation: u16,
     next: AtomicU32,
     /// The server that lies, and how calls to it ended.
     liar: Option<Address>,
@@ -61,7 +61,7 @@ struct Loading {
 pub(crate) async fn attend(config: &Config) -> Result<()> {
     let Role::Client {
         number,
-        life,
+        incarnation,
         entrance,
         log,
     } = &config.role
@@ -69,14 +69,14 @@ pub(crate) async fn attend(config: &Config) -> Result<()> {
         bail!("{} is no client", config.name);
     };
     let caller = Arc::new(Caller {
-        endpoint: life::builder(config, entrance.as_ref())?.bind().await?,
-        servers: life::addresses(&config.servers)?,
+        endpoint: process::builder(config, entrance.as_ref())?.bind().await?,
+        servers: process::addresses(&config.servers)?,
         watch: config.watch,
         log: Journal::open(log)?,
         number: *number,
-        life: *life,
+        incarnation: *incarnation,
         next: AtomicU32::new(0),
-        liar: life::addresses(&config.hostile)?.pop(),
+        liar: process::addresses(&config.hostile)?.pop(),
         baits: Mutex::default(),
     });
     let mut loading: Option<Loading> = None;
@@ -108,7 +108,7 @@ pub(crate) async fn attend(config: &Config) -> Result<()> {
                 announce(&Announcement::Measured(measured.await))?;
             }
             Instruction::Report => {
-                let mut health = life::health(&caller.endpoint);
+                let mut health = process::health(&caller.endpoint);
                 health.counted.extend(caller.baited());
                 announce(&Announcement::Health(health))?;
             }
@@ -159,7 +159,7 @@ impl Caller {
     fn take_number(&self) -> Number {
         Number {
             client: self.number,
-            life: self.life,
+            incarnation: self.incarnation,
             call: self.next.fetch_add(1, Ordering::Relaxed),
             node: 0,
         }

@@ -1,4 +1,4 @@
-//! The processes of a run: servers, clients and proxies, each at its place, with a life at a time.
+//! The processes of a run: servers, clients and proxies, each at its place, one incarnation at a time.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) struct Seat {
     pub(crate) name: String,
     pub(crate) config: Config,
     pub(crate) child: Option<Child>,
-    pub(crate) life: u16,
+    pub(crate) incarnation: u16,
     /// When it started, what it held then, and what it held when it had rested for the first time.
     pub(crate) since: u64,
     pub(crate) fresh: Usage,
@@ -124,7 +124,7 @@ impl Cluster {
             name: config.name.clone(),
             config,
             child: None,
-            life: 0,
+            incarnation: 0,
             since: 0,
             fresh: Usage::default(),
             fresh_tasks: 0,
@@ -145,7 +145,7 @@ impl Cluster {
         if host >= self.servers {
             return Ok(Role::Client {
                 number: u8::try_from(number)?,
-                life: 0,
+                incarnation: 0,
                 entrance,
                 log: books,
             });
@@ -189,8 +189,8 @@ impl Cluster {
     /// Starts the process of a seat; it is ready when this returns.
     pub(crate) async fn begin(&mut self, index: usize) -> Result<()> {
         let seat = &mut self.seats[index];
-        if let Role::Client { life, .. } = &mut seat.config.role {
-            *life = seat.life;
+        if let Role::Client { incarnation, .. } = &mut seat.config.role {
+            *incarnation = seat.incarnation;
         }
         let mut child = Child::start(&self.network, index, &seat.config).await?;
         seat.fresh = child.usage()?;
@@ -204,7 +204,7 @@ impl Cluster {
     /// Kills the process of a seat.
     pub(crate) async fn kill(&mut self, index: usize) -> Result<()> {
         let seat = &mut self.seats[index];
-        seat.life += 1;
+        seat.incarnation += 1;
         match seat.child.take() {
             Some(mut child) => child.kill().await,
             None => Ok(()),

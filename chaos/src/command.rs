@@ -8,7 +8,7 @@ use wallaby_program::ending::unless_interrupted;
 use wallaby_program::output;
 
 use crate::network::Choice;
-use crate::{churn, detect, hostile, life, loss, report};
+use crate::{churn, detect, hostile, loss, process, report};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub enum Command {
     Hostile(Hostile),
     /// A process of one of the above, which starts it itself
     #[command(hide = true)]
-    Life {
+    Process {
         /// What it is told, as JSON
         config: String,
     },
@@ -181,7 +181,7 @@ impl Command {
                 .build()
         };
         match self {
-            Self::Life { config } => life::run(&config).map(|()| true),
+            Self::Process { config } => process::run(&config).map(|()| true),
             Self::Run(run) => runtime()?.block_on(unless_interrupted(run.run())),
             Self::Hostile(hostile) => runtime()?.block_on(unless_interrupted(hostile.run())),
             Self::Detect(detect) => runtime()?.block_on(unless_interrupted(detect.run())),

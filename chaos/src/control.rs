@@ -35,7 +35,7 @@ pub(crate) enum Role {
     },
     Client {
         number: u8,
-        life: u16,
+        incarnation: u16,
         /// None: an initiator that can't be dialled.
         entrance: Option<Entrance>,
         log: PathBuf,
@@ -241,7 +241,7 @@ pub(crate) struct Health {
     pub(crate) remembered: u64,
     pub(crate) kept_bytes: u64,
     pub(crate) panics: u64,
-    /// Which life of an endpoint it is.
+    /// Which incarnation of an endpoint it is.
     pub(crate) node: u64,
     /// What a proxy did, or an endpoint counted.
     pub(crate) counted: BTreeMap<String, u64>,

@@ -35,7 +35,7 @@ pub(crate) struct Options {
 pub(crate) enum Kind {
     /// Killed; its connection is reset and nobody listens there any more.
     Killed,
-    /// Killed; another life listens at its address as soon as that can be.
+    /// Killed; another incarnation listens at its address as soon as that can be.
     Replaced,
     /// Stopped; its connection stays open.
     Stopped,

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Fault {
-    /// A process killed by SIGKILL; another life takes its address later.
+    /// A process killed by SIGKILL; another incarnation takes its address later.
     Kill,
     /// A process stopped by SIGSTOP, and continued.
     Stop,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::moment;
 
-/// A file that is only added to. Every life of a server writes to the same one.
+/// A file that is only added to. Every incarnation of a server writes to the same one.
 #[derive(Debug)]
 pub(crate) struct Journal(File);
 

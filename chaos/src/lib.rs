@@ -13,7 +13,7 @@
 //! | `loss` | calls over a UDP network that loses, doubles, reorders and damages datagrams |
 //! | `hostile` | honest clients and servers among peers that lie, and these peers |
 //! | `cluster`, `child`, `network` | processes, and the links between them |
-//! | `life`, `server`, `client`, `proxy` | what the processes do |
+//! | `process`, `server`, `client`, `proxy` | what the processes do |
 //! | `plan`, `journal`, `control`, `moment` | calls, books, and what processes tell each other, in one time |
 //! | `harm`, `audit` | what was done to them, and what must be true all the same |
 //! | `report` | what people and programs read of it |
@@ -29,11 +29,11 @@ mod detect;
 mod harm;
 mod hostile;
 mod journal;
-mod life;
 mod loss;
 mod moment;
 mod network;
 mod plan;
+mod process;
 mod proxy;
 mod report;
 mod server;

@@ -85,11 +85,11 @@ fn fill(id: u64, index: u16) -> u8 {
     (id.wrapping_mul(31) ^ u64::from(index)) as u8
 }
 
-/// The number of a request: its client, that client's life, the call, and the place in the call.
+/// The number of a request: its client, that client's incarnation, the call, and the place in the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Number {
     pub(crate) client: u8,
-    pub(crate) life: u16,
+    pub(crate) incarnation: u16,
     pub(crate) call: u32,
     pub(crate) node: u8,
 }
@@ -107,7 +107,7 @@ impl Number {
 
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.client) << 56
-            | u64::from(self.life) << 40
+            | u64::from(self.incarnation) << 40
             | u64::from(self.call) << 8
             | u64::from(self.node)
     }
@@ -115,7 +115,7 @@ impl Number {
     pub(crate) fn unpack(id: u64) -> Self {
         Self {
             client: (id >> 56) as u8,
-            life: (id >> 40) as u16,
+            incarnation: (id >> 40) as u16,
             call: (id >> 8) as u32,
             node: id as u8,
         }
@@ -343,7 +343,7 @@ mod tests {
     fn numbers_unpack_to_what_was_packed() {
         let number = Number {
             client: 200,
-            life: 4_000,
+            incarnation: 4_000,
             call: u32::MAX,
             node: 255,
         };
@@ -363,7 +363,7 @@ mod tests {
         for call in 0..2000 {
             let root = Number {
                 client: 1,
-                life: 0,
+                incarnation: 0,
                 call,
                 node: 0,
             };

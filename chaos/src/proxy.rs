@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use wallaby_bench::random::Random;
 
 use crate::control::{Announcement, Health, Instruction, Losses, announce};
-use crate::life::Instructions;
+use crate::process::Instructions;
 
 /// Senders that are told apart at a time; the one that was known for longest makes room.
 const MOST_SENDERS: usize = 256;

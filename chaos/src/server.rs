@@ -9,8 +9,8 @@ use wallaby::{Address, Code, Endpoint, Many, One, Request, Status};
 
 use crate::control::{Config, Entrance};
 use crate::journal::{Event, Journal};
-use crate::life;
 use crate::plan::{Number, Receipt, Spread, Step};
+use crate::process;
 use crate::{audit, hostile, moment};
 
 /// Does what the step says and hands on what follows.
@@ -122,12 +122,12 @@ async fn pause(time: Duration) {
 pub(crate) async fn serve(config: &Config, entrance: &Entrance, journal: &Path) -> Result<()> {
     let server = Arc::new(Server {
         journal: Journal::open(journal)?,
-        peers: life::addresses(config.servers.iter().chain(&config.hostile))?,
+        peers: process::addresses(config.servers.iter().chain(&config.hostile))?,
         honest: config.servers.len(),
         next: AtomicUsize::new(0),
         late: AtomicU64::new(0),
     });
-    let endpoint: Endpoint = life::builder(config, Some(entrance))?
+    let endpoint: Endpoint = process::builder(config, Some(entrance))?
         .serve(counter::service(Arc::clone(&server)))
         .bind()
         .await?;
@@ -137,5 +137,5 @@ pub(crate) async fn serve(config: &Config, entrance: &Entrance, journal: &Path) 
             server.late.load(Ordering::Relaxed),
         )
     };
-    life::attend_reports(&endpoint, late).await
+    process::attend_reports(&endpoint, late).await
 }

@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_refused() {
         &["run", "--servers", "1"],
         &["run", "--transport", "unix", "--network", "namespaces"],
         &["run", "--transport", "shm", "--network", "namespaces"],
-        &["life", "{}"],
+        &["process", "{}"],
         &["loss", "--calls", "0"],
         &["hostile", "--attack", "politeness"],
         &["hostile", "--rate", "0"],

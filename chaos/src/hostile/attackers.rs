@@ -10,7 +10,7 @@ use wallaby_bench::random::Random;
 use super::ground::Ground;
 use super::{addresses, host, identity, memory, work};
 use crate::control::{Announcement, Health, Hostility, Instruction, announce};
-use crate::life::{self, Instructions};
+use crate::process::{self, Instructions};
 
 type Volley = Pin<Box<dyn Future<Output = Result<u64>> + Send>>;
 
@@ -71,8 +71,8 @@ const CUT_SHORT: &str = ", cut short";
 
 /// Attacks until the director has gone.
 pub(crate) async fn attend(hostility: &Hostility) -> Result<()> {
-    let servers = life::addresses(&hostility.targets)?;
-    let rings = life::addresses(&hostility.rings)?;
+    let servers = process::addresses(&hostility.targets)?;
+    let rings = process::addresses(&hostility.rings)?;
     let nodes = hostility.nodes.iter().filter_map(|node| NodeId::new(*node));
     let (victims, udp, tcp) = addresses::victims(&hostility.ip).await?;
     let ground = Arc::new(Ground::new(servers, rings, nodes.collect(), victims));

@@ -84,7 +84,7 @@ pub(crate) fn node(random: &mut Random) -> NodeId {
 pub(crate) fn step(hold: Duration, filler: usize) -> Step {
     let number = Number {
         client: Number::HOSTILE,
-        life: 0,
+        incarnation: 0,
         call: 0,
         node: 0,
     };

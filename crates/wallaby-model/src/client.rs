@@ -340,7 +340,7 @@ impl Client {
 
     fn ended(&mut self) {
         let outcome = match self.call.outcome() {
-            Some(endpoint::Outcome::Failed(failure)) => match &**failure {
+            Some(endpoint::Outcome::Failed(failure)) => match failure {
                 Failure::Aborted { .. } => Outcome::Aborted,
                 Failure::Lost(loss) => {
                     self.view.accuses |= matches!(loss.kind, FailureKind::Violation(_));

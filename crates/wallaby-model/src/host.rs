@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, ConnId, Origin, OutputMark, RecordLimits, Records, ReleasedMessage,
+    Action, ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, ReleasedMessage,
     Remembered,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, undelivered};
@@ -254,18 +254,18 @@ impl Host {
         effects: &mut Vec<Effect>,
     ) {
         let ticket = match self.records.admit(&request, origin, now) {
-            Admission::Accepted(ticket) => ticket,
-            Admission::Duplicate if self.seed.variant == Variant::DuplicatesHandled => {
+            Judgement::Accepted(ticket) => ticket,
+            Judgement::Duplicate if self.seed.variant == Variant::DuplicatesHandled => {
                 // Some ticket that says nothing.
                 let mut other = request.clone();
                 other.id.hop += 100;
                 match self.records.admit(&other, origin, now) {
-                    Admission::Accepted(ticket) => ticket,
+                    Judgement::Accepted(ticket) => ticket,
                     _ => return,
                 }
             }
-            Admission::Refused(status) => return to_client(refusal(&request, &status), effects),
-            Admission::Duplicate => return,
+            Judgement::Refused(status) => return to_client(refusal(&request, &status), effects),
+            Judgement::Duplicate => return,
         };
         let number = number(&request.payload);
         let came = (origin.conn, Some(ticket));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::records::{
-    Admission, ConnId, Origin, OutputMark, RecordLimits, Records, Ticket,
+    ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, Ticket,
 };
 use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
 use wallaby_proto::carrier::Carrier;
@@ -431,7 +431,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
         transit: Duration::ZERO,
     };
     let ticket: Ticket = match cluster.records.admit(request, origin, now) {
-        Admission::Accepted(ticket) => ticket,
+        Judgement::Accepted(ticket) => ticket,
         other => unreachable!("{other:?}"),
     };
     let output = OutputMark {

@@ -10,6 +10,7 @@ use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{CallId, Token};
 
 use crate::addresses::address;
+use crate::bodies::BodyPlan;
 use crate::broken::{Broken, Counts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
@@ -92,15 +93,18 @@ impl Applications {
             context.hit(Point::RequestInitial);
             // One that cannot be sent ends its call, which says so.
             let (endpoint, method) = (&mut host.endpoint, &host.method);
+            let body = BodyPlan::of(&root.task);
+            let follows = Follows::of(body.as_ref());
             let sent = match plan.roots.len() {
-                1 => {
-                    let sent = endpoint.send_only(key, &to, method, payload, Follows::Nothing);
-                    sent.map(|sent| sent.0)
-                }
-                _ => endpoint.send(key, &to, method, payload),
+                1 => endpoint.send_only(key, &to, method, payload, follows),
+                _ => endpoint.send_with(key, &to, method, payload, None, follows),
             };
-            if let Ok(request) = sent {
-                roots.push((request, root.task.number, root.server));
+            let Ok((request, out)) = sent else {
+                continue;
+            };
+            roots.push((request, root.task.number, root.server));
+            if let (Some(out), Some(body)) = (out, body) {
+                host.begin_body(out, body, context);
             }
         }
         host.endpoint.close_call(key);
@@ -347,7 +351,7 @@ fn judge(
             let statuses = statuses > 0;
             return Verdict::Complete { statuses };
         }
-        endpoint::Outcome::Failed(failure) => *failure,
+        endpoint::Outcome::Failed(failure) => failure,
     };
     note!(context, host.index, "{failure}");
     let hanging = host.hanging(context);

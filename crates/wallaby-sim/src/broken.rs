@@ -64,6 +64,8 @@ pub enum Broken {
     LossUntold,
     /// A server that is closed says of requests that it has begun that it has not.
     NeverBegan,
+    /// Who writes a body leaves out what was not accepted at once.
+    BodyGap,
 }
 
 impl Broken {

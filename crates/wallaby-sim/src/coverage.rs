@@ -79,6 +79,12 @@ points! {
     RequestUnread: "request: its server was closed before it had read it",
     RequestNotExecuted: "request: its server was closed before it began",
     RequestUnfinished: "request: its server was closed while it ran",
+    // Bodies that follow requests.
+    BodyWhole: "body: read whole",
+    BodyBroken: "body: broken off by its writer",
+    BodyLost: "body: broken or lost with its call or its connection",
+    BodyBlocked: "body: its writer waited for room",
+    BodyStopped: "body: nobody wanted more of it",
     // How a branch ends.
     EndLast: "end: the last response says so",
     EndOwnManifest: "end: a response with the branch's own manifest",

@@ -152,6 +152,9 @@ impl Kind {
             _ => {}
         }
         plan.faults = faults;
+        if plan.nodes.iter().any(|node| node.udp) {
+            plan.drop_bodies();
+        }
         plan
     }
 }

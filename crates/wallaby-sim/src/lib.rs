@@ -6,6 +6,7 @@
 
 mod addresses;
 mod applications;
+mod bodies;
 mod broken;
 mod campaign;
 mod context;

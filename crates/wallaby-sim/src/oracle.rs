@@ -150,6 +150,12 @@ impl Oracle {
         self.violations.push(Violation { at, rule, what });
     }
 
+    /// Whether a call has not ended yet.
+    pub(crate) fn is_open(&self, call: CallId) -> bool {
+        let record = self.calls.get(&call);
+        record.is_some_and(|record| record.outcome.is_none())
+    }
+
     pub(crate) fn violations(&self) -> &[Violation] {
         &self.violations
     }

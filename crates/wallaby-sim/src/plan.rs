@@ -266,7 +266,30 @@ impl Plan {
         if plan.faults.is_empty() && next(14).one_in(16) {
             plan.links.words_lost = 3_000;
         }
+        let mut random = next(16);
+        if random.one_in(3) {
+            plan.add_bodies(&mut random);
+        }
         plan
+    }
+
+    /// Bodies follow some requests, where there are streams for them. Those of one that is sent again can be read once.
+    fn add_bodies(&mut self, random: &mut Random) {
+        if self.nodes.iter().any(|node| node.udp) {
+            return;
+        }
+        for call in self.calls.iter_mut().filter(|call| call.resends == 0) {
+            let mut left = 4;
+            call.roots
+                .iter_mut()
+                .for_each(|root| root.add_bodies(&mut left, random));
+        }
+    }
+
+    /// No bodies follow requests.
+    pub(crate) fn drop_bodies(&mut self) {
+        let roots = self.calls.iter_mut().flat_map(|call| &mut call.roots);
+        roots.for_each(Hop::drop_bodies);
     }
 
     /// Some calls go on without what is lost of them. Their applications take at once what they are told, so that each loss is

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::endpoint::{CallKey, RequestKey};
+use wallaby_proto::endpoint::{CallKey, OutBody, RequestKey};
 
 use crate::network::{LinkId, Socket};
 
@@ -51,6 +51,8 @@ pub(crate) enum Event {
 pub(crate) enum Timer {
     /// A handler goes on.
     Resume(RequestKey),
+    /// There is more of a body to write.
+    Write(OutBody),
     /// The application takes the answers that wait for it.
     Take(CallKey),
     /// The endpoint has something to do, at this time of the node's clock.

@@ -1,20 +1,24 @@
 //! What a node serves: requests that run as their tasks say.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::endpoint::{
-    Destination, Endpoint, How, Lane, Offer, Offered, Permit, RequestKey, Sending,
+    Destination, Endpoint, How, InBody, Lane, NewDelegation, Offer, Offered, Outline, Permit,
+    RequestKey, Sending,
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::Child;
 use wallaby_proto::{CallId, Code, RequestId, Status};
 
 use crate::addresses::address;
+use crate::bodies::{BodyPlan, Reading};
 use crate::broken::Broken;
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::node::Host;
+use crate::oracle::Rule;
 use crate::queue::Timer;
 use crate::sight::Eyes;
 use crate::workload::{Act, Answer, Finale, Hop, Task};
@@ -40,6 +44,8 @@ struct Job {
     permit: Option<Permit>,
     /// What it waits for, if it goes on as soon as it is told of that.
     awaits: Option<Awaited>,
+    /// The body that follows its request.
+    body: Option<Reading>,
 }
 
 /// What a handler waits for that cannot send something.
@@ -49,6 +55,8 @@ pub(crate) enum Awaited {
     Room(Lane),
     /// That there may be room again.
     Space,
+    /// More of its request's body.
+    Body,
 }
 
 /// How far a handler got.
@@ -71,9 +79,6 @@ impl Services {
         let Ok(incoming) = host.endpoint.take_request(key) else {
             return;
         };
-        if let Some(body) = incoming.body {
-            host.endpoint.drop_body(body);
-        }
         let Some(handler) = host.endpoint.request(key) else {
             return;
         };
@@ -83,6 +88,7 @@ impl Services {
         context.oracle.progressed(now, call, id); // it may have waited for its turn
         context.oracle.executes(call, id);
         let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
+        let body = incoming.body.and_then(|body| Reading::new(body, &task));
         let job = Job {
             call,
             id,
@@ -93,6 +99,7 @@ impl Services {
                 false => None,
             },
             awaits: None,
+            body,
         };
         self.go_on(key, job, host, context);
     }
@@ -128,7 +135,7 @@ impl Services {
     pub(crate) fn stopped(
         &mut self,
         (key, why): (RequestKey, &Status),
-        host: &Host,
+        host: &mut Host,
         context: &mut Context<'_>,
     ) {
         if why.code() == Code::DeadlineExceeded {
@@ -138,7 +145,20 @@ impl Services {
         match host.plan.tardy {
             true if context.random.one_in(8) => host.wake(STUBBORN, Timer::Resume(key), context),
             true => host.wake(TARDY, Timer::Resume(key), context),
-            false => drop(self.0.remove(&key)),
+            false => {
+                if let Some(job) = self.0.remove(&key) {
+                    job.done(host);
+                }
+            }
+        }
+    }
+
+    /// More of a body may be read.
+    pub(crate) fn body_told(&mut self, body: InBody, host: &mut Host, context: &mut Context<'_>) {
+        let is_its = |job: &Job| job.body.as_ref().is_some_and(|read| read.body == body);
+        let reader = self.0.iter().find(|(_, job)| is_its(job));
+        if let Some(key) = reader.map(|(key, _)| *key) {
+            self.told((key, Awaited::Body), host, context);
         }
     }
 
@@ -173,10 +193,24 @@ impl Services {
 }
 
 impl Job {
+    /// Reads on in the body of its request; whether it has ended.
+    fn read(&mut self, host: &mut Host, context: &mut Context<'_>) -> bool {
+        let request = (self.call, self.id);
+        let Some(body) = &mut self.body else {
+            let what = format!("{} of {} has come without its body", self.id, self.call);
+            context.violate(Rule::Corrupted, what);
+            return true;
+        };
+        host.read_body(request, body, context)
+    }
+
     /// Its handler is done.
     fn done(self, host: &mut Host) {
         if let Some(permit) = self.permit {
             host.endpoint.release_permit(permit);
+        }
+        if let Some(read) = self.body {
+            host.endpoint.drop_body(read.body);
         }
     }
 
@@ -184,6 +218,11 @@ impl Job {
         while let Some(act) = self.acts.pop_front() {
             let message = match &act {
                 Act::Wait(wait) => return Step::Waits(*wait),
+                Act::Read(_) if self.read(host, context) => continue,
+                Act::Read(_) => {
+                    self.acts.push_front(act);
+                    return Step::Awaits(Awaited::Body);
+                }
                 Act::Reply(answer) => said(answer, self.call),
                 Act::Delegate(hop) => delegation(hop, host, context),
             };
@@ -222,26 +261,60 @@ impl Job {
 
 /// Sends a message, as the drivers do: only on tokio handlers wait for what they have sent before.
 fn offer(
-    (key, message): (RequestKey, Sending),
+    (key, message): (RequestKey, Message),
     how: How,
     host: &mut Host,
     context: &mut Context<'_>,
 ) -> Result<Offered, SendError> {
-    let send = |endpoint: &mut Endpoint<Eyes>, message| endpoint.send_message(key, message, how);
-    if !host.plan.tokio {
-        return match send(&mut host.endpoint, message) {
+    let mut following = None;
+    let mut send = |endpoint: &mut Endpoint<Eyes>, message| match message {
+        Message::Alone(message) => endpoint.send_message(key, message, how),
+        Message::Followed(delegation, plan) => {
+            let body = endpoint.delegate_with(key, *delegation, how)?;
+            following = body.map(|body| (body, plan));
+            Ok(())
+        }
+    };
+    let offered = match host.plan.tokio {
+        true => {
+            let message = &mut Some(message);
+            (host.endpoint).offer(key, Offer::Wait, message, Message::outline, send)
+        }
+        false => match send(&mut host.endpoint, message) {
             Err(SendError::Full) => Ok(Offered::Full),
             sent => sent.map(|()| Offered::Sent(None)),
-        };
+        },
+    };
+    if let Some((body, plan)) = following {
+        host.begin_body(body, plan, context);
     }
-    let message = &mut Some(message);
-    let offered = (host.endpoint).offer(key, Offer::Wait, message, Sending::outline, send);
     match offered {
+        Ok(Offered::Full) if host.plan.tokio => context.hit(Point::HandlerFull),
         Ok(Offered::Waits(_) | Offered::Sent(Some(_))) => context.hit(Point::HandlerWaits),
-        Ok(Offered::Full) => context.hit(Point::HandlerFull),
         _ => {}
     }
     offered
+}
+
+/// What a handler sends.
+enum Message {
+    Alone(Sending),
+    /// A delegation that a body follows.
+    Followed(Box<NewDelegation>, BodyPlan),
+}
+
+impl Message {
+    /// What it needs on its way.
+    fn outline(&self) -> Outline<'_> {
+        match self {
+            Self::Alone(message) => message.outline(),
+            Self::Followed(delegation, _) => Outline {
+                server: Some(&delegation.server),
+                payload: delegation.payload.len(),
+                followed: true,
+            },
+        }
+    }
 }
 
 /// How a handler waits that could not send something.
@@ -252,14 +325,25 @@ fn wait_to_offer(offered: Offered) -> Step {
     }
 }
 
-fn delegation(hop: &Hop, host: &Host, context: &Context<'_>) -> Sending {
-    let to = Destination::new(address(context.plan, hop.server), &host.method);
-    Sending::Delegation(to, hop.task.to_payload())
+fn delegation(hop: &Hop, host: &Host, context: &Context<'_>) -> Message {
+    let (server, payload) = (address(context.plan, hop.server), hop.task.to_payload());
+    let Some(body) = BodyPlan::of(&hop.task) else {
+        let to = Destination::new(server, &host.method);
+        return Message::Alone(Sending::Delegation(to, payload));
+    };
+    let delegation = NewDelegation {
+        server,
+        method: Arc::clone(&host.method),
+        payload,
+        options: None,
+        followed: true,
+    };
+    Message::Followed(Box::new(delegation), body)
 }
 
 /// What an answer of a request says.
-fn said(answer: &Answer, call: CallId) -> Sending {
-    Sending::Answer(answer.to_payload(mark_of(call)))
+fn said(answer: &Answer, call: CallId) -> Message {
+    Message::Alone(Sending::Answer(answer.to_payload(mark_of(call))))
 }
 
 /// What answers of a call say of it.

@@ -5,7 +5,7 @@ mod eyes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, StopReason};
+use wallaby_proto::call::records::{Judgement, StopReason};
 use wallaby_proto::call::watch;
 use wallaby_proto::connection::Mark;
 use wallaby_proto::datagram::Cause;
@@ -408,20 +408,20 @@ fn judge(judged: Judged, host: &Host, context: &mut Context<'_>) {
         id,
         task,
         attempt,
-        admission,
+        judgement,
     } = judged;
     let now = context.now();
-    match admission {
-        Admission::Duplicate => return context.hit(Point::RequestDuplicate),
-        Admission::Refused(status) => {
+    match judgement {
+        Judgement::Duplicate => return context.hit(Point::RequestDuplicate),
+        Judgement::Refused(status) => {
             context.hit(Point::RequestRefused);
             note!(context, host.index, "refuses {id} of {call}: {status}");
         }
         // A small table may have had to forget that a call was aborted.
-        Admission::Accepted(_) if host.plan.requests >= ROOMY => {
+        Judgement::Accepted(_) if host.plan.requests >= ROOMY => {
             context.oracle.runs(now, host.id, call, id);
         }
-        Admission::Accepted(_) => {}
+        Judgement::Accepted(_) => {}
     }
     context.oracle.resends.started(now, call, id, attempt);
     context.oracle.started(now, call, (id, host.id), task);

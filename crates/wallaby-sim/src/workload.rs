@@ -29,6 +29,8 @@ pub(crate) enum Act {
     Delegate(Hop),
     /// The handler yields for a while: what is held back leaves.
     Wait(Duration),
+    /// It reads the body that follows its request, of so many bytes, to its end.
+    Read(u32),
 }
 
 /// How a handler ends.
@@ -173,7 +175,7 @@ impl Hop {
         let task = &*self.task;
         answers.extend(task.acts.iter().filter_map(|act| match act {
             Act::Reply(answer) => Some(answer.number),
-            Act::Delegate(_) | Act::Wait(_) => None,
+            Act::Delegate(_) | Act::Wait(_) | Act::Read(_) => None,
         }));
         if let Finale::Respond(answer) = &task.finale {
             answers.insert(answer.number);
@@ -181,6 +183,27 @@ impl Hop {
         let fails = matches!(task.finale, Finale::Fail | Finale::Panic);
         let below = task.hops().map(|hop| hop.add_answers(answers));
         below.fold(!fails, |all, none_fails| all && none_fails)
+    }
+
+    /// Has bodies follow some requests of the tree, but no more than `left`.
+    pub(crate) fn add_bodies(&mut self, left: &mut u32, random: &mut Random) {
+        let task = &mut *self.task;
+        if *left > 0 && random.one_in(4) {
+            *left -= 1;
+            let len = match random.one_in(8) {
+                true => random.between(1000, 200_000),
+                false => random.below(4000),
+            };
+            let at = random_place(&task.acts, random);
+            task.acts.insert(at, Act::Read(len as u32));
+        }
+        task.hops_mut().for_each(|hop| hop.add_bodies(left, random));
+    }
+
+    /// No request of the tree is followed by one.
+    pub(crate) fn drop_bodies(&mut self) {
+        self.task.acts.retain(|act| !matches!(act, Act::Read(_)));
+        self.task.hops_mut().for_each(Self::drop_bodies);
     }
 
     /// Marks the servers of the whole tree.
@@ -308,10 +331,18 @@ impl Task {
         }
     }
 
+    /// How many bytes follow its request, if a body does.
+    pub(crate) fn body(&self) -> Option<u32> {
+        self.acts.iter().find_map(|act| match act {
+            Act::Read(len) => Some(*len),
+            _ => None,
+        })
+    }
+
     fn hops(&self) -> impl Iterator<Item = &Hop> {
         let acts = self.acts.iter().filter_map(|act| match act {
             Act::Delegate(hop) => Some(hop),
-            Act::Reply(_) | Act::Wait(_) => None,
+            Act::Reply(_) | Act::Wait(_) | Act::Read(_) => None,
         });
         acts.chain(match &self.finale {
             Finale::Forward(hop) => Some(hop),
@@ -322,7 +353,7 @@ impl Task {
     fn hops_mut(&mut self) -> impl Iterator<Item = &mut Hop> {
         let acts = self.acts.iter_mut().filter_map(|act| match act {
             Act::Delegate(hop) => Some(hop),
-            Act::Reply(_) | Act::Wait(_) => None,
+            Act::Reply(_) | Act::Wait(_) | Act::Read(_) => None,
         });
         acts.chain(match &mut self.finale {
             Finale::Forward(hop) => Some(hop),
@@ -357,6 +388,10 @@ impl Task {
                     out.put_u8(2);
                     out.put_u64(wait.as_micros() as u64);
                 }
+                Act::Read(len) => {
+                    out.put_u8(3);
+                    out.put_u32(*len);
+                }
             }
         }
         match &self.finale {
@@ -378,6 +413,7 @@ impl Task {
                 2 => Act::Wait(Duration::from_micros(u64::from_be_bytes(take_array(
                     bytes,
                 )?))),
+                3 => Act::Read(read_u32(bytes)?),
                 _ => return None,
             });
         }
@@ -489,6 +525,7 @@ impl fmt::Display for Task {
                 Act::Reply(answer) => write!(f, "{answer} ")?,
                 Act::Delegate(hop) => write!(f, "{hop} ")?,
                 Act::Wait(wait) => write!(f, "wait({wait:?}) ")?,
+                Act::Read(len) => write!(f, "read({len}) ")?,
             }
         }
         match &self.finale {

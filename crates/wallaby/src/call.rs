@@ -14,9 +14,7 @@ use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{
-    Answer, CallKey, Follows, Next, OutBody, Outcome as Ended, ReportedEnd,
-};
+use wallaby_proto::endpoint::{Answer, CallKey, Follows, Next, OutBody, ReportedEnd};
 use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, RequestId};
@@ -35,30 +33,7 @@ use crate::timer::{self, Instant};
 mod typed;
 
 pub use self::typed::{AnswerFuture, Call, Collected};
-pub use wallaby_proto::endpoint::{CallOptions, Resend};
-
-/// How a call ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// Everything that was to come has come. `statuses` counts the errors among the answers.
-    Complete {
-        /// How many answers were statuses.
-        statuses: u64,
-    },
-    /// It failed.
-    Failed(Failure),
-}
-
-impl From<&Ended> for Outcome {
-    fn from(ended: &Ended) -> Self {
-        match ended {
-            Ended::Complete { statuses } => Self::Complete {
-                statuses: *statuses,
-            },
-            Ended::Failed(failure) => Self::Failed((**failure).clone()),
-        }
-    }
-}
+pub use wallaby_proto::endpoint::{CallOptions, Outcome, Resend};
 
 /// How a call ended, as [`Outgoing::on_end`] tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +53,7 @@ impl CallEnd {
     pub(crate) fn new(call: CallId, end: &ReportedEnd) -> Self {
         Self {
             call,
-            outcome: Outcome::from(&end.outcome),
+            outcome: end.outcome.clone(),
             status: end.status,
             turned_away: end.turned_away,
         }
@@ -251,7 +226,7 @@ impl CallShared {
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match &self.key {
-            Ok(key) => (self.endpoint).ask(|core| core.endpoint.outcome(*key).map(Outcome::from)),
+            Ok(key) => (self.endpoint).ask(|core| core.endpoint.outcome(*key).cloned()),
             Err(failure) => Some(Outcome::Failed(failure.clone())),
         }
     }
@@ -320,8 +295,8 @@ impl CallShared {
         match next {
             Next::Answer(answer) => Poll::Ready(Some(RawAnswer::read(answer))),
             Next::Pending | Next::Trace(_) => Poll::Pending,
-            Next::Ended(Ended::Failed(failure)) => Poll::Ready(self.tell(*failure)),
-            Next::Ended(Ended::Complete { .. }) => Poll::Ready(None),
+            Next::Ended(Outcome::Failed(failure)) => Poll::Ready(self.tell(failure)),
+            Next::Ended(Outcome::Complete { .. }) => Poll::Ready(None),
         }
     }
 
@@ -707,8 +682,8 @@ impl CallShared {
     fn poll_sent(&self, id: RequestId, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let key = self.key.clone()?;
         self.endpoint.enter(|core| {
-            if let Some(Ended::Failed(failure)) = core.endpoint.outcome(key) {
-                return Poll::Ready(Err((**failure).clone()));
+            if let Some(Outcome::Failed(failure)) = core.endpoint.outcome(key) {
+                return Poll::Ready(Err(failure.clone()));
             }
             if core.endpoint.is_sent(key, id) {
                 return Poll::Ready(Ok(()));

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 use wallaby_proto::call::records::Remembered;
+use wallaby_proto::endpoint::Shell;
 use wallaby_proto::error::Breakdown;
 use wallaby_proto::executor::Load;
 use wallaby_proto::{Address, NodeId};
@@ -25,9 +26,6 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
 use crate::transport::{self, Entrance};
-
-/// See `Config::timers_wait`: each alarm of the timer's thread costs a task switch.
-const TIMERS_WAIT: Duration = Duration::from_millis(5);
 
 /// One addressable participant, client and server at once. Cheap to clone; it closes when the last clone is dropped.
 ///
@@ -90,9 +88,10 @@ impl Endpoint {
         let runtime = Handle::try_current().map_err(|_| BindError::NoRuntime)?;
         let tokio = &mut builder.driver;
         let services = std::mem::take(&mut tokio.services);
-        builder.config.keep_ended = true;
-        builder.config.timers_wait = TIMERS_WAIT;
-        builder.config.streams_first = tokio.same_host.is_some();
+        builder.config.shell = Shell {
+            streams_first: tokio.same_host.is_some(),
+            ..Shell::RUNTIME
+        };
         let further = builder.driver.transports.schemes();
         let schemes = transport::OWN.iter().copied().chain(further);
         let mut endpoint = builder.core(builder.advertise.clone(), schemes)?;

@@ -54,7 +54,7 @@ impl Connection {
         self.bodies.may_end(number, whole) != Err(BodyRefusal::Blocked)
     }
 
-    /// Ends a body: it is whole, or why it is not.
+    /// Ends a body: it is whole, or why it is not. What has not left yet of one that is not whole is dropped.
     ///
     /// # Errors
     ///

@@ -371,7 +371,7 @@ impl<P: Probe> Endpoint<P> {
         })
     }
 
-    /// Ends a body: it is whole, or why it is not.
+    /// Ends a body: it is whole, or why it is not. What has not left yet of one that is not whole is dropped.
     ///
     /// # Errors
     ///

@@ -175,7 +175,7 @@ impl<P: Probe> Endpoint<P> {
             call.told = false;
             return Next::Pending;
         };
-        if self.config.keep_ended {
+        if self.config.shell.keep_ended {
             return Next::Ended(outcome.clone());
         }
         if call.client.traced.is_some() {

@@ -427,7 +427,7 @@ impl ClientCall {
         method: &Arc<MethodDefinition>,
     ) -> Result<RequestId, Failure> {
         if let Some(Outcome::Failed(failure)) = &self.outcome {
-            return Err((**failure).clone());
+            return Err(failure.clone());
         }
         if self.has_ended() || self.initiator.is_closed() {
             return Err(Failure::CallClosed);
@@ -703,10 +703,10 @@ impl ClientCall {
             Ok(()) => Outcome::Complete {
                 statuses: statuses + losses,
             },
-            Err(failure) => Outcome::Failed(Box::new(match &mut self.resending {
+            Err(failure) => Outcome::Failed(match &mut self.resending {
                 Some(resending) => resending.failure(failure, statuses),
                 None => failure,
-            })),
+            }),
         });
     }
 

@@ -154,8 +154,15 @@ pub struct Config {
     pub schemes: Schemes,
     /// How many answers wait to which no route leads, and for how long.
     pub unrouted: WaitingLimits,
-    /// Timers of sessions over UDP that are due within so much time are looked at before a shell waits for them, and moved if what they
-    /// were for has come meanwhile. Nothing is done later for it. For shells for which a short wait is dear. Default 0.
+    /// How the shell works.
+    pub shell: Shell,
+}
+
+/// How the shell around an endpoint works, as far as the endpoint goes by that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shell {
+    /// Timers of sessions over UDP that are due within so much time are looked at before the shell waits for them, and moved if what
+    /// they were for has come meanwhile. Nothing is done later for it. For shells for which a short wait is dear. Default 0.
     pub timers_wait: Duration,
     /// Addresses of datagrams are dialled as those of streams are ([`Output::Dial`](super::Output::Dial)): the shell may know a
     /// better way there, or says [`dial_datagrams`](super::Endpoint::dial_datagrams).
@@ -163,6 +170,21 @@ pub struct Config {
     /// Calls that have ended are kept, for their outcomes and traces, until the shell [forgets](super::Endpoint::forget) them. Else
     /// they go when their outcome was taken.
     pub keep_ended: bool,
+}
+
+impl Shell {
+    /// The tasks of a runtime, whose timers have a thread: each alarm costs a task switch.
+    pub const RUNTIME: Self = Self {
+        timers_wait: Duration::from_millis(5),
+        streams_first: true,
+        keep_ended: true,
+    };
+    /// A thread that turns the endpoint, and waits in the kernel, whose shorter waits are late.
+    pub const TURNED: Self = Self {
+        timers_wait: Duration::from_millis(1),
+        streams_first: false,
+        keep_ended: false,
+    };
 }
 
 impl Default for Config {
@@ -193,9 +215,7 @@ impl Default for Config {
             require_seals: false,
             schemes: Schemes::default(),
             unrouted: WaitingLimits::default(),
-            timers_wait: Duration::ZERO,
-            streams_first: false,
-            keep_ended: false,
+            shell: Shell::default(),
         }
     }
 }
@@ -245,7 +265,7 @@ impl Config {
 
     /// The longest message to an address. Of one that is only dialled as datagrams if no stream leads there this turns out later.
     pub(super) fn longest_to(&self, to: &Address) -> u64 {
-        match to.is_udp() && !self.streams_first {
+        match to.is_udp() && !self.shell.streams_first {
             true => self.limits.message.min(MAX_MESSAGE as u64),
             false => self.limits.message,
         }

@@ -180,7 +180,7 @@ impl<P: Probe> Endpoint<P> {
             limit,
         })?;
         let link = match to {
-            Address::Udp(at) if !self.config.streams_first => {
+            Address::Udp(at) if !self.config.shell.streams_first => {
                 self.dial_session(*at, expected, named_by)?
             }
             _ => {
@@ -236,7 +236,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A stream that was to be opened to an address of datagrams is a session over these instead, with a peer there: because a stream
-    /// does not lead there ([`Config::streams_first`](super::Config::streams_first)), or because the address has a host's name, which
+    /// does not lead there ([`Shell::streams_first`](super::Shell::streams_first)), or because the address has a host's name, which
     /// was looked up.
     pub fn dial_datagrams(&mut self, id: ConnId, at: SocketAddr) {
         let conn = self.conns.get(id);

@@ -56,7 +56,7 @@ pub enum Output {
     /// A call has ended of which [`Endpoint::report_end`](super::Endpoint::report_end) was said.
     Ended(CallKey, Box<ReportedEnd>),
     /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
-    /// ([`Config::keep_ended`](super::Config::keep_ended)).
+    /// ([`Shell::keep_ended`](super::Shell::keep_ended)).
     Settled(CallKey),
     /// The endpoint [is drained](super::Endpoint::is_drained). Told again if it was otherwise meanwhile, as when somebody had to be refused.
     Drained,
@@ -117,7 +117,7 @@ impl ReportedEnd {
     /// That of a call which has failed, and had no answers.
     pub fn failed(failure: &Failure) -> Self {
         Self {
-            outcome: Outcome::Failed(Box::new(failure.clone())),
+            outcome: Outcome::Failed(failure.clone()),
             status: None,
             turned_away: false,
         }
@@ -205,7 +205,7 @@ pub enum Outcome {
         statuses: u64,
     },
     /// It has failed.
-    Failed(Box<Failure>),
+    Failed(Failure),
 }
 
 /// An answer of a call.

@@ -223,7 +223,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         match call.client.outcome() {
-            Some(Outcome::Failed(failure)) => match **failure {
+            Some(Outcome::Failed(failure)) => match *failure {
                 Failure::Aborted { .. } | Failure::FailedFast => self.metrics.calls_aborted += 1,
                 _ => self.metrics.calls_failed += 1,
             },
@@ -278,7 +278,7 @@ impl<P: Probe> Endpoint<P> {
         }
         self.calls.finish(sequence);
         self.note_space();
-        if self.config.keep_ended && self.calls.peek(sequence).is_some() {
+        if self.config.shell.keep_ended && self.calls.peek(sequence).is_some() {
             self.outputs.push_back(Output::Settled(CallKey(sequence)));
         }
         while let Some((_, first)) = self.fresh.front()

@@ -73,7 +73,7 @@
 //!
 //! | what wakes | who sets it | what is done then |
 //! |---|---|---|
-//! | `sockets` | sessions over UDP, each in its gate; [`Config::timers_wait`] puts off those that want nothing | sends again what was lost, acknowledges, asks silent peers, ends sessions |
+//! | `sockets` | sessions over UDP, each in its gate; [`Shell::timers_wait`] puts off those that want nothing | sends again what was lost, acknowledges, asks silent peers, ends sessions |
 //! | `Alarm::Call` | a look at a call that has lasted a ping period, or is watched | the call fails by its deadline |
 //! | `Alarm::Request` | `enter`, while a request waits for its turn or is put aside: a little after its deadline | it is answered that its time is over |
 //! | `Alarm::Resend` | a call whose initial request was lost | sends the request again |
@@ -226,7 +226,7 @@ use std::time::Duration;
 
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::call_options::{CallOptions, Follows};
-pub use self::config::{Config, Limits, Schemes, Seeds};
+pub use self::config::{Config, Limits, Schemes, Seeds, Shell};
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey, StuckHandler,
@@ -646,8 +646,8 @@ impl<P: Probe> Endpoint<P> {
         let due = (self.due != NEVER).then_some(self.due);
         self.clock.arm(due);
         let machines = due.map(|due| self.clock.raw(due));
-        if !self.config.timers_wait.is_zero() {
-            let until = self.raw.saturating_add(self.config.timers_wait);
+        if !self.config.shell.timers_wait.is_zero() {
+            let until = self.raw.saturating_add(self.config.shell.timers_wait);
             self.sockets.put_off_timers(until);
         }
         earliest(earliest(machines, self.sockets.next_timeout()), alarm)

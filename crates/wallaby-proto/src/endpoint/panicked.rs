@@ -72,7 +72,7 @@ impl<P: Probe> Endpoint<P> {
     /// How calls end that are not known any more, if that is since something has [panicked](Endpoint::handle_panic).
     pub(super) fn outcome_of_unknown(&self) -> Option<&Outcome> {
         static FAILED: LazyLock<Outcome> =
-            LazyLock::new(|| Outcome::Failed(Box::new(Failure::BrokenDown(PANICKED))));
+            LazyLock::new(|| Outcome::Failed(Failure::BrokenDown(PANICKED)));
         self.has_panicked().then(|| &*FAILED)
     }
 

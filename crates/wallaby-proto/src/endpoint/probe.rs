@@ -1,6 +1,6 @@
 //! What a simulator or a test sees of an endpoint from inside, and may spoil.
 
-use crate::call::records::{Admission, StopReason};
+use crate::call::records::{Judgement, StopReason};
 use crate::connection::{Hello, Mark};
 use crate::datagram::Cause;
 use crate::wire::{End, Message, Pong, Request, Response};
@@ -31,7 +31,7 @@ pub trait Probe {
     }
 
     /// The records have judged a request that came.
-    fn judged(&mut self, _request: &Request, _admission: &Admission) {}
+    fn judged(&mut self, _request: &Request, _admission: &Judgement) {}
 
     /// A request that is handled here sends this: it has its place in the call's tree from now on. Whether it is its `last` word.
     fn released(&mut self, _by: (CallId, RequestId), _message: Released<'_>, _last: bool) {}

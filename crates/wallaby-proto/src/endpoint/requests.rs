@@ -16,7 +16,7 @@ use super::methods::{Meant, RefusedMethod, Serving};
 use super::probe::Probe;
 use super::server::{Author, HandledRequest, HandlerState, Place, RequestContext, Returned};
 use super::{Alarm, Endpoint};
-use crate::call::records::{Admission, Origin, StopReason, Ticket};
+use crate::call::records::{Judgement, Origin, StopReason, Ticket};
 use crate::seal::{SealError, verify};
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
 use crate::{Code, ConnId, DurableId, NodeId, Status};
@@ -102,12 +102,12 @@ impl<P: Probe> Endpoint<P> {
             peer: node,
             transit: Duration::ZERO,
         };
-        let admission = self.records.admit(request, origin, self.now);
-        self.probe.judged(request, &admission);
-        let ticket = match admission {
-            Admission::Accepted(ticket) => ticket,
-            Admission::Refused(status) => return Some((None, Err(status))),
-            Admission::Duplicate => {
+        let judgement = self.records.admit(request, origin, self.now);
+        self.probe.judged(request, &judgement);
+        let ticket = match judgement {
+            Judgement::Accepted(ticket) => ticket,
+            Judgement::Refused(status) => return Some((None, Err(status))),
+            Judgement::Duplicate => {
                 self.metrics.requests_dropped += 1;
                 return None;
             }

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use wallaby_proto::NodeId;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{
-    self, Config, ConnId, Endpoint, Output, Schemes, Seeds, Serving, SocketId,
+    self, Config, ConnId, Endpoint, Output, Schemes, Seeds, Serving, Shell, SocketId,
 };
 
 use self::streams::Stream;
 use crate::addresses::{address, node_of, socket_address};
 use crate::applications::Applications;
+use crate::bodies::Written;
 use crate::broken::{Broken, Ghosts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
@@ -52,6 +53,8 @@ pub(crate) struct Host {
     /// What all nodes serve.
     pub(crate) method: Arc<MethodDefinition>,
     pub(crate) streams: BTreeMap<ConnId, Stream>,
+    /// The bodies that it writes.
+    pub(crate) written: Written,
     /// The same, as the network calls them.
     sockets: BTreeMap<Socket, ConnId>,
     /// Its socket for datagrams: there from the beginning, or opened for a dial.
@@ -130,6 +133,7 @@ impl Node {
             secret,
             method,
             streams: BTreeMap::new(),
+            written: Written::default(),
             sockets: BTreeMap::new(),
             udp,
             raw: Duration::ZERO,
@@ -192,6 +196,7 @@ impl Node {
                 self.applications
                     .take_answers(call, &mut self.host, context);
             }
+            Input::Timer(Timer::Write(body)) => self.host.write_body(body, context),
             Input::Timer(Timer::Clock(due)) => self.host.clock_fired(due),
             Input::Begin(index) => {
                 let told = (&mut self.host, &mut self.sight);
@@ -250,7 +255,9 @@ impl Node {
                 Output::Dial(conn, to) => host.dial(conn, &to, context),
                 Output::Write(conn) => self.write(conn, context),
                 Output::Close(conn, closed) => self.close(conn, &closed, context),
-                _ => {} // no bodies are sent, and none of the others is asked for
+                Output::Body(body) => self.services.body_told(body, host, context),
+                Output::BodyRoom(body) => host.write_body(body, context),
+                _ => {} // none of the others is asked for
             }
         }
     }
@@ -286,6 +293,7 @@ impl Node {
         for (size, what) in [
             (sizes.calls.max(self.applications.len()), "calls"),
             (sizes.unrouted, "answers without a route"),
+            (sizes.bodies.max(self.host.written.len()), "bodies"),
             (sizes.requests.max(self.services.len()), "requests"),
         ] {
             if size > 0 {
@@ -390,12 +398,13 @@ fn config(plan: NodePlan, links: &LinkPlan) -> Config {
         schemes: Schemes::new(["tcp", "udp"]),
         // As little as may be, so that all who have to tell something must.
         gone_after: links.longest() * SOON,
-        keep_ended: plan.tokio,
         shortest_heartbeat: MS,
         // Others may wait for those places.
         grace: Duration::from_secs(1),
-        streams_first: plan.tokio,
-        timers_wait: MS * if plan.tokio { 5 } else { 1 },
+        shell: match plan.tokio {
+            true => Shell::RUNTIME,
+            false => Shell::TURNED,
+        },
         ..Config::default()
     };
     if let Some(places) = plan.places {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
-use wallaby_proto::call::records::Admission;
+use wallaby_proto::call::records::Judgement;
 use wallaby_proto::connection::{Hello, Mark};
 use wallaby_proto::datagram::Cause;
 use wallaby_proto::endpoint::{ConnId, Leaving, Note, Probe, Released};
@@ -64,7 +64,7 @@ pub(super) struct Judged {
     pub(super) id: RequestId,
     pub(super) task: Option<u32>,
     pub(super) attempt: u32,
-    pub(super) admission: Admission,
+    pub(super) judgement: Judgement,
 }
 
 /// A request that is handled.
@@ -238,11 +238,11 @@ impl Probe for Eyes {
         self.echo.take().map(Message::Request)
     }
 
-    fn judged(&mut self, request: &Request, admission: &Admission) {
+    fn judged(&mut self, request: &Request, judgement: &Judgement) {
         let (call, id) = (request.call, request.id);
         let options = request.options.as_ref();
-        match admission {
-            Admission::Accepted(_) => {
+        match judgement {
+            Judgement::Accepted(_) => {
                 let ping = options.and_then(|options| options.ping);
                 let (arrived, ping) = (self.now, ping.unwrap_or_default());
                 let running = Running {
@@ -260,7 +260,7 @@ impl Probe for Eyes {
             id,
             task: self.task,
             attempt: options.map_or(0, |options| options.attempt),
-            admission: admission.clone(),
+            judgement: judgement.clone(),
         }));
     }
 

@@ -13,6 +13,7 @@
 //! | a failure that is told too late | `UnacknowledgedExcuses`, `NeverGone` |
 //! | a status lost | `LostStatus` |
 //! | memory that grows | `NeverForgets` |
+//! | a body with a gap | `BodyGap` |
 //! | something starts after an abort | `NoTombstone` |
 
 use wallaby_sim::{Broken, Options, Plan, Rule, run, shrink};
@@ -172,6 +173,11 @@ fn calls_that_are_not_told_who_is_gone() {
 #[test]
 fn who_has_a_request_of_a_server_that_is_gone_and_is_not_heard() {
     check(Broken::SurvivorUnheard, &[Rule::FalseFailure]);
+}
+
+#[test]
+fn a_gap_in_a_body() {
+    check(Broken::BodyGap, &[Rule::Corrupted]);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use super::stream::Stream;
 use super::streams::Listening;
 use super::waiters::{Wait, Waiters};
 use crate::builder::Builder;
-use crate::call::{CallEnd, CallWatch, Outcome};
+use crate::call::{CallEnd, CallWatch};
 use crate::error::{ConnectError, Failure};
 use crate::handling::{Handling, Job, WaitingHandler, Work};
 use crate::health::HealthBoard;
@@ -507,7 +507,7 @@ impl Core {
     fn log_end(&self, key: CallKey) {
         if let Some(ended) = self.endpoint.outcome(key) {
             let id = self.endpoint.call_id(key);
-            effects::push(Effect::Ended(id, Outcome::from(ended)));
+            effects::push(Effect::Ended(id, ended.clone()));
         }
     }
 

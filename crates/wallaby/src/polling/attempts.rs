@@ -188,7 +188,7 @@ impl<D: Datagrams> Endpoint<D> {
                 None
             }
             Next::Ended(Outcome::Failed(failure)) => {
-                self.hear_of(Some(attempt), key, Err(CallError::Failed(*failure)));
+                self.hear_of(Some(attempt), key, Err(CallError::Failed(failure)));
                 None
             }
         }
@@ -270,7 +270,7 @@ impl<D: Datagrams> Endpoint<D> {
                 call.trace = known.or(call.trace.take());
             }
             match self.core.outcome(attempt)? {
-                Outcome::Failed(failure) => Some((**failure).clone()),
+                Outcome::Failed(failure) => Some(failure.clone()),
                 Outcome::Complete { .. } => None,
             }
         });

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use wallaby_proto::Address;
+use wallaby_proto::endpoint::Shell;
 
 use super::Endpoint;
 use super::datagrams::{Datagrams, Udp};
@@ -13,7 +14,7 @@ use crate::error::BindError;
 use crate::transport;
 
 /// A wait for less is dear where the kernel counts in ticks: timers of sessions wait so long.
-pub(super) const DEAR: Duration = Duration::from_millis(1);
+pub(super) const DEAR: Duration = Shell::TURNED.timers_wait;
 
 /// What it dials.
 const SCHEMES: [&str; 4] = ["udp", "tcp", "unix", "shm"];
@@ -81,7 +82,7 @@ impl crate::Builder<Polling> {
         datagrams: D,
         addresses: &[Address],
     ) -> Result<Endpoint<D>, BindError> {
-        self.config.timers_wait = DEAR;
+        self.config.shell = Shell::TURNED;
         let (streams, addresses) = listen(addresses, datagrams.local())?;
         let here = transport::advertised(self.advertise.clone(), &addresses)?;
         let core = self.core(here, SCHEMES)?;

@@ -197,7 +197,10 @@ impl<D: Datagrams> Endpoint<D> {
                 Event::Trace { call, trace }
             }
             Next::Ended(Outcome::Complete { statuses }) => Event::Complete { call, statuses },
-            Next::Ended(Outcome::Failed(failure)) => Event::Failed { call, failure },
+            Next::Ended(Outcome::Failed(failure)) => Event::Failed {
+                call,
+                failure: Box::new(failure),
+            },
             Next::Pending => return None,
         })
     }
@@ -271,7 +274,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Next::Answer(found) => answer = Some(self.read(call, found)),
                 Next::Trace(_) => {} // nobody asks for it
                 Next::Ended(Outcome::Complete { .. }) => return Ok(Ok(answer)),
-                Next::Ended(Outcome::Failed(failure)) => return Ok(Err(*failure)),
+                Next::Ended(Outcome::Failed(failure)) => return Ok(Err(failure)),
                 Next::Pending => self.receive(wait)?,
             }
         }

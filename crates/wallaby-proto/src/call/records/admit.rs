@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::records::collect::class;
 use crate::call::records::table::{NewRecord, RecordedCallKey};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Admission, ConnId, MAX_ATTEMPT, Origin, Records, StopReason};
+use crate::call::records::{ConnId, Judgement, MAX_ATTEMPT, Origin, Records, StopReason};
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
@@ -16,7 +16,7 @@ const MOST_FORGOTTEN: usize = 256;
 
 impl Records {
     /// A request arrived: is it handled?
-    pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Admission {
+    pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Judgement {
         let key = RecordedCallKey {
             call: request.call,
             token: request.token,
@@ -109,20 +109,20 @@ impl Records {
             at_peer.gc_timeout = at_peer.gc_timeout.max(settings.0.gc_timeout());
             self.look_at(slot, now);
         }
-        Admission::Accepted(self.ticket(slot))
+        Judgement::Accepted(self.ticket(slot))
     }
 
     /// A request is refused as others would have no room if it were not.
     #[cold]
     #[inline(never)]
-    fn beyond_share(&mut self, share: Share) -> Admission {
+    fn beyond_share(&mut self, share: Share) -> Judgement {
         let text = format!(
             "{} requests of this connection run here, and {} in all, of at most {}: it has its share",
             self.shares.taken_by_connection(share),
             self.shares.taken(),
             self.limits.requests,
         );
-        Admission::Refused(Status::new(Code::ResourceExhausted, text))
+        Judgement::Refused(Status::new(Code::ResourceExhausted, text))
     }
 
     /// Whether a further request of a known call is not handled.
@@ -132,14 +132,14 @@ impl Records {
         call: u32,
         id: RequestId,
         (attempt, conn): (u32, ConnId),
-    ) -> Option<Admission> {
+    ) -> Option<Judgement> {
         if self.table.request(call, id, attempt).is_some() {
-            return Some(Admission::Duplicate);
+            return Some(Judgement::Duplicate);
         }
         let at_call = self.table.calls.get(call);
         if at_call.aborted {
             let status = Status::new(Code::Cancelled, "the call was aborted");
-            return Some(Admission::Refused(status));
+            return Some(Judgement::Refused(status));
         }
         // It is among the calls of another connection, where the end of this one does not look.
         if self.table.known_conn_index(at_call.peer, conn) != Some(at_call.conn_index)
@@ -253,40 +253,40 @@ impl Records {
 
 #[cold]
 #[inline(never)]
-fn invalid(id: RequestId, attempt: u32) -> Admission {
+fn invalid(id: RequestId, attempt: u32) -> Judgement {
     let text = format!("no request of a call is {id} in attempt {attempt}");
-    Admission::Refused(Status::new(Code::InvalidArgument, text))
+    Judgement::Refused(Status::new(Code::InvalidArgument, text))
 }
 
 /// Time has run out on the way: nothing is executed in vain.
 #[cold]
 #[inline(never)]
-fn late() -> Admission {
+fn late() -> Judgement {
     let text = "the deadline passed before the request arrived";
-    Admission::Refused(Status::new(Code::DeadlineExceeded, text))
+    Judgement::Refused(Status::new(Code::DeadlineExceeded, text))
 }
 
 /// No initiator that keeps to the default lets a call grow so much: it is one that neither counts nor stops.
 #[cold]
 #[inline(never)]
-fn too_many(most: u32) -> Admission {
+fn too_many(most: u32) -> Judgement {
     let text = format!("this server takes {most} requests of a call that states no budgets");
-    Admission::Refused(Status::new(Code::ResourceExhausted, text))
+    Judgement::Refused(Status::new(Code::ResourceExhausted, text))
 }
 
 #[cold]
 #[inline(never)]
-fn over() -> Admission {
+fn over() -> Judgement {
     let text = "the call is over: its initiator has named a later one as the oldest that lives";
-    Admission::Refused(Status::new(Code::Cancelled, text))
+    Judgement::Refused(Status::new(Code::Cancelled, text))
 }
 
 #[cold]
 #[inline(never)]
-fn full(what: &str, limit: usize) -> Admission {
+fn full(what: &str, limit: usize) -> Judgement {
     let text =
         format!("this server remembers {limit} {what}, and none of them can be forgotten yet");
-    Admission::Refused(Status::new(Code::ResourceExhausted, text))
+    Judgement::Refused(Status::new(Code::ResourceExhausted, text))
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use crate::call::records::table::looks;
-    use crate::call::records::{Admission, ConnId, Origin, OutputMark, RecordLimits, Records};
+    use crate::call::records::{ConnId, Judgement, Origin, OutputMark, RecordLimits, Records};
     use crate::call::server::{Outbound, Server};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::{MethodRef, ReplyTo, Request};
@@ -259,7 +259,7 @@ pub(super) mod tests {
             transit: Duration::ZERO,
         };
         match records.admit(&request, origin, Duration::ZERO) {
-            Admission::Accepted(ticket) => {
+            Judgement::Accepted(ticket) => {
                 let mut server = Server::<()>::new(&mut request);
                 for sent in server.respond(Bytes::new(), None) {
                     if let Outbound::Response(response) = sent {
@@ -271,7 +271,7 @@ pub(super) mod tests {
                     }
                 }
             }
-            Admission::Refused(_) => {}
+            Judgement::Refused(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -351,7 +351,7 @@ pub(super) mod tests {
             };
             now += Duration::from_micros(1);
             let mut request = request(initiator, sequence);
-            let Admission::Accepted(ticket) = records.admit(&request, origin, now) else {
+            let Judgement::Accepted(ticket) = records.admit(&request, origin, now) else {
                 return false;
             };
             let mut server = Server::<()>::new(&mut request);
@@ -378,10 +378,10 @@ pub(super) mod tests {
                 peer: node(1),
                 transit: Duration::ZERO,
             };
-            let admission = records.admit(&again, origin, now);
+            let judgement = records.admit(&again, origin, now);
             assert!(
-                matches!(admission, Admission::Duplicate),
-                "{sequence}: {admission:?}"
+                matches!(judgement, Judgement::Duplicate),
+                "{sequence}: {judgement:?}"
             );
         }
     }

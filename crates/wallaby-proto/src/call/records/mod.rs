@@ -180,7 +180,7 @@ pub enum ReleasedMessage {
 
 /// Whether a request is handled.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Admission {
+pub enum Judgement {
     /// Handle it.
     Accepted(Ticket),
     /// It came before, in this attempt: drop it.

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::call::records::collect::tests::{node, request};
     use crate::call::records::table::looks;
-    use crate::call::records::{Admission, RecordLimits};
+    use crate::call::records::{Judgement, RecordLimits};
     use crate::wire::{ReplyTo, Request};
 
     /// A request with this place comes over a connection, so many hops from its initiator.
@@ -340,7 +340,7 @@ mod tests {
             transit: Duration::ZERO,
         };
         match records.admit(&request, origin, Duration::ZERO) {
-            Admission::Accepted(ticket) => records.slot(ticket).expect("it is known"),
+            Judgement::Accepted(ticket) => records.slot(ticket).expect("it is known"),
             other => panic!("{other:?}"),
         }
     }

@@ -399,7 +399,7 @@ fn bodies_do_not_go_over_udp() {
     };
     let text = "a body can't follow a request over udp:";
     assert!(
-        matches!(&*failure, Failure::Refused { reason, .. } if reason.starts_with(text)),
+        matches!(&failure, Failure::Refused { reason, .. } if reason.starts_with(text)),
         "{failure:?}"
     );
     assert!(out.is_some_and(|out| !world.endpoint(0).wants_body(out)));

@@ -36,9 +36,7 @@ fn calls_that_nobody_knows_the_end_of_have_failed_and_no_others_are_told_of() {
     let mut told: Vec<CallKey> = told.collect();
     told.sort();
     assert_eq!(told, [goes_on, over]);
-    let failed = Next::Ended(Outcome::Failed(Box::new(Failure::BrokenDown(
-        Breakdown::Panicked,
-    ))));
+    let failed = Next::Ended(Outcome::Failed(Failure::BrokenDown(Breakdown::Panicked)));
     for call in told {
         assert_eq!(client.next_answer(call), failed);
     }
@@ -83,7 +81,7 @@ fn what_was_to_be_told_before_is_told() {
         panic!("{told:?}");
     };
     assert_eq!(*first, aborted);
-    assert!(matches!(**why, Failure::Aborted { .. }), "{why}");
-    let failed = Outcome::Failed(Box::new(Failure::BrokenDown(Breakdown::Panicked)));
+    assert!(matches!(*why, Failure::Aborted { .. }), "{why}");
+    let failed = Outcome::Failed(Failure::BrokenDown(Breakdown::Panicked));
     assert_eq!(*second, (goes_on, failed));
 }

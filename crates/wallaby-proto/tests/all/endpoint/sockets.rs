@@ -356,12 +356,12 @@ fn a_dial_whose_socket_cannot_be_opened_fails_and_says_why() {
         let Outcome::Failed(failure) = outcome else {
             panic!("{outcome:?}");
         };
-        let Failure::NotSent { error, .. } = *failure else {
+        let Failure::NotSent { error, .. } = &failure else {
             panic!("{failure:?}");
         };
         let server = Address::Udp(at("[::1]:2"));
         let reason = "there is no such network".to_owned();
-        assert_eq!(error, ConnectError::Local { server, reason });
+        assert_eq!(*error, ConnectError::Local { server, reason });
     }
     assert_eq!(world.hosts[0].endpoint.sizes().connections, 0);
     assert!(!world.hosts[0].endpoint.has_sessions());

@@ -54,5 +54,5 @@ fn a_request_that_is_sent_when_nothing_else_is_missing_is_watched_as_others() {
         panic!("{:?}", world.hosts[0].ended);
     };
     assert_eq!(*ended, call);
-    assert!(matches!(**failure, Failure::Lost(_)), "{failure}");
+    assert!(matches!(*failure, Failure::Lost(_)), "{failure}");
 }

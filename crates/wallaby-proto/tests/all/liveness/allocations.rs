@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, OutputMark, RecordLimits, Records, Remembered};
+use wallaby_proto::call::records::{Judgement, OutputMark, RecordLimits, Records, Remembered};
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::Request;
 
@@ -24,7 +24,7 @@ fn remembering_a_request_of_one_hop_allocates_nothing_of_its_own() {
             oldest: sequence.saturating_sub(1000).max(1),
             ..request(sequence, "0")
         };
-        let Admission::Accepted(ticket) = records.admit(&request, home(), now) else {
+        let Judgement::Accepted(ticket) = records.admit(&request, home(), now) else {
             panic!("it is new")
         };
         let mut server: Server<()> = Server::new(&mut request);

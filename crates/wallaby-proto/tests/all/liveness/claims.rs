@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{
-    Action, Admission, ConnId, Origin, OutputMark, StopReason, Ticket,
+    Action, ConnId, Judgement, Origin, OutputMark, StopReason, Ticket,
 };
 use wallaby_proto::call::server::{Outbound, Server};
 use wallaby_proto::wire::{Ping, ReplyTo, Request};
@@ -34,13 +34,13 @@ fn shelf() -> Shelf {
     shelf
 }
 
-fn admit_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Admission {
+fn admit_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Judgement {
     shelf.records.admit(request, origin, shelf.time())
 }
 
 fn accept_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Ticket {
     match admit_over(shelf, request, origin) {
-        Admission::Accepted(ticket) => ticket,
+        Judgement::Accepted(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -195,7 +195,7 @@ fn however_many_claim_a_node_what_its_connection_leaves_open_is_announced() {
 fn what_is_refused_as_over_is_refused_only_there() {
     let mut shelf = shelf();
     accept_over(&mut shelf, &oldest(9, request(9, "0")), thief());
-    let Admission::Refused(status) = admit_over(&mut shelf, &request(3, "0"), thief()) else {
+    let Judgement::Refused(status) = admit_over(&mut shelf, &request(3, "0"), thief()) else {
         panic!("it is over, as was said here")
     };
     assert_eq!(status.code(), Code::Cancelled);

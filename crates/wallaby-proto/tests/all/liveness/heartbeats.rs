@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, Admission, RecordLimits, StopReason};
+use wallaby_proto::call::records::{Action, Judgement, RecordLimits, StopReason};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::call::watch::{Found, WatchSettings};
 use wallaby_proto::wire::{HandledBy, Heartbeats, MAX_CHILDREN, Pong, Progress, Request};
@@ -193,7 +193,7 @@ fn who_passes_heartbeats_on_remembers_the_way_back() {
     let mut again = beating("0+1", 0);
     again.depth = 1;
     let admission = shelf.records.admit(&again, own, shelf.time());
-    let Admission::Accepted(ticket) = admission else {
+    let Judgement::Accepted(ticket) = admission else {
         panic!("{admission:?}")
     };
     let mut second: Server<u64> = Server::new(&mut again);
@@ -230,7 +230,7 @@ fn who_has_sent_heartbeats_straight_remembers_the_way_back() {
     let mut again = beating("0+1", 0);
     again.depth = 1;
     let admission = shelf.records.admit(&again, further, shelf.time());
-    assert!(matches!(admission, Admission::Accepted(_)));
+    assert!(matches!(admission, Judgement::Accepted(_)));
     until(&mut shelf, 60_000);
     let back = shelf.records.route_back(again.call, token());
     assert_eq!(back, Some(HOME));
@@ -246,7 +246,7 @@ fn a_request_by_which_others_go_back_has_heartbeats_of_its_own() {
     let admission = shelf
         .records
         .admit(&further, origin(1, node(1)), shelf.time());
-    assert!(matches!(admission, Admission::Accepted(_)));
+    assert!(matches!(admission, Judgement::Accepted(_)));
     let told = announced(&until(&mut shelf, 900));
     let of = |id: &str| told.iter().filter(|(_, told)| *told == at(id)).count();
     assert_eq!((of("0"), of("0.0")), (3, 3), "{told:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use wallaby_proto::call::records::{Admission, ConnId, MAX_ATTEMPT, RecordLimits};
+use wallaby_proto::call::records::{ConnId, Judgement, MAX_ATTEMPT, RecordLimits};
 use wallaby_proto::call::watch::Found;
 use wallaby_proto::wire::{Ping, PingSettings, Request};
 use wallaby_proto::{CallId, Code, Status};
@@ -13,9 +13,9 @@ use crate::liveness::shelf::{
     HOME, Shelf, abort, limits, origin, other_token, ping, request, with_options,
 };
 
-fn refusal(admission: &Admission) -> &Status {
+fn refusal(admission: &Judgement) -> &Status {
     match admission {
-        Admission::Refused(status) => status,
+        Judgement::Refused(status) => status,
         other => panic!("{other:?}"),
     }
 }
@@ -300,7 +300,7 @@ fn attempts_are_limited() {
     ] {
         let request = with_options(request(1, "0"), |options| options.attempt = attempt);
         let admission = shelf.admit(&request);
-        assert_eq!(matches!(admission, Admission::Accepted(_)), fits);
+        assert_eq!(matches!(admission, Judgement::Accepted(_)), fits);
         if !fits {
             assert_eq!(refusal(&admission).code(), Code::InvalidArgument);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use wallaby_proto::call::records::Admission;
+use wallaby_proto::call::records::Judgement;
 use wallaby_proto::{CallId, Token};
 
 use crate::chance::Random;
@@ -55,7 +55,7 @@ impl Known {
         let now = self.shelf.time();
         let origin = origin(HOME.number(), peer);
         match self.shelf.records.admit(&request, origin, now) {
-            Admission::Accepted(ticket) => {
+            Judgement::Accepted(ticket) => {
                 assert!(
                     self.names.insert((initiator, sequence, token)),
                     "it was new"
@@ -64,7 +64,7 @@ impl Known {
                 let sent = server.respond("answer".into(), None);
                 self.shelf.release(ticket, sent, 0);
             }
-            Admission::Duplicate => assert!(self.names.contains(&(initiator, sequence, token))),
+            Judgement::Duplicate => assert!(self.names.contains(&(initiator, sequence, token))),
             other => panic!("{other:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Pings about requests that came of one handled here go on to where its work went.
 
 use wallaby_proto::Token;
-use wallaby_proto::call::records::{Admission, ConnId, RecordLimits, RelayRoute};
+use wallaby_proto::call::records::{ConnId, Judgement, RecordLimits, RelayRoute};
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Child, Ping, Pong, Progress};
 
@@ -201,7 +201,7 @@ fn answers_leave_by_the_way_that_is_nearest_to_the_initiator() {
         request.depth = depth;
         let now = shelf.time();
         let admitted = shelf.records.admit(&request, origin(conn, node(9)), now);
-        assert!(matches!(admitted, Admission::Accepted(_)), "{admitted:?}");
+        assert!(matches!(admitted, Judgement::Accepted(_)), "{admitted:?}");
     };
     let call = ping(1, "0").call;
     assert_eq!(shelf.records.route_back(call, token()), None, "unknown");
@@ -404,7 +404,7 @@ fn a_forgotten_way_whose_connection_has_ended_makes_room_for_another_one() {
         shelf.records.conn_opened(from.conn, from.peer);
         let mut request = request(1, if conn == 21 { "0.2" } else { "0.3" });
         let now = shelf.time();
-        let Admission::Accepted(ticket) = shelf.records.admit(&request, from, now) else {
+        let Judgement::Accepted(ticket) = shelf.records.admit(&request, from, now) else {
             panic!("it is taken")
         };
         let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);

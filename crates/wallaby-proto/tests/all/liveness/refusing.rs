@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::call::records::{
-    Action, Admission, ConnId, Frozen, OutputMark, RecordLimits, RefusedRequest, RelayId,
+    Action, ConnId, Frozen, Judgement, OutputMark, RecordLimits, RefusedRequest, RelayId,
 };
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
@@ -33,7 +33,7 @@ fn refuse(shelf: &mut Shelf, request: &Request) -> RefusedRequest {
     let now = shelf.time();
     let came = origin(RELAY, node(10 * RELAY));
     let admission = shelf.records.admit(request, came, now);
-    assert!(matches!(admission, Admission::Refused(_)), "{admission:?}");
+    assert!(matches!(admission, Judgement::Refused(_)), "{admission:?}");
     RefusedRequest {
         call: request.call,
         token: request.token,
@@ -238,14 +238,14 @@ fn a_call_does_not_fail_while_the_status_of_a_refused_request_waits() {
 }
 
 /// What a request that came directly turns out to be.
-fn admit(shelf: &mut Shelf, request: &Request) -> Admission {
+fn admit(shelf: &mut Shelf, request: &Request) -> Judgement {
     let now = shelf.time();
     shelf.records.admit(request, origin(1, node(1)), now)
 }
 
-fn refused_with(admission: &Admission) -> Option<Code> {
+fn refused_with(admission: &Judgement) -> Option<Code> {
     match admission {
-        Admission::Refused(status) => Some(status.code()),
+        Judgement::Refused(status) => Some(status.code()),
         _ => None,
     }
 }
@@ -309,7 +309,7 @@ fn a_server_takes_so_many_requests_of_a_call() {
     let more = admit(&mut shelf, &request(1, "3"));
     assert_eq!(refused_with(&more), Some(Code::ResourceExhausted));
     let again = admit(&mut shelf, &request(1, "2"));
-    assert_eq!(again, Admission::Duplicate);
+    assert_eq!(again, Judgement::Duplicate);
     shelf.accept(request(2, "0"));
     let stated = with_options(request(1, "4"), |options| {
         options.budgets = Some(Budgets::default());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, ConnId, Frozen, OutputMark, RecordLimits, ReleasedMessage, Remembered,
+    Action, ConnId, Frozen, Judgement, OutputMark, RecordLimits, ReleasedMessage, Remembered,
     StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
@@ -21,14 +21,14 @@ use crate::liveness::shelf::{
 fn a_request_is_handled_once_in_each_attempt() {
     let mut shelf = Shelf::new();
     shelf.answer(request(1, "0"), 0);
-    assert_eq!(shelf.admit(&request(1, "0")), Admission::Duplicate);
+    assert_eq!(shelf.admit(&request(1, "0")), Judgement::Duplicate);
     assert!(matches!(
         shelf.admit(&request(1, "0+1")),
-        Admission::Accepted(_)
+        Judgement::Accepted(_)
     ));
     let again = with_options(request(1, "0"), |options| options.attempt = 1);
-    assert!(matches!(shelf.admit(&again), Admission::Accepted(_)));
-    assert_eq!(shelf.admit(&again), Admission::Duplicate);
+    assert!(matches!(shelf.admit(&again), Judgement::Accepted(_)));
+    assert_eq!(shelf.admit(&again), Judgement::Duplicate);
     let pong = shelf.ping(1, "0");
     assert_eq!(pong.attempt, 1, "the latest attempt is told of");
 }
@@ -42,7 +42,7 @@ fn a_large_fan_out_is_found() {
         shelf.answer(request(1, id), 0);
     }
     for id in &ids {
-        assert_eq!(shelf.admit(&request(1, id)), Admission::Duplicate);
+        assert_eq!(shelf.admit(&request(1, id)), Judgement::Duplicate);
         assert_eq!(shelf.ping(1, id).request, at(id));
     }
     assert_eq!(shelf.ping(1, "0.500").progress, None);
@@ -251,7 +251,7 @@ fn transit_is_quiet_time() {
         ..home()
     };
     let admission = shelf.records.admit(&request(1, "0+3"), far, Duration::ZERO);
-    let Admission::Accepted(ticket) = admission else {
+    let Judgement::Accepted(ticket) = admission else {
         panic!("{admission:?}")
     };
     shelf.now = 10;
@@ -335,7 +335,7 @@ fn output_that_went_through_a_relay_is_announced() {
     let admission = shelf
         .records
         .admit(&request(1, "0"), origin(5, node(5)), Duration::ZERO);
-    let Admission::Accepted(ticket) = admission else {
+    let Judgement::Accepted(ticket) = admission else {
         panic!("{admission:?}")
     };
     let mut server: wallaby_proto::call::server::Server<u64> =
@@ -717,7 +717,7 @@ fn an_abort_freezes_every_request_of_its_call() {
     assert!(told.finished && told.aborted && told.count == 1);
     assert!(matches!(
         shelf.admit(&request(1, "0.3")),
-        Admission::Refused(_)
+        Judgement::Refused(_)
     ));
 }
 
@@ -774,7 +774,7 @@ fn an_abort_that_overtakes_its_request_is_remembered() {
     let (pong, _) = shelf.ask(abort(1, "0"));
     assert_eq!(pong.progress, None);
     let admission = shelf.admit(&request(1, "0"));
-    let Admission::Refused(status) = admission else {
+    let Judgement::Refused(status) = admission else {
         panic!("{admission:?}")
     };
     assert_eq!(status.code(), Code::Cancelled);
@@ -842,7 +842,7 @@ fn calls_below_the_oldest_live_one_are_over() {
         shelf.ping(3, "0").progress.is_some(),
         "it is the oldest live one itself"
     );
-    let Admission::Refused(status) = shelf.admit(&request(2, "1")) else {
+    let Judgement::Refused(status) = shelf.admit(&request(2, "1")) else {
         panic!("it is over")
     };
     assert_eq!(status.code(), Code::Cancelled);

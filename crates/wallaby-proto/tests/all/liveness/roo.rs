@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::records::{Action, Admission, ConnId, OutputMark, ReleasedMessage};
+use wallaby_proto::call::records::{Action, ConnId, Judgement, OutputMark, ReleasedMessage};
 use wallaby_proto::call::watch::{self, Watch, WatchSettings};
 use wallaby_proto::wire::{Budgets, LinkEnds, MAX_CHILDREN, Message, PingSettings, Progress};
 
@@ -112,9 +112,9 @@ fn metadata_outlives_the_timeout_of_its_call() {
 fn duplicates_are_not_executed_twice() {
     let mut shelf = Shelf::new();
     let running = shelf.accept(request(1, "0"));
-    assert_eq!(shelf.admit(&running.request), Admission::Duplicate);
+    assert_eq!(shelf.admit(&running.request), Judgement::Duplicate);
     shelf.answer(request(1, "0.1"), 0);
-    assert_eq!(shelf.admit(&request(1, "0.1")), Admission::Duplicate);
+    assert_eq!(shelf.admit(&request(1, "0.1")), Judgement::Duplicate);
 }
 
 /// A response, and the end that a server reports, are recovered when what carried them is lost.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Admission, ConnId, RecordLimits};
+use wallaby_proto::call::records::{ConnId, Judgement, RecordLimits};
 use wallaby_proto::call::server::Server;
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{CallId, Code};
@@ -39,12 +39,12 @@ fn try_admit(shelf: &mut Shelf, conn: u64, mut request: Request) -> Option<Handl
     let now = shelf.time();
     let came = origin(conn, node(conn));
     match shelf.records.admit(&request, came, now) {
-        Admission::Accepted(ticket) => Some(Handled {
+        Judgement::Accepted(ticket) => Some(Handled {
             ticket,
             server: Server::new(&mut request),
             request,
         }),
-        Admission::Refused(status) => {
+        Judgement::Refused(status) => {
             assert_eq!(status.code(), Code::ResourceExhausted);
             None
         }
@@ -96,7 +96,7 @@ fn hanging_calls_of_one_client_do_not_shut_others_out() {
         .records
         .admit(&of(2, 1 << 40), origin(2, node(2)), Duration::ZERO)
     {
-        Admission::Refused(status) => status,
+        Judgement::Refused(status) => status,
         other => panic!("{other:?}"),
     };
     assert!(status.message().contains("share"), "{status}");
@@ -190,7 +190,7 @@ fn a_timeout_of_minutes_buys_no_place() {
         let now = shelf.time();
         let came = origin(3, node(3));
         let again = shelf.records.admit(&of(3, sequence), came, now);
-        assert_eq!(again, Admission::Duplicate);
+        assert_eq!(again, Judgement::Duplicate);
     }
     shelf.until(shelf.now + 60_000);
     assert_eq!(shelf.records.remembered().requests, TABLE - 50);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, Admission, ConnId, Origin, OutputMark, RecordLimits, Records, Ticket,
+    Action, ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, Ticket,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, Server};
 use wallaby_proto::wire::{
@@ -100,14 +100,14 @@ impl Shelf {
         Duration::from_millis(self.now)
     }
 
-    pub(crate) fn admit(&mut self, request: &Request) -> Admission {
+    pub(crate) fn admit(&mut self, request: &Request) -> Judgement {
         let now = self.time();
         self.records.admit(request, home(), now)
     }
 
     pub(crate) fn accept(&mut self, mut request: Request) -> Handled {
         match self.admit(&request) {
-            Admission::Accepted(ticket) => Handled {
+            Judgement::Accepted(ticket) => Handled {
                 ticket,
                 server: Server::new(&mut request),
                 request,

@@ -1,15 +1,18 @@
 //! Whole endpoints over streams: honest ones, whose streams are slow, cut, or blocked, and one that sends any bytes. Whatever
-//! happens, each call ends, no request runs twice, a call that is complete has all its answers, and nothing is left.
+//! happens, each call ends, no request runs twice, a call that is complete has all its answers, a body that is whole is as it was
+//! written, and nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use wallaby_proto::connection::{MethodDefinition, StrangerLimits};
+use wallaby_proto::connection::{BodyRefusal, MethodDefinition, StrangerLimits};
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
-    RequestKey, Schemes, Seeds, Serving, StreamEnd,
+    BodyNext, CallKey, CallOptions, Config, ConnId, Endpoint, Follows, How, InBody, InputOutcome,
+    Limits, NewDelegation, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving,
+    StreamEnd,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -22,6 +25,8 @@ use crate::things::{limits, method, node};
 const NODES: usize = 4;
 /// How much waits in a stream before its writer is blocked.
 const ROOM: usize = 16 << 10;
+/// How many bytes follow a request whose program says so.
+const BODY: usize = 5000;
 /// Nothing lasts longer than this after the last choice.
 const REST: Duration = Duration::from_secs(300);
 
@@ -42,6 +47,9 @@ struct Host {
     calls: BTreeMap<CallKey, (CallId, u64)>,
     aside: Vec<RequestKey>,
     answered: u64,
+    /// How much was written of bodies, and read.
+    written: BTreeMap<OutBody, usize>,
+    read: BTreeMap<InBody, usize>,
 }
 
 /// What waits for each end, whose ends they are (nobody's is the one that sends any bytes), and who was told of the end.
@@ -50,6 +58,8 @@ struct Stream {
     ends: [Option<(usize, ConnId)>; 2],
     blocked: [bool; 2],
     closed: bool,
+    /// Neither end is the one that sends any bytes.
+    honest: bool,
 }
 
 fn address(host: usize) -> Address {
@@ -98,6 +108,8 @@ impl World {
                 calls: BTreeMap::new(),
                 aside: Vec::new(),
                 answered: 0,
+                written: BTreeMap::new(),
+                read: BTreeMap::new(),
             }
         });
         Self {
@@ -128,7 +140,15 @@ impl World {
             let to = address(choices.below(NODES as u32) as usize);
             let program = Bytes::copy_from_slice(choices.bytes(24));
             let endpoint = &mut self.nodes[host].endpoint;
-            let _ = endpoint.send(call, &to, &self.method, program);
+            let follows = match is_followed(&program) {
+                true => Follows::Body,
+                false => Follows::Nothing,
+            };
+            let sent = endpoint.send_with(call, &to, &self.method, program, None, follows);
+            if let Ok((_, Some(body))) = sent {
+                self.nodes[host].written.insert(body, 0);
+                self.write_body(host, body);
+            }
         }
         self.nodes[host].endpoint.close_call(call);
         self.drain(host);
@@ -154,7 +174,9 @@ impl World {
                         stream.closed = true;
                     }
                 }
-                _ => {} // nothing is dialled over UDP, no bodies are sent, and nobody waits
+                Output::Body(body) => self.read_body(host, body),
+                Output::BodyRoom(body) => self.write_body(host, body),
+                _ => {} // nothing is dialled over UDP, and nobody waits
             }
         }
     }
@@ -182,6 +204,7 @@ impl World {
             ends,
             blocked: [false; 2],
             closed: false,
+            honest: ends.iter().all(Option::is_some),
         });
     }
 
@@ -269,20 +292,81 @@ impl World {
         }
     }
 
+    /// Writes as much of a body as is accepted.
+    fn write_body(&mut self, host: usize, body: OutBody) {
+        let Host {
+            endpoint, written, ..
+        } = &mut self.nodes[host];
+        while let Some(done) = written.get_mut(&body) {
+            let mut chunk = bytes(*done..BODY);
+            let accepted = match chunk.is_empty() {
+                true => endpoint.end_body(body, Ok(())),
+                false => endpoint.write_body(body, &mut chunk),
+            };
+            let whole = *done == BODY;
+            *done = BODY - chunk.len();
+            match accepted {
+                Ok(()) if !whole => {}
+                Err(BodyRefusal::Blocked) => return,
+                Ok(()) | Err(BodyRefusal::Stopped) => drop(written.remove(&body)),
+            }
+        }
+    }
+
+    /// Reads what has come of a body.
+    fn read_body(&mut self, host: usize, body: InBody) {
+        let Host { endpoint, read, .. } = &mut self.nodes[host];
+        while let Some(done) = read.get_mut(&body) {
+            match endpoint.read_body(body) {
+                BodyNext::Chunk(chunk) => {
+                    let end = *done + chunk.len();
+                    assert_eq!(chunk, bytes(*done..end), "from {done} on");
+                    *done = end;
+                }
+                BodyNext::Pending => return,
+                BodyNext::End(how) => {
+                    assert!(how.is_err() || *done == BODY, "{done} bytes are whole");
+                    read.remove(&body);
+                }
+            }
+        }
+    }
+
+    /// Hands work on, perhaps with a body behind it.
+    fn delegate(&mut self, host: usize, key: RequestKey, to: Address, program: Bytes, how: How) {
+        let endpoint = &mut self.nodes[host].endpoint;
+        if !is_followed(&program) {
+            let _ = match how {
+                How::Last => endpoint.forward(key, to, &self.method, program),
+                How::More => endpoint.delegate(key, to, &self.method, program),
+            };
+            return;
+        }
+        let delegation = NewDelegation {
+            server: to,
+            method: Arc::clone(&self.method),
+            payload: program,
+            options: None,
+            followed: true,
+        };
+        if let Ok(Some(body)) = endpoint.delegate_with(key, delegation, how) {
+            self.nodes[host].written.insert(body, 0);
+            self.write_body(host, body);
+        }
+    }
+
     /// Runs a program: how many answers, where the rest of it goes, and how it ends.
     fn run(&mut self, host: usize, key: RequestKey) {
-        let Self { nodes, method, .. } = self;
-        let Host {
-            endpoint, aside, ..
-        } = &mut nodes[host];
+        let endpoint = &mut self.nodes[host].endpoint;
         let Ok(mut incoming) = endpoint.take_request(key) else {
             return;
         };
-        if let Some(body) = incoming.body {
-            endpoint.drop_body(body); // of the one that sends any bytes
-        }
         let request = endpoint.request(key).expect("it was just taken");
-        let (call, id) = (request.call(), request.id());
+        let (call, id, conn) = (request.call(), request.id(), request.conn());
+        if let Some(body) = incoming.body {
+            self.take_body(host, conn, body);
+        }
+        let endpoint = &mut self.nodes[host].endpoint;
         assert!(self.ran.insert((call, id)), "{id} of {call} runs twice");
         let first = incoming.payload.first().copied().unwrap_or(0);
         let program = incoming.payload.split_off(1.min(incoming.payload.len()));
@@ -300,11 +384,15 @@ impl World {
             let share = (program.len() - 1) / children;
             let part = program.slice(1 + child * share..1 + (child + 1) * share);
             let to = address(usize::from(program[0] >> (2 * child)) % NODES);
-            let _ = match last && child + 1 == children {
-                true => endpoint.forward(key, to, method, part),
-                false => endpoint.delegate(key, to, method, part),
+            let how = match last && child + 1 == children {
+                true => How::Last,
+                false => How::More,
             };
+            self.delegate(host, key, to, part, how);
         }
+        let Host {
+            endpoint, aside, ..
+        } = &mut self.nodes[host];
         if first >> 5 == 1 && !last {
             endpoint.put_aside(key);
             aside.push(key);
@@ -316,6 +404,19 @@ impl World {
                 _ => Ok(()),
             },
         );
+    }
+
+    /// A body has come with a request: what honest ones write is read, that of the one that sends any bytes is not.
+    fn take_body(&mut self, host: usize, conn: ConnId, body: InBody) {
+        let place = self.nodes[host].streams.get(&conn).copied();
+        let is_honest = place.is_some_and(|(stream, _)| self.streams[stream].honest);
+        match is_honest {
+            true => {
+                self.nodes[host].read.insert(body, 0);
+                self.read_body(host, body);
+            }
+            false => self.nodes[host].endpoint.drop_body(body),
+        }
     }
 
     fn hear(&mut self, host: usize, call: CallKey) {
@@ -396,9 +497,19 @@ impl World {
     fn is_at_rest(&self) -> bool {
         self.nodes.iter().all(|host| {
             let sizes = host.endpoint.sizes();
-            host.calls.is_empty() && sizes.calls == 0 && sizes.requests == 0
+            host.calls.is_empty() && sizes.calls == 0 && sizes.requests == 0 && sizes.bodies == 0
         })
     }
+}
+
+/// Whether a body follows the request of this program.
+fn is_followed(program: &[u8]) -> bool {
+    program.last().is_some_and(|last| last % 4 == 3)
+}
+
+/// These bytes of any body.
+fn bytes(places: Range<usize>) -> Bytes {
+    places.map(|place| (place % 251) as u8).collect()
 }
 
 pub(crate) fn run(bytes: &[u8]) {

@@ -2,11 +2,8 @@
 
 use crate::letter::Letter;
 use crate::services::{Ad, Ads, Message, Reading};
-use anyhow::Context;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::path::Path;
-use wallaby_program::page;
 
 /// Advertisements that a mail gets at most.
 const MOST: usize = 2;
@@ -26,15 +23,9 @@ struct Offer {
 }
 
 impl AdServer {
-    /// A server of the advertisements of a file, or of ours: JSON, a list of `title`, `text`, and `words` in small letters.
-    pub(crate) fn new(offers: Option<&Path>) -> anyhow::Result<Self> {
-        let offers = match offers {
-            Some(file) => {
-                page::find(file)?.with_context(|| format!("there is no {}", file.display()))?
-            }
-            None => serde_json::from_str(include_str!("ads.json"))?,
-        };
-        Ok(Self(offers))
+    /// A server of our advertisements.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self(serde_json::from_str(include_str!("ads.json"))?))
     }
 }
 

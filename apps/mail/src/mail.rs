@@ -1,4 +1,15 @@
 //! The mail server: what users do with their mails. It keeps nothing itself.
+//!
+//! ```text
+//!   browser ─▶ web ─▶ mail ─▶ auth                      whose session is it?
+//!                      │ ◀─────┘
+//!                      ├──▶ storage ─▶ ads ─┐           a mail with advertisements, by a chain:
+//!                      │ ◀──────────────────┘           the two servers know nothing of each other
+//!                      ├──▶ storage, and back           the same by plain calls,
+//!                      └──▶ ads, and back               one after the other
+//! ```
+//!
+//! `MailServer::advertised` is both.
 
 use crate::auth::{Guard, away};
 use crate::files::internal;
@@ -22,6 +33,8 @@ pub(crate) enum By {
     Calls,
 }
 
+/// What addresses of users have behind the `@`.
+pub(crate) const DOMAIN: &str = "mail.example";
 /// Who gets a mail at most.
 const MOST_RECIPIENTS: usize = 20;
 /// Bytes of a text that is sent, and of its subject.
@@ -39,8 +52,6 @@ pub(crate) struct MailServer {
     pub(crate) storage: Address,
     /// The server of advertisements.
     pub(crate) ads: Address,
-    /// What addresses of users have behind the `@`.
-    pub(crate) domain: String,
 }
 
 impl MailServer {
@@ -95,14 +106,13 @@ impl MailServer {
             };
             let plain = plain.trim().to_lowercase();
             let name = match plain.split_once('@') {
-                Some((name, domain)) if domain == self.domain => name,
+                Some((name, DOMAIN)) => name,
                 Some(_) => "",
                 None => &plain,
             };
             if !is_name(name) || !self.guard.knows(name).await? {
-                let domain = &self.domain;
                 return Ok(Err(format!(
-                    "{address} is nobody here. Mails go to users of {domain} only."
+                    "{address} is nobody here. Mails go to users of {DOMAIN} only."
                 )));
             }
             if !users.iter().any(|user| user == name) {
@@ -114,33 +124,6 @@ impl MailServer {
             1..=MOST_RECIPIENTS => Ok(users),
             _ => Err(format!("A mail goes to {MOST_RECIPIENTS} users at most.")),
         })
-    }
-
-    /// The mail as it is kept.
-    fn compose(&self, user: &str, to: &[String], draft: Draft) -> Result<Message, Status> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let bytes = random().map_err(internal)?;
-        let mut id = format!("{:x}-{:08x}", now.as_millis(), u32::from_ne_bytes(bytes));
-        let address = |user: &str| format!("{user}@{}", self.domain);
-        let to: Vec<String> = to.iter().map(|user| address(user)).collect();
-        // A subject is one line, whatever a browser sends.
-        let subject = draft
-            .subject
-            .split(char::is_control)
-            .collect::<Vec<_>>()
-            .join(" ");
-        let mail = MessageBuilder::new()
-            .from(address(user))
-            .to(to)
-            .subject(subject)
-            .date(now.as_secs() as i64)
-            .message_id(address(&id))
-            .text_body(draft.text);
-        let bytes = mail.write_to_vec()?;
-        id.push_str(".eml");
-        Ok(Message { id, bytes })
     }
 }
 
@@ -201,7 +184,7 @@ impl Mail for MailServer {
             Ok(to) => to,
             Err(wrong) => return Ok(request.respond(Err(wrong)).await?),
         };
-        let message = self.compose(&user, &to, draft)?;
+        let message = compose(&user, &to, draft)?;
         let copies = to.into_iter().map(|user| (user, Folder::Inbox));
         // A browser that leaves meanwhile aborts the call: a mail that some have got goes to all of them.
         let delivering = request.shield(async {
@@ -214,4 +197,26 @@ impl Mail for MailServer {
         delivering.await?;
         Ok(request.respond(Ok(())).await?)
     }
+}
+
+/// The mail as it is kept.
+fn compose(user: &str, to: &[String], draft: Draft) -> Result<Message, Status> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let bytes = random().map_err(internal)?;
+    let mut id = format!("{:x}-{:08x}", now.as_millis(), u32::from_ne_bytes(bytes));
+    let address = |user: &str| format!("{user}@{DOMAIN}");
+    let to: Vec<String> = to.iter().map(|user| address(user)).collect();
+    let mail = MessageBuilder::new()
+        .from(address(user))
+        .to(to)
+        // One line, whatever a browser sends.
+        .subject(draft.subject.replace(char::is_control, " "))
+        .date(now.as_secs() as i64)
+        .message_id(address(&id))
+        .text_body(draft.text);
+    let bytes = mail.write_to_vec()?;
+    id.push_str(".eml");
+    Ok(Message { id, bytes })
 }

@@ -1,18 +1,16 @@
 //! How long it takes to read a mail, by plain calls and by a chain, beside what the links themselves take (RPC Chains, 5.4).
 
 use crate::command::invent;
-use crate::files;
 use crate::mail::By;
 use crate::process::{Role, Servers, Settings, endpoint, wan};
 use crate::secret::{Secret, Token};
 use crate::services::{Folder, Reading, auth, mail};
 use anyhow::{Context, ensure};
-use clap::{Args, Parser};
+use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use wallaby_link::{Topology, Wan};
-use wallaby_program::output::{line, text};
+use wallaby_link::Wan;
+use wallaby_program::output;
 use wallaby_program::scratch::Scratch;
 
 /// Where the paper has who asks, the mail server, and what that asks.
@@ -29,9 +27,6 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "1000,10000,50000,100000,200000",
         value_parser = clap::value_parser!(u32).range(500..=8_000_000))]
     sizes: Vec<u32>,
-    /// The network, with the sites mountain-view, redmond and beijing [default: the paper's figure 7]
-    #[arg(long, value_name = "FILE")]
-    topology: Option<PathBuf>,
     /// A line of JSON for each size
     #[arg(long)]
     json: bool,
@@ -42,15 +37,10 @@ pub(crate) struct Measure {
 #[derive(Debug, Serialize)]
 struct Row {
     bytes: u32,
-    rounds: u32,
     calls_ms: f64,
     calls_ideal_ms: f64,
     chain_ms: f64,
     chain_ideal_ms: f64,
-    saved_percent: f64,
-    saved_ideal_percent: f64,
-    /// If the user logs in before, as in the paper.
-    saved_with_login_percent: f64,
     login_ms: f64,
     login_ideal_ms: f64,
 }
@@ -59,93 +49,57 @@ impl Measure {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let rows = self.rows().await?;
         if !self.json {
-            return text(table(&rows));
+            return output::text(table(&rows));
         }
         for row in rows {
-            line(serde_json::to_string(&row)?)?;
+            output::line(serde_json::to_string(&row)?)?;
         }
         Ok(())
     }
 
     async fn rows(&self) -> anyhow::Result<Vec<Row>> {
         let scratch = Scratch::create("wallaby-mail")?;
-        let topology = self.topology.clone();
-        let topology = topology.unwrap_or_else(|| scratch.path().join("topology"));
-        if self.topology.is_none() {
-            std::fs::write(&topology, Topology::FIGURE_7)?;
-        }
-        let (data, mails) = (scratch.path().join("data"), scratch.path().join("mails"));
-        for bytes in &self.sizes {
-            files::write(&mails.join(id(*bytes)), made_up(*bytes).as_bytes())?;
-        }
-        let users = invent(&data, Some(&mails))?;
+        let mails = self.sizes.iter().map(|size| (id(*size), made_up(*size)));
+        let mails: Vec<_> = mails.collect();
+        let users = invent(scratch.path(), &mails)?;
         let (name, password) = users.first().context("there are users")?;
         let settings = Settings {
-            data: Some(data.clone()),
-            topology: Some(topology.clone()),
-            ..Settings::parse_from(["", "--web", "127.0.0.1:0"])
+            data: Some(scratch.path().to_owned()),
+            web: "127.0.0.1:0".parse()?,
+            https: false,
+            by: By::Chain,
+            far: true,
         };
         let servers = Servers::start(&settings).await?;
-        let network = wan(&topology)?;
-        let client = endpoint(&data)?.transport(network.at(CLIENT)?);
+        let network = wan()?;
+        let client = endpoint(scratch.path())?.transport(network.at(CLIENT)?);
         let client = client.bind().await?;
 
-        let (mut logins, mut tokens) = (Vec::new(), Vec::new());
+        let (mut logins, mut token) = (Vec::new(), None);
         for _ in 0..=self.rounds.min(5) {
             let begun = Instant::now();
             let auth = auth::at(&client, &servers.directory.of(Role::Auth)?);
             let login = auth.login((*name).into(), Secret(password.clone()), CLIENT.into());
-            let login = login.await?.ok();
-            tokens.push(login.context("the password is right")?);
+            token = login.await?.ok();
             logins.push(begun.elapsed());
         }
-        let login = median(logins.split_off(1)); // the first one made a connection
+        let token = token.context("the password is right")?;
+        let login = median(logins);
 
         let mail = mail::at(&client, &servers.directory.of(Role::Mail)?);
         let mut rows = Vec::new();
         for bytes in &self.sizes {
             let (mut by_calls, mut by_chain) = (Vec::new(), Vec::new());
             for _ in 0..=self.rounds {
-                let one = read(&mail, &tokens[0], *bytes, By::Calls, &mut by_calls).await?;
-                let other = read(&mail, &tokens[0], *bytes, By::Chain, &mut by_chain).await?;
+                let one = read(&mail, &token, *bytes, By::Calls, &mut by_calls).await?;
+                let other = read(&mail, &token, *bytes, By::Chain, &mut by_chain).await?;
                 ensure!(one == other, "{bytes} bytes are not the same both ways");
             }
-            // The first ones made connections.
-            let (calls, chain) = (median(by_calls.split_off(1)), median(by_chain.split_off(1)));
-            let took = [login, calls, chain];
-            rows.push(self.row(*bytes, took, &network)?);
+            let (calls, chain) = (median(by_calls), median(by_chain));
+            rows.push(row(*bytes, login, calls, chain, &network)?);
         }
         servers.end().await;
         Ok(rows)
-    }
-
-    fn row(&self, bytes: u32, took: [Duration; 3], network: &Wan) -> anyhow::Result<Row> {
-        // Requests are short; the mail travels with answers, and to the ad server with a request.
-        let (asked, answered) = ((CLIENT, OFFICE, 0), (OFFICE, CLIENT, bytes));
-        let (check, fetch) = ((OFFICE, OFFICE, 0), (OFFICE, STORE, 0));
-        let (there, back) = ((OFFICE, STORE, bytes), (STORE, OFFICE, bytes));
-        let by_calls = [asked, check, check, fetch, back, there, back, answered];
-        let between = (STORE, STORE, bytes);
-        let by_chain = [asked, check, check, fetch, between, back, answered];
-        let login_ideal = ideal(network, &[asked, (OFFICE, CLIENT, 0)])?;
-        let (calls_ideal, chain_ideal) = (ideal(network, &by_calls)?, ideal(network, &by_chain)?);
-        let [login, calls, chain] = took;
-        let saved = |calls: Duration, chain: Duration| {
-            tenths(100.0 - 100.0 * chain.as_secs_f64() / calls.as_secs_f64())
-        };
-        Ok(Row {
-            bytes,
-            rounds: self.rounds,
-            calls_ms: milliseconds(calls),
-            calls_ideal_ms: milliseconds(calls_ideal),
-            chain_ms: milliseconds(chain),
-            chain_ideal_ms: milliseconds(chain_ideal),
-            saved_percent: saved(calls, chain),
-            saved_ideal_percent: saved(calls_ideal, chain_ideal),
-            saved_with_login_percent: saved(login + calls, login + chain),
-            login_ms: milliseconds(login),
-            login_ideal_ms: milliseconds(login_ideal),
-        })
     }
 }
 
@@ -167,6 +121,32 @@ async fn read(
     Ok(reading)
 }
 
+fn row(
+    bytes: u32,
+    login: Duration,
+    calls: Duration,
+    chain: Duration,
+    network: &Wan,
+) -> anyhow::Result<Row> {
+    // Requests are short; the mail travels with answers, and to the ad server with a request.
+    let (asked, answered) = ((CLIENT, OFFICE, 0), (OFFICE, CLIENT, bytes));
+    let (check, fetch) = ((OFFICE, OFFICE, 0), (OFFICE, STORE, 0));
+    let (there, back) = ((OFFICE, STORE, bytes), (STORE, OFFICE, bytes));
+    let by_calls = [asked, check, check, fetch, back, there, back, answered];
+    let between = (STORE, STORE, bytes);
+    let by_chain = [asked, check, check, fetch, between, back, answered];
+    let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+    Ok(Row {
+        bytes,
+        calls_ms: milliseconds(calls),
+        calls_ideal_ms: milliseconds(ideal(network, &by_calls)?),
+        chain_ms: milliseconds(chain),
+        chain_ideal_ms: milliseconds(ideal(network, &by_chain)?),
+        login_ms: milliseconds(login),
+        login_ideal_ms: milliseconds(ideal(network, &[asked, (OFFICE, CLIENT, 0)])?),
+    })
+}
+
 /// What links take for messages that follow each other: from where, to where, and how many bytes each has.
 fn ideal(network: &Wan, messages: &[(&str, &str, u32)]) -> anyhow::Result<Duration> {
     let mut time = Duration::ZERO;
@@ -181,44 +161,39 @@ fn ideal(network: &Wan, messages: &[(&str, &str, u32)]) -> anyhow::Result<Durati
 }
 
 fn table(rows: &[Row]) -> String {
-    const HEAD: &str =
-        "     mail    plain calls (links)       chain (links)    saved (links)  with login";
-    let lines = rows.iter().map(|row| {
-        let calls = format!("{:>8.1} ms {:>7.1}", row.calls_ms, row.calls_ideal_ms);
-        let chain = format!("{:>7.1} ms {:>7.1}", row.chain_ms, row.chain_ideal_ms);
-        let saved = format!(
-            "{:>4.1} % {:>7.1}",
-            row.saved_percent, row.saved_ideal_percent
-        );
-        let with_login = row.saved_with_login_percent;
-        format!(
-            "{:>7} B  {calls}  {chain}   {saved} {with_login:>8.1} %\n",
-            row.bytes
-        )
+    let saved = |calls: f64, chain: f64| format!("{:.1}", 100.0 - 100.0 * chain / calls);
+    let cells = rows.iter().map(|row| {
+        [
+            row.bytes.to_string(),
+            format!("{:.1}", row.calls_ms),
+            format!("{:.1}", row.calls_ideal_ms),
+            format!("{:.1}", row.chain_ms),
+            format!("{:.1}", row.chain_ideal_ms),
+            saved(row.calls_ms, row.chain_ms),
+            saved(row.calls_ideal_ms, row.chain_ideal_ms),
+            saved(row.login_ms + row.calls_ms, row.login_ms + row.chain_ms),
+            format!("{:.1}", row.login_ms),
+            format!("{:.1}", row.login_ideal_ms),
+        ]
     });
-    let last = rows.first().map(|row| {
-        let (rounds, took, links) = (row.rounds, row.login_ms, row.login_ideal_ms);
-        format!(
-            "\nMedians of {rounds} rounds. To log in takes {took:.1} ms, of which links take {links:.1}, and the hash of the \
-             password nearly all of the rest.\n"
-        )
-    });
-    format!(
-        "{HEAD}\n{}{}",
-        lines.collect::<String>(),
-        last.unwrap_or_default()
-    )
+    let heads = [
+        "bytes",
+        "calls ms",
+        "links",
+        "chain ms",
+        "links",
+        "saved %",
+        "links",
+        "with login",
+        "login ms",
+        "links",
+    ];
+    output::table(.., &heads, cells)
 }
 
-fn milliseconds(time: Duration) -> f64 {
-    tenths(time.as_secs_f64() * 1e3)
-}
-
-fn tenths(number: f64) -> f64 {
-    (number * 10.0).round() / 10.0
-}
-
+/// Of all but the first one, which made connections.
 fn median(mut times: Vec<Duration>) -> Duration {
+    let times = &mut times[1..];
     times.sort();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }

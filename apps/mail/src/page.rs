@@ -1,8 +1,9 @@
 //! The pages. What is put into one is escaped; no script is needed, or would run.
 
+use crate::http::SHOWN;
 use crate::letter::{Letter, day};
 use crate::services::{Contact, Draft, Folder, Listing, Owned, Query, Reading, Summary};
-use crate::web::{LISTED, is_picture};
+use crate::web::LISTED;
 use maud::{DOCTYPE, Markup, html};
 
 /// How they look.
@@ -136,7 +137,7 @@ pub(crate) fn read(
                     @for attachment in &letter.attachments {
                         @let place = at("/attachment", &[("part", &attachment.number.to_string())]);
                         a href=(place) {
-                            @if is_picture(&attachment.kind) { img src=(place) alt=""; }
+                            @if SHOWN.contains(&&*attachment.kind) { img src=(place) alt=""; }
                             span { (attachment.name) }
                             small { (size(attachment.size)) }
                         }

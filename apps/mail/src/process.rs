@@ -7,11 +7,10 @@ use crate::book::BookServer;
 use crate::mail::{By, MailServer};
 use crate::secret::random;
 use crate::services;
-use crate::sessions::Rules;
 use crate::storage::StorageServer;
 use crate::web::Site;
 use anyhow::Context;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use wallaby::{Address, Builder, ClusterKey, Endpoint, ExecutorConfig, Limits};
 use wallaby_chain::Chains;
-use wallaby_link::Wan;
+use wallaby_link::{Topology, Wan};
 use wallaby_program::child::{Cluster, Parent, die_with, this_program};
 use wallaby_program::ending::interrupted;
 use wallaby_program::output::line;
@@ -30,11 +29,17 @@ use wallaby_program::page;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
+    /// Pages and forms
     Web,
+    /// Users, passwords, sessions
     Auth,
+    /// Address books
     Book,
+    /// What users do with their mails; it asks the others
     Mail,
+    /// Folders of mails
     Storage,
+    /// What fits a mail
     Ads,
 }
 
@@ -44,7 +49,7 @@ pub(crate) enum Role {
 pub(crate) struct Directory(BTreeMap<Role, Address>);
 
 /// What servers have in common.
-#[derive(Clone, Debug, Parser, Serialize, Deserialize)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
     /// The folder with users, address books and mails, and the key by which servers know each other
     #[arg(long, value_name = "FOLDER")]
@@ -58,26 +63,16 @@ pub(crate) struct Settings {
     /// How a mail and its advertisements are fetched
     #[arg(long, value_enum, default_value = "chain")]
     pub(crate) by: By,
-    /// What addresses of users have behind the @
-    #[arg(long, value_name = "NAME", default_value = "mail.example")]
-    pub(crate) domain: String,
-    /// How long a session lives
-    #[arg(long, value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
-    pub(crate) session: Duration,
-    /// How long a session lives that is not used
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
-    pub(crate) idle: Duration,
-    /// Advertisements: a file like apps/mail/src/ads.json [default: that one]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) offers: Option<PathBuf>,
-    /// Emulate a network: a file that says how far mountain-view, redmond and beijing are from each other
-    #[arg(long, value_name = "FILE")]
-    pub(crate) topology: Option<PathBuf>,
+    /// Servers are as far from each other as those of the paper, by emulated links
+    #[arg(long)]
+    pub(crate) far: bool,
 }
 
 /// One server.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
+    /// Which one
+    role: Role,
     /// The file that says where servers reach each other: {"auth": "tcp://127.0.0.1:4001", "book": ...}
     #[arg(long, value_name = "FILE", required_unless_present = "child")]
     directory: Option<PathBuf>,
@@ -111,7 +106,8 @@ impl Directory {
 
 impl Serve {
     /// Serves until it is asked to end, or who has started it is gone.
-    pub(crate) async fn run(self, role: Role) -> anyhow::Result<()> {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let role = self.role;
         let Some(birth) = &self.child else {
             let file = self.directory.unwrap_or_default();
             let others: Option<Directory> = page::find(&file)?;
@@ -149,12 +145,12 @@ impl Role {
     /// An endpoint that takes requests of the other servers only.
     fn builder(self, settings: &Settings, at: Option<String>) -> anyhow::Result<Builder> {
         let builder = endpoint(settings.data()?)?;
-        let (builder, anywhere) = match &settings.topology {
-            Some(file) => (
-                builder.transport(wan(file)?.at(self.site())?),
+        let (builder, anywhere) = match settings.far {
+            true => (
+                builder.transport(wan()?.at(self.site())?),
                 format!("wan://{}:0", self.site()),
             ),
-            None => (builder, "tcp://127.0.0.1:0".to_owned()),
+            false => (builder, "tcp://127.0.0.1:0".to_owned()),
         };
         let builder = builder.require_seals().listen(&at.unwrap_or(anywhere));
         Ok(match self {
@@ -190,24 +186,16 @@ impl Role {
                 }
                 return Ok(());
             }
-            Self::Auth => {
-                let rules = Rules {
-                    longest: settings.session,
-                    idle: settings.idle,
-                    ..Rules::default()
-                };
-                services::auth::service(AuthServer::new(Users::of(data), rules)?)
-            }
+            Self::Auth => services::auth::service(AuthServer::new(Users::of(data))?),
             Self::Book => services::book::service(BookServer::new(data.join("book"), guard)),
             Self::Mail => services::mail::service(MailServer {
                 endpoint: endpoint.clone(),
                 guard,
                 storage: others.of(Self::Storage)?,
                 ads: others.of(Self::Ads)?,
-                domain: settings.domain,
             }),
             Self::Storage => services::storage::service(StorageServer::new(data.join("mails"))),
-            Self::Ads => services::ads::service(AdServer::new(settings.offers.as_deref())?),
+            Self::Ads => services::ads::service(AdServer::new()?),
         };
         endpoint.serve(service)?;
         line(format_args!("{} serves", self.name()))?;
@@ -225,11 +213,9 @@ pub(crate) fn endpoint(data: &Path) -> anyhow::Result<Builder> {
     Ok(Endpoint::builder().limits(limits).cluster_key(key(data)?))
 }
 
-/// The network of a file.
-pub(crate) fn wan(file: &Path) -> anyhow::Result<Wan> {
-    let can_not = || format!("{} can't be read", file.display());
-    let text = std::fs::read_to_string(file).with_context(can_not)?;
-    Ok(Wan::new(text.parse().with_context(can_not)?))
+/// The network of the paper.
+pub(crate) fn wan() -> anyhow::Result<Wan> {
+    Ok(Wan::new(Topology::FIGURE_7.parse()?))
 }
 
 /// The key of the servers of a folder, which is made if there is none.
@@ -260,7 +246,7 @@ impl Servers {
         let all = Role::value_variants();
         let start = |role: &Role| {
             let mut command = this_program()?;
-            command.args([&role.name(), "--child", &birth]);
+            command.args(["server", &role.name(), "--child", &birth]);
             Ok((format!("the {} server", role.name()), command))
         };
         let mut cluster = Cluster::start(all.iter().map(start), |line| Ok(line.parse()?)).await?;

@@ -3,7 +3,6 @@
 use crate::files::{self, internal};
 use crate::letter::Letter;
 use crate::services::{Folder, Listing, Message, Query, Storage, Summary, is_name};
-use anyhow::Context;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Known;
@@ -145,27 +144,6 @@ impl Entry {
     fn order(&self) -> Reverse<(Option<i64>, &str)> {
         Reverse((self.summary.sent_at, &self.summary.id))
     }
-}
-
-/// Copies all mails below a folder into a user's inbox, whatever the folders between are called.
-pub(crate) fn import(from: &Path, mails: &Path, user: &str) -> anyhow::Result<()> {
-    let to = mails.join(user).join(Folder::Inbox.word());
-    let mut folders = vec![from.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let can_not = || format!("{} can't be read", folder.display());
-        for file in std::fs::read_dir(&folder).with_context(can_not)? {
-            let file = file.with_context(can_not)?;
-            let path = file.path();
-            if file.file_type().with_context(can_not)?.is_dir() {
-                folders.push(path);
-            } else if is_mail(&path) {
-                let bytes = std::fs::read(&path).with_context(can_not)?;
-                let below = path.strip_prefix(from).unwrap_or(&path).to_string_lossy();
-                files::write(&to.join(below.replace('/', "-")), &bytes)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The mails of a folder. One that is too large, or that cannot be read, is left out.

@@ -1,7 +1,7 @@
 //! The web server: pages and forms. It vouches for nobody: other servers ask whose the browser's token is.
 
 use crate::auth::away;
-use crate::http::{self, Answer, SHOWN, Visit, go_to, page, with_session};
+use crate::http::{self, Answer, Visit, go_to, page, with_session};
 use crate::letter::{Letter, part};
 use crate::mail::By;
 use crate::page;
@@ -288,9 +288,4 @@ fn reply(letter: &Letter) -> Draft {
         subject,
         text: format!("\n\n{} wrote:\n{}\n", letter.from, quoted.join("\n")),
     }
-}
-
-/// Whether a browser may show it beside a mail.
-pub(crate) fn is_picture(kind: &str) -> bool {
-    SHOWN.contains(&kind)
 }

@@ -19,7 +19,7 @@ fn a_browser_shows_it() {
         let why = "mail: a real browser is NOT tested: no chromium or no chromedriver (Debian: chromium-driver)\n";
         return std::io::stderr().write_all(why.as_bytes()).unwrap();
     };
-    let town = Town::start("browser", &[]);
+    let town = Town::start("browser");
     browser.resize(1280, 900);
     browser.open(&format!("{}/inbox", town.web));
     browser.login("anna");

@@ -8,7 +8,7 @@ use wallaby_program::testing;
 
 #[test]
 fn a_page_says_which_server_is_missing() {
-    let town = Town::start("gone", &[]);
+    let town = Town::start("gone");
     let anna = town.visitor("anna");
     let mail = &anna.get("/inbox?words=ridge+boots").mails()[0];
     assert!(anna.get(mail).text.contains("Boots that hop"));
@@ -58,7 +58,7 @@ fn a_page_says_which_server_is_missing() {
     let file = town.data.join("directory.json");
     std::fs::write(&file, directory.to_string()).unwrap();
     let (file, data) = (file.to_str().unwrap(), town.data.to_str().unwrap());
-    let mut storage = program(&["storage", "--directory", file, "--data", data]);
+    let mut storage = program(&["server", "storage", "--directory", file, "--data", data]);
     let mut storage = testing::start(&mut storage, "storage serves");
     assert!(anna.get(mail).text.contains("let us hike"));
     testing::signal("TERM", storage.id());
@@ -85,7 +85,7 @@ fn a_page_says_which_server_is_missing() {
 #[tokio::test]
 async fn who_has_no_key_is_refused() {
     static FETCH: Method<(Bytes,), One<Bytes>, Raw> = Method::new("mail.Storage/fetch");
-    let town = Town::start("key", &[]);
+    let town = Town::start("key");
     let stranger = Endpoint::client().unwrap();
     let storage: wallaby::Address = town.address("storage").parse().unwrap();
     let refused = Client::new(&stranger, &storage)

@@ -4,7 +4,7 @@ use crate::town::{PASSWORD, Page, Town};
 
 #[test]
 fn people_and_strangers_visit() {
-    let town = Town::start("pages", &[]);
+    let town = Town::start("pages");
     a_session_begins_with_a_login_and_ends_with_a_logout(&town);
     who_guesses_passwords_has_to_wait(&town);
     forms_of_other_sites_do_nothing(&town);

@@ -74,6 +74,7 @@ fn without_a_folder_there_are_two_users_and_nothing_stays() {
 #[test]
 fn what_is_missing_is_said() {
     let output = program(&[
+        "server",
         "storage",
         "--directory",
         "/nonexistent",
@@ -85,7 +86,7 @@ fn what_is_missing_is_said() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no /nonexistent"));
     assert_eq!(
-        program(&["storage", "--data", "x"])
+        program(&["server", "storage", "--data", "x"])
             .output()
             .unwrap()
             .status

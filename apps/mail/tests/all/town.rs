@@ -41,7 +41,7 @@ pub(crate) struct Town {
 }
 
 impl Town {
-    pub(crate) fn start(name: &str, more: &[&str]) -> Self {
+    pub(crate) fn start(name: &str) -> Self {
         let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&data); // of the run before
         let mails = Path::new(env!("CARGO_MANIFEST_DIR")).join("mails");
@@ -70,7 +70,7 @@ impl Town {
             "--data",
             data.to_str().unwrap(),
         ]);
-        let mut up = up.args(more).stdout(Stdio::piped()).spawn().unwrap();
+        let mut up = up.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(up.stdout.take().unwrap()).lines();
         let mut servers: Vec<String> = Vec::new();
         for line in lines.map_while(Result::ok) {

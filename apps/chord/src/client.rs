@@ -1,9 +1,9 @@
 //! Who asks: lookups by delegation and by iteration.
 
-use crate::host::miss_of;
+use crate::host::{answered, miss_of};
 use crate::id::RingId;
-use crate::message::{Found, Lookup, Refusal, Step, Wish};
-use crate::search::{Miss, Next, Search};
+use crate::message::{Found, Lookup, Miss, Refusal, Step, Wish};
+use crate::search::{Next, Search};
 use crate::service::ring;
 use crate::store::Key;
 use fastrand::Rng;
@@ -28,8 +28,6 @@ pub struct Client {
     hosts: Arc<[Address]>,
     chance: Arc<Mutex<Rng>>,
     traced: bool,
-    trails: bool,
-    deadline: Duration,
     attempts: u32,
 }
 
@@ -68,9 +66,6 @@ pub enum LookupError {
 }
 
 impl Client {
-    /// How long an attempt may take, if nothing is said.
-    pub const DEADLINE: Duration = Duration::from_secs(5);
-
     /// A client of the ring that these endpoints host. The owner of a place answers it straight if its endpoint listens.
     pub fn new(endpoint: Endpoint, hosts: &[Address], seed: u64) -> Self {
         Self {
@@ -78,8 +73,6 @@ impl Client {
             hosts: hosts.into(),
             chance: Arc::new(Mutex::new(Rng::with_seed(seed))),
             traced: false,
-            trails: false,
-            deadline: Self::DEADLINE,
             attempts: Search::MOST,
         }
     }
@@ -87,14 +80,7 @@ impl Client {
     /// The same, but lookups tell which nodes they came by, and calls when each hop ran.
     #[must_use]
     pub fn traced(mut self) -> Self {
-        (self.traced, self.trails) = (true, true);
-        self
-    }
-
-    /// The same with another limit for how long an attempt may take.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.traced = true;
         self
     }
 
@@ -153,12 +139,12 @@ impl Client {
 
     async fn look_up(&self, id: RingId, wish: Wish, form: Form) -> Result<Answered, LookupError> {
         const MOMENT: Duration = Duration::from_millis(25);
-        let mut search = Search::new(id, wish).at_most(self.attempts);
+        let mut search = Search::new(id, wish, self.attempts);
         let mut misses = Vec::new();
         loop {
             let host = self.start(&search).ok_or(LookupError::NoHosts)?;
             let mut lookup = search.attempt(RingId(self.random()));
-            lookup.trail = self.trails.then(Vec::new);
+            lookup.trail = self.traced.then(Vec::new);
             let begun = Instant::now();
             let result = match form {
                 Form::Delegation => self.delegate(&host, lookup).await,
@@ -201,14 +187,8 @@ impl Client {
         lookup: Lookup,
     ) -> Result<(Found, Option<Trace>), Miss> {
         let mut call = ring::within(self.client(host)).find(lookup);
-        match call.answer().await {
-            Ok(Ok(found)) => {
-                let trace = self.traced.then(|| call.trace());
-                Ok((found, trace))
-            }
-            Ok(Err(refusal)) => Err(Miss::Refused(refusal)),
-            Err(error) => Err(miss_of(&error)),
-        }
+        let found = answered(call.answer().await)?;
+        Ok((found, self.traced.then(|| call.trace())))
     }
 
     /// A call for each hop.
@@ -233,9 +213,10 @@ impl Client {
     }
 
     fn client(&self, host: &Address) -> wallaby::Client {
+        const DEADLINE: Duration = Duration::from_secs(5);
         const PING: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
         let client = wallaby::Client::new(&self.endpoint, host)
-            .deadline(self.deadline)
+            .deadline(DEADLINE)
             .ping(PING.0, PING.1);
         match self.traced {
             true => client.traced(),
@@ -246,14 +227,9 @@ impl Client {
     /// An endpoint to begin at.
     fn start(&self, search: &Search) -> Option<Address> {
         let hosts = self.hosts.iter().filter(|host| !search.avoids(host));
-        let hosts: Vec<&Address> = hosts.collect();
-        let all: Vec<&Address> = self.hosts.iter().collect();
-        let from = match hosts.is_empty() {
-            true => &all,
-            false => &hosts,
-        };
-        let index = self.random() % (from.len() as u64).max(1);
-        from.get(index as usize).map(|host| (*host).clone())
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = chance.choice(hosts.collect::<Vec<_>>());
+        host.or_else(|| chance.choice(&*self.hosts)).cloned()
     }
 
     fn random(&self) -> u64 {

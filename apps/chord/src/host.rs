@@ -1,14 +1,11 @@
 //! An endpoint that hosts ring nodes: hands them what comes from outside, and carries out what they say.
 
 use crate::id::RingId;
-use crate::message::{Ask, Copying, Lookup, Peer, Refusal, Told, Trouble, Wish};
+use crate::message::{Ask, Copying, Lookup, Miss, Peer, Refusal, Told, Wish};
 use crate::node::{Action, Config, Errand, Node, Tables, take_on};
-use crate::search::Miss;
-use crate::service::{Change, hosting, ring};
+use crate::service::ring;
 use crate::store::Key;
 use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -23,24 +20,19 @@ const AT_ONCE: usize = 64;
 /// How often a lookup is handed in again after it was found out who is there.
 const CONFIRMED: u32 = 4;
 
-/// An endpoint's nodes. One value serves all services: see [`Host::serve`].
+/// An endpoint's nodes: see [`Host::serve`].
 #[derive(Debug)]
 pub struct Host {
     endpoint: Endpoint,
     address: Address,
     config: Config,
     nodes: Mutex<Nodes>,
-    rounds: AtomicU64,
-    /// Endpoints that hosted the ring once.
-    others: Mutex<Vec<Address>>,
 }
 
 #[derive(Debug, Default)]
 struct Nodes {
     by_id: BTreeMap<RingId, Hosted>,
     lives: u64,
-    /// Errands of nodes that began to leave between rounds.
-    waiting: Vec<(Asker, Errand)>,
 }
 
 #[derive(Debug)]
@@ -73,17 +65,21 @@ impl Host {
             address,
             config,
             nodes: Mutex::default(),
-            rounds: AtomicU64::new(0),
-            others: Mutex::default(),
         });
         endpoint.serve(ring::service(Arc::clone(&host)))?;
-        endpoint.serve(hosting::service(Arc::clone(&host)))?;
         Ok(host)
     }
 
     /// Where it is.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// What its nodes know, in the order of their places.
+    pub fn tables(&self) -> Vec<Tables> {
+        let nodes = self.lock();
+        let tables = nodes.by_id.values().map(|hosted| hosted.node.tables());
+        tables.collect()
     }
 
     /// Hosts those of a ring's members that have its address; the ring begins with all of them. They are sorted by place.
@@ -93,41 +89,54 @@ impl Host {
         }
     }
 
-    /// Names endpoints that host nodes of the ring: where nodes that are to join ask if nobody else is known.
-    pub fn meet(&self, others: &[Address]) {
-        let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.clone_into(&mut known);
-    }
-
-    /// Hosts the first node of a ring.
-    pub fn create(&self, id: RingId) {
-        self.add(Node::create(self.peer(id), self.config.clone()));
-    }
-
-    /// Changes the nodes that are hosted here.
+    /// Hosts a node that joins the ring of another endpoint, or the one that this is part of. It takes rounds.
     ///
     /// # Errors
     ///
-    /// If there is no such node, or, for one that is to join, no ring.
-    pub fn change_nodes(&self, change: Change) -> Result<(), Refusal> {
-        match change {
-            Change::Join(id, at) => self.join(id, at),
-            Change::Leave(id) => self.leave(id),
-            Change::Crash(id) => {
-                let crashed = self.lock().by_id.remove(&id);
-                crashed
-                    .map(drop)
-                    .ok_or_else(|| Refusal::Gone(self.peer(id)))
-            }
+    /// If it is hosted here already, or there is no ring.
+    pub fn join(&self, id: RingId, at: Option<Address>) -> Result<(), Refusal> {
+        let contact = match at {
+            // Any place will do: whoever is nearest before it takes the lookup on.
+            Some(host) => Peer { id, host },
+            None => contact(&self.lock(), id).ok_or(Refusal::NobodyHere)?,
+        };
+        if self.lock().by_id.contains_key(&id) {
+            return Err(Refusal::Taken(id));
         }
+        self.add(Node::join(self.peer(id), contact, self.config.clone()));
+        Ok(())
+    }
+
+    /// A node leaves in good order, which takes rounds.
+    ///
+    /// # Errors
+    ///
+    /// If it is not hosted here.
+    pub fn leave(&self, id: RingId) -> Result<(), Refusal> {
+        let mut nodes = self.lock();
+        let hosted = nodes.by_id.get_mut(&id);
+        let hosted = hosted.ok_or_else(|| Refusal::Gone(self.peer(id)))?;
+        hosted.node.leave();
+        nodes.bury(id);
+        Ok(())
+    }
+
+    /// A node is gone at once, with all that it keeps.
+    ///
+    /// # Errors
+    ///
+    /// If it is not hosted here.
+    pub fn crash(&self, id: RingId) -> Result<(), Refusal> {
+        let crashed = self.lock().by_id.remove(&id).map(drop);
+        crashed.ok_or_else(|| Refusal::Gone(self.peer(id)))
     }
 
     /// A round of maintenance of all nodes; over when all that they asked is answered.
     pub async fn round(self: &Arc<Self>) {
         let ids: Vec<RingId> = self.lock().by_id.keys().copied().collect();
-        let mut errands = std::mem::take(&mut self.lock().waiting);
-        let mut running = JoinSet::new();
         let mut ids = ids.into_iter();
+        let mut errands = Vec::new();
+        let mut running = JoinSet::new();
         loop {
             while running.len() < AT_ONCE {
                 let next = match errands.pop() {
@@ -147,7 +156,6 @@ impl Host {
                 None => break,
             }
         }
-        self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Rounds without end. Each begins so long after the one before began, or when that is over.
@@ -211,58 +219,6 @@ impl Host {
         }
     }
 
-    pub(crate) fn tables_behind(&self, behind: Option<RingId>, most: usize) -> Vec<Tables> {
-        let start = behind.map_or(Bound::Unbounded, Bound::Excluded);
-        let nodes = self.lock();
-        let range = nodes.by_id.range((start, Bound::Unbounded));
-        range
-            .take(most)
-            .map(|(_, hosted)| hosted.node.tables())
-            .collect()
-    }
-
-    fn join(&self, id: RingId, at: Option<Address>) -> Result<(), Refusal> {
-        let contact = match at {
-            // Any place will do: whoever is nearest before it takes the lookup on.
-            Some(host) => Peer { id, host },
-            None => self.contact(&self.lock(), id).ok_or(Refusal::NobodyHere)?,
-        };
-        if self.lock().by_id.contains_key(&id) {
-            return Err(Refusal::Taken(id));
-        }
-        self.add(Node::join(self.peer(id), contact, self.config.clone()));
-        Ok(())
-    }
-
-    /// A node of the ring that another one can ask for its place: one of here, or at an endpoint that was named.
-    fn contact(&self, nodes: &Nodes, id: RingId) -> Option<Peer> {
-        let mut local = nodes.by_id.values().map(|hosted| &hosted.node);
-        let local = local.find(|node| node.can_route() && node.peer().id != id);
-        let elsewhere = || {
-            let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = self.rounds.load(Ordering::Relaxed) as usize % others.len().max(1);
-            let host = others.get(turn)?.clone();
-            Some(Peer { id, host }).filter(|peer| peer.host != self.address)
-        };
-        local.map(|node| node.peer().clone()).or_else(elsewhere)
-    }
-
-    fn leave(&self, id: RingId) -> Result<(), Refusal> {
-        let mut nodes = self.lock();
-        let gone = || Refusal::Gone(self.peer(id));
-        let hosted = nodes.by_id.get_mut(&id).ok_or_else(gone)?;
-        let life = hosted.life;
-        let errands = hosted.node.leave();
-        if hosted.node.is_gone() {
-            nodes.by_id.remove(&id);
-        }
-        let errands = errands
-            .into_iter()
-            .map(|errand| (Asker { id, life }, errand));
-        nodes.waiting.extend(errands);
-        Ok(())
-    }
-
     fn peer(&self, id: RingId) -> Peer {
         let host = self.address.clone();
         Peer { id, host }
@@ -281,23 +237,28 @@ impl Host {
 
     fn tick(&self, id: RingId) -> Vec<(Asker, Errand)> {
         let mut nodes = self.lock();
-        let is_seeking = nodes.by_id.get(&id).is_some_and(|at| at.node.is_seeking());
-        let contact = is_seeking.then(|| self.contact(&nodes, id)).flatten();
-        let Some(hosted) = nodes.by_id.get_mut(&id) else {
+        let contact = contact(&nodes, id);
+        let Some(Hosted { node, life }) = nodes.by_id.get_mut(&id) else {
             return Vec::new();
         };
-        let life = hosted.life;
-        if let Some(contact) = contact {
-            hosted.node.add_contact(contact);
+        // The one that it was told to ask may be gone.
+        if let Some(contact) = contact.filter(|_| node.is_seeking()) {
+            node.add_contact(contact);
         }
-        let errands = hosted.node.tick().into_iter();
-        errands.map(|errand| (Asker { id, life }, errand)).collect()
+        let asker = Asker { id, life: *life };
+        let errands = node.tick().into_iter();
+        errands.map(|errand| (asker, errand)).collect()
     }
 
     /// Runs an errand; those that follow from it.
     async fn run(self: Arc<Self>, asker: Asker, errand: Errand) -> Vec<(Asker, Errand)> {
         let told = match &errand.ask {
-            Ask::Find { lookup } => self.find(&errand.to, lookup).await,
+            Ask::Find { lookup } => {
+                let lookup = lookup.as_ref().clone();
+                let found = ring::within(self.client(&errand.to.host)).find(lookup);
+                let found = answered(found.await);
+                found.map(|found| Told::Found(Box::new(found)))
+            }
             ask => self.ask(&errand.to, ask.clone()).await,
         };
         let mut nodes = self.lock();
@@ -306,33 +267,13 @@ impl Host {
             return Vec::new();
         };
         let errands = hosted.node.handle_told(&errand, told);
-        if hosted.node.is_gone() {
-            nodes.by_id.remove(&asker.id);
-        }
+        nodes.bury(asker.id);
         errands.into_iter().map(|errand| (asker, errand)).collect()
     }
 
-    async fn ask(&self, peer: &Peer, ask: Ask) -> Result<Told, Trouble> {
-        let told = ring::within(self.client(&peer.host))
-            .ask(peer.id, ask)
-            .await;
-        match told {
-            Ok(told) => told.map_err(Trouble::Refused),
-            Err(_) => Err(Trouble::Lost),
-        }
-    }
-
-    async fn find(&self, start: &Peer, lookup: &Lookup) -> Result<Told, Trouble> {
-        debug_assert!(matches!(lookup.wish, Wish::Owner));
-        let found = ring::within(self.client(&start.host))
-            .find(lookup.clone())
-            .await;
-        match found {
-            Ok(found) => found
-                .map(|found| Told::Found(Box::new(found)))
-                .map_err(Trouble::Refused),
-            Err(_) => Err(Trouble::Lost),
-        }
+    async fn ask(&self, peer: &Peer, ask: Ask) -> Result<Told, Miss> {
+        let server = ring::within(self.client(&peer.host));
+        answered(server.ask(peer.id, ask).await)
     }
 
     fn client(&self, server: &Address) -> Client {
@@ -342,8 +283,32 @@ impl Host {
     }
 }
 
+impl Nodes {
+    /// A node that has left is dropped.
+    fn bury(&mut self, id: RingId) {
+        if self.by_id.get(&id).is_some_and(|at| at.node.is_gone()) {
+            self.by_id.remove(&id);
+        }
+    }
+}
+
+/// A node of here that another one can ask for its place.
+fn contact(nodes: &Nodes, id: RingId) -> Option<Peer> {
+    let mut local = nodes.by_id.values().map(|hosted| &hosted.node);
+    let contact = local.find(|node| node.can_route() && node.peer().id != id)?;
+    Some(contact.peer().clone())
+}
+
+/// What a call brought, in the words of the ring.
+pub(crate) fn answered<T>(result: Result<Result<T, Refusal>, CallError>) -> Result<T, Miss> {
+    match result {
+        Ok(answer) => answer.map_err(Miss::Refused),
+        Err(error) => Err(miss_of(&error)),
+    }
+}
+
 /// What a failed call says of who does not answer.
-pub fn miss_of(error: &CallError) -> Miss {
+pub(crate) fn miss_of(error: &CallError) -> Miss {
     let is_silent = match error {
         CallError::Status(status) => status.code() == Code::Unavailable,
         CallError::Failed(failure) => matches!(failure, Failure::NotSent { .. } | Failure::Lost(_)),

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 use std::fmt;
 use std::hash::Hasher;
-use std::str::FromStr;
 
 /// A place on the ring of 2^64 places. Counting up goes clockwise, and after the last place comes 0.
 ///
@@ -21,11 +20,6 @@ pub struct Span {
     /// The last place.
     pub to: RingId,
 }
-
-/// A text is no place.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no place on the ring: expected up to 16 hexadecimal digits")]
-pub struct NoRingId(String);
 
 impl RingId {
     /// How many bits a place has, and so how many fingers a node.
@@ -88,16 +82,6 @@ impl fmt::Debug for RingId {
     }
 }
 
-impl FromStr for RingId {
-    type Err = NoRingId;
-
-    fn from_str(text: &str) -> Result<Self, NoRingId> {
-        let digits = (1..=16).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit());
-        let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-        id.map(Self).ok_or_else(|| NoRingId(text.to_owned()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,15 +91,5 @@ mod tests {
         // Rings of different versions must agree.
         assert_eq!(RingId::of_key("wallaby").to_string(), "0253bb8d038931a4");
         assert_eq!(RingId::of_node(1, 2).to_string(), "bf0b68d45f95c1c0");
-    }
-
-    #[test]
-    fn texts_are_checked() {
-        let id = RingId::of_key("a");
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!("ff".parse(), Ok(RingId(255)));
-        for text in ["", "x", "+1", "00000000000000001"] {
-            assert!(text.parse::<RingId>().is_err(), "{text}");
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Lookup in a ring: Chord (Stoica et al., 2001) on Wallaby, with keys that outlive churn.
 //!
-//! Start with [`node`], the ring node as a state machine without IO; then [`service`], what Wallaby adds: a lookup is *one
-//! call* that nodes forward until its owner answers the client, as in figure 3.2 of the DPC thesis. [`client`] asks, by
-//! delegation or by iteration.
+//! To see how to build with Wallaby, read [`service`] first: a lookup is *one call* that nodes forward until its owner answers the
+//! client, as in figure 3.2 of the DPC thesis. [`client`] asks, by delegation or by iteration. Chord itself is [`node`], a state
+//! machine without IO.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -11,9 +11,7 @@
 //! | [`search`] | attempts of a lookup that learn from each other |
 //! | [`process`], [`draw`], [`command`] | endpoints as processes of their own; what a user sees |
 //! | [`host`], [`service`], [`client`] | nodes on an endpoint; its methods; who asks them |
-//! | [`census`] | whether what all nodes know is one ring |
 
-pub mod census;
 pub mod client;
 pub mod command;
 pub mod draw;

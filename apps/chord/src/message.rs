@@ -225,12 +225,10 @@ pub enum Told {
         hand_over: bool,
         /// My successors.
         successors: Vec<Peer>,
-        /// Nodes that my fingers know, to begin with.
-        fingers: Vec<Peer>,
     },
     /// Another node stands between.
     Between(Peer),
-    /// Entries, and the last place that was looked at if there may be more.
+    /// Entries, and the last place that was looked at if there are more.
     Entries(Vec<(Key, Entry)>, Option<RingId>),
     /// No, this is what there is; and the last place that was looked at.
     Versions(Vec<(Key, Version)>, RingId),
@@ -238,12 +236,14 @@ pub enum Told {
     Found(Box<Found>),
 }
 
-/// Why there is no answer to an [`Ask`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Nobody answers there.
-    Lost,
-    /// It was refused.
+/// Why there is no answer to a lookup, or to an [`Ask`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Miss {
+    /// This endpoint does not answer, or nobody knows which one.
+    #[error("{}", lost(.0.as_ref()))]
+    Lost(Option<Address>),
+    /// A node refused.
+    #[error("{0}")]
     Refused(Refusal),
 }
 
@@ -299,6 +299,13 @@ impl Lookup {
             trail: None,
             wish,
         }
+    }
+}
+
+fn lost(host: Option<&Address>) -> String {
+    match host {
+        Some(host) => format!("{host} did not answer"),
+        None => "it was lost on its way".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Endpoints as processes of their own: this very program, started again.
 //!
-//! A process says its address when it listens, is told its [`Setup`], says a second line when it serves, and ends with who
+//! A process says its address when it listens, is told where the others are, says a second line when it serves, and ends with who
 //! started it.
 
 use crate::host::Host;
@@ -8,15 +8,16 @@ use crate::id::RingId;
 use crate::message::Peer;
 use crate::node::Config;
 use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 use wallaby::{Address, Endpoint};
 use wallaby_program::child::{Cluster, Parent, this_program};
-use wallaby_program::page;
+use wallaby_program::{output, page};
 
 /// What processes talk over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Transport {
     /// TCP on this machine.
     Tcp,
@@ -24,34 +25,24 @@ pub enum Transport {
     Udp,
 }
 
-/// The ring that processes begin with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Setup {
-    /// Where they are.
-    pub hosts: Vec<Address>,
-    /// How many nodes they have together.
-    pub nodes: u64,
-    /// What the places of the nodes are made of.
-    pub seed: u64,
-    /// How long a round of maintenance takes, in milliseconds.
-    pub period_ms: u64,
-}
-
-/// How processes are started.
-#[derive(Clone, Debug)]
+/// A ring that is to be started.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct Plan {
-    /// How many.
-    pub processes: usize,
-    /// How many nodes they host together.
+    /// How many processes
+    #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub processes: u16,
+    /// How many nodes they host together
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub nodes: u64,
-    /// What the places of the nodes are made of.
-    pub seed: u64,
-    /// How long a round of maintenance takes.
-    pub period: Duration,
-    /// What they talk over.
+    /// What they talk over
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     pub transport: Transport,
-    /// How long each message is on its way.
+    /// Emulate a network: every message takes so long, as in 250us or 1ms
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = wallaby_link::parse_delay)]
     pub link: Duration,
+    /// Where the nodes are on the ring, and what is chosen by chance: the same number chooses the same
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// Where a ring is: a page for the programs that ask it.
@@ -70,20 +61,18 @@ pub struct Processes {
     ring: Ring,
 }
 
-impl Setup {
-    /// The nodes of the ring at its beginning, by place. Two nodes of one place are one.
-    pub fn members(&self) -> Vec<Peer> {
-        let nodes = (0..self.nodes).zip(self.hosts.iter().cycle());
-        let mut members: Vec<Peer> = nodes
-            .map(|(number, host)| Peer {
-                id: RingId::of_node(self.seed, number),
-                host: host.clone(),
-            })
-            .collect();
-        members.sort();
-        members.dedup_by_key(|peer| peer.id);
-        members
-    }
+/// So many nodes of a ring that begins on these endpoints, by place. Two nodes of one place are one.
+pub fn members(hosts: &[Address], nodes: u64, seed: u64) -> Vec<Peer> {
+    let nodes = (0..nodes).zip(hosts.iter().cycle());
+    let mut members: Vec<Peer> = nodes
+        .map(|(number, host)| Peer {
+            id: RingId::of_node(seed, number),
+            host: host.clone(),
+        })
+        .collect();
+    members.sort();
+    members.dedup_by_key(|peer| peer.id);
+    members
 }
 
 impl Processes {
@@ -93,23 +82,17 @@ impl Processes {
     ///
     /// If one of them does not come up; what is wrong it says on standard error.
     pub async fn start(plan: &Plan) -> anyhow::Result<Self> {
-        let link_us = u64::try_from(plan.link.as_micros())?;
+        let told = serde_json::to_string(plan)?;
         let program = |number| {
             let mut command = this_program()?;
-            command.args(["serve", "--listen", anywhere(plan.transport)]);
-            command.args(["--link-us", &link_us.to_string()]);
+            command.args(["serve", &told]);
             Ok((format!("process {number}"), command))
         };
         let programs = (1..=plan.processes).map(program);
         let mut cluster = Cluster::start(programs, |line| Ok(line.parse()?)).await?;
         let hosts: Vec<Address> = cluster.said().to_vec();
-        let setup = Setup {
-            hosts: hosts.clone(),
-            nodes: plan.nodes,
-            seed: plan.seed,
-            period_ms: u64::try_from(plan.period.as_millis())?,
-        };
-        cluster.tell(&setup).await?;
+        cluster.tell(&hosts).await?;
+        let link_us = u64::try_from(plan.link.as_micros())?;
         let ring = Ring { hosts, link_us };
         Ok(Self { cluster, ring })
     }
@@ -142,24 +125,25 @@ impl Processes {
     }
 }
 
-/// One such process, until who started it wants it to end.
+/// One such process, until who started it wants it to end; `plan` is the ring, as JSON.
 ///
 /// # Errors
 ///
 /// If it cannot listen, or is told nonsense.
-pub async fn serve(listen: &str, link: Duration) -> anyhow::Result<()> {
+pub async fn serve(plan: &str) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
-    let endpoint = Endpoint::builder().listen(listen);
-    let endpoint = wallaby_link::emulate(endpoint, link, None)?.bind().await?;
+    let plan: Plan = serde_json::from_str(plan)?;
+    let endpoint = endpoint(plan.transport, plan.link).await?;
     let address = endpoint.address().context("it does not listen")?.clone();
-    println!("{address}");
+    output::line(&address)?;
     let mut parent = Parent::of_this();
-    let setup: Setup = serde_json::from_str(&parent.line().await?).context("no ring was told")?;
+    let hosts: Vec<Address> = serde_json::from_str(&parent.line().await?)?;
     let host = Host::serve(&endpoint, address, Config::default())?;
-    host.meet(&setup.hosts);
-    host.settle(&setup.members());
-    let upkeep = tokio::spawn(host.keep_up(Duration::from_millis(setup.period_ms)));
-    println!("serving");
+    host.settle(&members(&hosts, plan.nodes, plan.seed));
+    // A round for so many nodes that leaves a machine time for other things.
+    let period = Duration::from_millis(plan.nodes.clamp(200, 60_000));
+    let upkeep = tokio::spawn(host.keep_up(period));
+    output::line("serving")?;
     parent.gone().await;
     upkeep.abort();
     // Who still waits for an answer after that learns that the process is gone.
@@ -192,16 +176,16 @@ impl Ring {
             Some(Address::Udp(_)) => Transport::Udp,
             _ => Transport::Tcp,
         };
-        let link = Duration::from_micros(self.link_us);
-        let endpoint = Endpoint::builder().listen(anywhere(over));
-        Ok(wallaby_link::emulate(endpoint, link, None)?.bind().await?)
+        endpoint(over, Duration::from_micros(self.link_us)).await
     }
 }
 
-/// Any free port of this machine.
-fn anywhere(over: Transport) -> &'static str {
-    match over {
+/// An endpoint that listens at any free port of this machine.
+async fn endpoint(over: Transport, link: Duration) -> anyhow::Result<Endpoint> {
+    let listen = match over {
         Transport::Tcp => "tcp://127.0.0.1:0",
         Transport::Udp => "udp://127.0.0.1:0",
-    }
+    };
+    let endpoint = Endpoint::builder().listen(listen);
+    Ok(wallaby_link::emulate(endpoint, link, None)?.bind().await?)
 }

@@ -6,7 +6,7 @@
 //! a message a hop to save the few that fail a second attempt.
 
 use crate::id::RingId;
-use crate::message::{Avoid, Lookup, Refusal, Wish};
+use crate::message::{Avoid, Lookup, Miss, Refusal, Wish};
 use wallaby::Address;
 
 /// A lookup, until one of its attempts succeeds.
@@ -17,17 +17,6 @@ pub struct Search {
     avoid: Avoid,
     made: u32,
     most: u32,
-}
-
-/// Why an attempt did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Miss {
-    /// This endpoint does not answer, or nobody knows which one.
-    #[error("{}", lost(.0.as_ref()))]
-    Lost(Option<Address>),
-    /// A node refused.
-    #[error("{0}")]
-    Refused(Refusal),
 }
 
 /// What to do after an attempt that did not succeed.
@@ -45,22 +34,15 @@ impl Search {
     /// How many attempts are made at most, if nothing is said.
     pub const MOST: u32 = 24;
 
-    /// One that has made no attempt yet.
-    pub fn new(id: RingId, wish: Wish) -> Self {
+    /// One that has made no attempt yet, of so many at most.
+    pub fn new(id: RingId, wish: Wish, most: u32) -> Self {
         Self {
             id,
             wish,
             avoid: Avoid::default(),
             made: 0,
-            most: Self::MOST,
+            most,
         }
-    }
-
-    /// The same with so many attempts at most.
-    #[must_use]
-    pub fn at_most(mut self, attempts: u32) -> Self {
-        self.most = attempts;
-        self
     }
 
     /// Whether another attempt may be made.
@@ -90,25 +72,20 @@ impl Search {
     pub fn handle_miss(&mut self, miss: &Miss) -> Next {
         let next = match miss {
             Miss::Lost(Some(host)) => {
-                // If it is found out that it was avoided already, the ring needs a moment to go another way.
                 let is_new = !self.avoids(host);
                 self.avoid.add_host(host.clone());
-                match is_new {
-                    true => Next::AtOnce,
-                    false => Next::InAMoment,
-                }
+                Next::after(is_new)
             }
             Miss::Refused(Refusal::Gone(peer)) => {
                 let is_new = !self.avoid.has(peer);
                 self.avoid.add(peer.clone());
-                match is_new {
-                    true => Next::AtOnce,
-                    false => Next::InAMoment,
-                }
+                Next::after(is_new)
             }
-            Miss::Lost(None) | Miss::Refused(Refusal::NotReady(_)) => Next::InAMoment,
             // Rings that are put right have ways that end.
-            Miss::Refused(Refusal::TooManyHops { .. } | Refusal::NobodyHere) => Next::InAMoment,
+            Miss::Lost(None)
+            | Miss::Refused(
+                Refusal::NotReady(_) | Refusal::TooManyHops { .. } | Refusal::NobodyHere,
+            ) => Next::InAMoment,
             Miss::Refused(
                 Refusal::Full { .. }
                 | Refusal::TooLarge { .. }
@@ -123,9 +100,12 @@ impl Search {
     }
 }
 
-fn lost(host: Option<&Address>) -> String {
-    match host {
-        Some(host) => format!("{host} did not answer"),
-        None => "it was lost on its way".to_owned(),
+impl Next {
+    /// After it was found out who does not answer. If that one was avoided already, the ring needs a moment to go another way.
+    fn after(is_new: bool) -> Self {
+        match is_new {
+            true => Self::AtOnce,
+            false => Self::InAMoment,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What Wallaby adds to the nodes: the methods by which endpoints that host them talk.
+//! What Wallaby adds to the nodes: the methods by which endpoints that host them talk. Read this first.
 //!
 //! A lookup is one call. Each node on its way forwards the request, and the owner of the place answers the client straight
 //! (thesis, figure 3.2):
@@ -12,8 +12,7 @@
 use crate::host::Host;
 use crate::id::RingId;
 use crate::message::{Ask, Copying, Found, Lookup, Refusal, Step, Told};
-use crate::node::{Action, Tables};
-use serde::{Deserialize, Serialize};
+use crate::node::Action;
 use wallaby::{One, Request, Status};
 
 /// What ring nodes and their clients ask.
@@ -27,26 +26,6 @@ pub trait Ring {
     async fn step(lookup: Lookup) -> Step;
     /// What one node asks of another.
     async fn ask(node: RingId, ask: Ask) -> Result<Told, Refusal>;
-}
-
-/// What is done to the nodes that an endpoint hosts, for who runs a ring.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
-    /// A node joins the ring that this endpoint is part of, or that of another endpoint.
-    Join(RingId, Option<wallaby::Address>),
-    /// A node leaves in good order.
-    Leave(RingId),
-    /// A node is gone at once, with all that it keeps.
-    Crash(RingId),
-}
-
-/// What an endpoint tells whoever runs the ring.
-#[wallaby::service(package = "chord")]
-pub trait Hosting {
-    /// What some of its nodes know: those behind a place, at most so many.
-    async fn tables(behind: Option<RingId>, most: u32) -> Vec<Tables>;
-    /// Changes its nodes. What is asked for has begun when this is answered; it takes rounds.
-    async fn change(changes: Vec<Change>) -> Vec<Result<(), Refusal>>;
 }
 
 #[wallaby::serve]
@@ -82,18 +61,6 @@ impl Ring for Host {
 
     async fn ask(&self, node: RingId, ask: Ask) -> Result<Told, Refusal> {
         self.answer(node, ask)
-    }
-}
-
-#[wallaby::serve]
-impl Hosting for Host {
-    async fn tables(&self, behind: Option<RingId>, most: u32) -> Vec<Tables> {
-        self.tables_behind(behind, most as usize)
-    }
-
-    async fn change(&self, changes: Vec<Change>) -> Vec<Result<(), Refusal>> {
-        let changes = changes.into_iter();
-        changes.map(|change| self.change_nodes(change)).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What one node keeps: entries by key, in the order of the ring.
 
 use crate::id::{RingId, Span};
+use crate::message::Refusal;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeMap;
@@ -35,14 +36,6 @@ pub struct Entry {
     pub version: Version,
     /// The latest puts, newest last: one that comes again is not done again. At most [`Entry::REMEMBERED`].
     pub puts: Vec<u64>,
-}
-
-/// There is no room for a further key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this node keeps {limit} keys already, and may keep no more")]
-pub struct Full {
-    /// The limit.
-    pub limit: usize,
 }
 
 /// A node's entries: its own and copies of others'.
@@ -108,7 +101,13 @@ impl Store {
     /// # Errors
     ///
     /// If there is no room for another key.
-    pub fn put(&mut self, key: &Key, value: Vec<u8>, put: u64, round: u64) -> Result<Entry, Full> {
+    pub fn put(
+        &mut self,
+        key: &Key,
+        value: Vec<u8>,
+        put: u64,
+        round: u64,
+    ) -> Result<Entry, Refusal> {
         let (count, mut puts) = match self.find(key) {
             Some(entry) if entry.puts.contains(&put) => return Ok(entry.clone()),
             Some(entry) => (entry.version.count, entry.puts.clone()),
@@ -133,7 +132,7 @@ impl Store {
     /// # Errors
     ///
     /// If there is no room for another key.
-    pub fn learn(&mut self, key: Key, mut entry: Entry, round: u64) -> Result<(), Full> {
+    pub fn learn(&mut self, key: Key, mut entry: Entry, round: u64) -> Result<(), Refusal> {
         entry.puts.truncate(Entry::REMEMBERED);
         if let Some(kept) = self.entries.get_mut(&key) {
             kept.confirmed = round;
@@ -143,7 +142,7 @@ impl Store {
             return Ok(());
         }
         if self.entries.len() >= self.limit {
-            return Err(Full { limit: self.limit });
+            return Err(Refusal::Full { limit: self.limit });
         }
         let confirmed = round;
         self.entries.insert(key, Kept { entry, confirmed });
@@ -276,7 +275,10 @@ mod tests {
         // An older one does not replace a newer one.
         store.learn(key(1), second, 0).unwrap();
         assert_eq!(store.find(&key(1)).unwrap().value, b"c");
-        assert_eq!(store.put(&key(2), vec![], 1, 0), Err(Full { limit: 1 }));
+        assert_eq!(
+            store.put(&key(2), vec![], 1, 0),
+            Err(Refusal::Full { limit: 1 })
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! How nodes join, leave, and keep their tables right.
 
-use super::{Departure, Errand, Node, Phase, Purpose};
+use super::{Errand, Node, Phase, Purpose, SUCCESSORS};
 use crate::id::{RingId, Span};
-use crate::message::{Ask, Found, Lookup, Peer, Refusal, Told, Trouble, Wish};
+use crate::message::{Ask, Found, Lookup, Miss, Peer, Refusal, Told, Wish};
 
 /// For how many rounds it is not believed what others say of a node that did not answer.
 const SUSPICION: u64 = 4;
@@ -12,6 +12,8 @@ const PATIENCE: u64 = 2;
 const CHECK_SELF_EVERY: u64 = 16;
 /// How many contacts are kept.
 const CONTACTS: usize = 8;
+/// How many fingers are looked up in a round.
+const FINGERS_PER_ROUND: usize = 2;
 
 impl Node {
     /// Begins a round of maintenance.
@@ -19,38 +21,38 @@ impl Node {
         self.round += 1;
         let round = self.round;
         self.suspects.retain(|_, since| *since + SUSPICION > round);
-        match &self.phase {
+        let is_idle = self.errands.is_empty();
+        match self.phase {
             Phase::Seeking => self.seek_place().into_iter().collect(),
-            Phase::TakingOver => match self.errands.is_empty() {
-                true => self.notify(true).into_iter().collect(),
-                false => Vec::new(),
-            },
+            Phase::TakingOver if is_idle => self.notify(true).into_iter().collect(),
             Phase::Serving => self.maintain(),
-            Phase::Leaving(Departure::Again) => self.leave(),
-            Phase::Leaving(_) | Phase::Gone => Vec::new(),
+            Phase::Leaving { .. } if is_idle => self.bring_all(),
+            Phase::TakingOver | Phase::Leaving { .. } | Phase::Gone => Vec::new(),
         }
     }
 
-    /// Leaves the ring in good order: all that is kept here is brought to the successors first. When it is done,
+    /// Leaves the ring in good order: the next rounds bring all that is kept here to the successors first. When it is done,
     /// [`Node::is_gone`].
-    pub fn leave(&mut self) -> Vec<Errand> {
-        if matches!(self.phase, Phase::Seeking | Phase::TakingOver | Phase::Gone)
-            || self.successors.is_empty()
-        {
-            self.phase = Phase::Gone;
-            return Vec::new();
-        }
-        self.phase = Phase::Leaving(Departure::Bringing { all: true });
+    pub fn leave(&mut self) {
+        self.phase = match self.phase {
+            Phase::Serving if !self.successors.is_empty() => Phase::Leaving { all: true },
+            Phase::Leaving { all } => Phase::Leaving { all },
+            _ => Phase::Gone,
+        };
+    }
+
+    fn bring_all(&mut self) -> Vec<Errand> {
+        self.phase = Phase::Leaving { all: true };
         let mut errands = Vec::new();
         for keeper in self.next_keepers() {
             for entries in self.batches() {
                 errands.push(self.errand(keeper.clone(), Ask::Keep { entries }, Purpose::Bring));
             }
         }
-        if errands.is_empty() {
-            errands.extend(self.depart());
+        match errands.is_empty() {
+            true => self.depart(),
+            false => errands,
         }
-        errands
     }
 
     /// Another node of the ring, for one that is about to join: the one that it asked may be gone.
@@ -96,7 +98,7 @@ impl Node {
     }
 
     /// What came of an errand.
-    pub fn handle_told(&mut self, errand: &Errand, told: Result<Told, Trouble>) -> Vec<Errand> {
+    pub fn handle_told(&mut self, errand: &Errand, told: Result<Told, Miss>) -> Vec<Errand> {
         let Some(purpose) = self.errands.remove(&errand.ticket) else {
             return Vec::new();
         };
@@ -105,13 +107,13 @@ impl Node {
         }
         let is_lookup = matches!(errand.ask, Ask::Find { .. });
         match &told {
-            Err(Trouble::Lost) if !is_lookup => self.forget(&errand.to),
-            Err(Trouble::Refused(Refusal::Gone(peer))) => self.forget(peer),
+            Err(Miss::Lost(_)) if !is_lookup => self.forget(&errand.to),
+            Err(Miss::Refused(Refusal::Gone(peer))) => self.forget(peer),
             _ => {}
         }
         match purpose {
             Purpose::SeekPlace => self.take_place(told),
-            Purpose::Notify | Purpose::Stabilise if told.is_err() => self.try_next(&purpose),
+            Purpose::Notify | Purpose::Stabilise if told.is_err() => self.try_next(purpose),
             Purpose::Notify => self.handle_notified(&errand.to, told),
             Purpose::Stabilise => self.handle_neighbours(&errand.to, told),
             Purpose::CheckPredecessor => {
@@ -125,13 +127,14 @@ impl Node {
             Purpose::CheckSelf => self.handle_checked(told),
             Purpose::TakeOver => self.handle_handed_over(errand, told),
             Purpose::Bring => self.handle_brought(told.is_ok()),
-            Purpose::TellSuccessor => {
-                self.phase = Phase::Leaving(Departure::TellingPredecessor);
-                self.tell_departure(self.predecessor.clone(), Purpose::TellPredecessor)
-            }
-            Purpose::TellPredecessor => {
+            // The successor knows by now: the predecessor is the last to be told.
+            Purpose::Depart => {
                 self.phase = Phase::Gone;
-                Vec::new()
+                let predecessor = self.predecessor.clone();
+                predecessor
+                    .map(|peer| self.tell_departure(peer))
+                    .into_iter()
+                    .collect()
             }
             Purpose::Compare => self.handle_compared(errand, told),
             Purpose::Mend => Vec::new(),
@@ -139,9 +142,9 @@ impl Node {
                 self.handle_fetched(told);
                 Vec::new()
             }
-            Purpose::FindStrayOwner(id) => self.handle_stray_owner(id, told),
-            Purpose::BringStray(brought) => {
-                self.handle_strays_brought(&brought, told.is_ok());
+            Purpose::FindStrayOwner => self.handle_stray_owner(told),
+            Purpose::BringStrays => {
+                self.handle_strays_brought(errand, told.is_ok());
                 Vec::new()
             }
         }
@@ -157,7 +160,7 @@ impl Node {
             self.suspects.insert(peer.clone(), self.round);
         }
         if self.successors.contains(peer) {
-            self.comparison.is_due = true;
+            self.comparison_is_due = true;
         }
         self.successors.retain(|other| other != peer);
         for finger in &mut self.fingers {
@@ -184,19 +187,23 @@ impl Node {
     }
 
     fn seek_place(&mut self) -> Option<Errand> {
-        if self.is_under_way(&Purpose::SeekPlace) {
+        if self.is_under_way(Purpose::SeekPlace) {
             return None;
         }
         // Another one each time: one of them may be gone.
         let turn = self.round as usize % self.contacts.len().max(1);
         let contact = self.contacts.get(turn)?.clone();
-        Some(self.find(self.me.id, contact, Purpose::SeekPlace))
+        let mut errand = self.find(self.me.id, contact, Purpose::SeekPlace);
+        if let Ask::Find { lookup } = &mut errand.ask {
+            // Others may know a former one at this place.
+            lookup.avoid.add(self.me.clone());
+        }
+        Some(errand)
     }
 
-    /// A lookup of a place that passes this node by.
-    fn find(&mut self, id: RingId, start: Peer, purpose: Purpose) -> Errand {
+    /// A lookup of a place.
+    pub(super) fn find(&mut self, id: RingId, start: Peer, purpose: Purpose) -> Errand {
         let mut lookup = Lookup::new(id, start.id, Wish::Owner);
-        lookup.avoid.add(self.me.clone());
         for suspect in self.suspects.keys() {
             lookup.avoid.add(suspect.clone());
         }
@@ -204,7 +211,7 @@ impl Node {
         self.errand(start, Ask::Find { lookup }, purpose)
     }
 
-    fn take_place(&mut self, told: Result<Told, Trouble>) -> Vec<Errand> {
+    fn take_place(&mut self, told: Result<Told, Miss>) -> Vec<Errand> {
         let Some(found) = found(told) else {
             return Vec::new();
         };
@@ -253,24 +260,20 @@ impl Node {
         let before = self.predecessor.replace(from.clone());
         let before = before.filter(|before| *before != from);
         self.heard = self.round;
-        self.comparison.is_due = true;
-        let mut fingers: Vec<Peer> = self.fingers.iter().flatten().cloned().collect();
-        fingers.dedup();
+        self.comparison_is_due = true;
         Ok(Told::Accepted {
             before: before.or_else(|| was_alone.then(|| self.me.clone())),
             hand_over: shrinks,
             successors: self.successors.clone(),
-            fingers,
         })
     }
 
-    fn handle_notified(&mut self, successor: &Peer, told: Result<Told, Trouble>) -> Vec<Errand> {
+    fn handle_notified(&mut self, successor: &Peer, told: Result<Told, Miss>) -> Vec<Errand> {
         match told {
             Ok(Told::Accepted {
                 before,
                 hand_over,
                 successors,
-                fingers,
             }) => {
                 self.learn_successors(std::iter::once(successor.clone()).chain(successors));
                 if !hand_over {
@@ -280,7 +283,6 @@ impl Node {
                     self.predecessor = before.filter(|peer| *peer != self.me);
                     self.heard = self.round;
                 }
-                self.learn_fingers(&fingers);
                 self.phase = Phase::TakingOver;
                 vec![self.ask_hand_over(successor.clone(), successor.id)]
             }
@@ -310,8 +312,8 @@ impl Node {
     }
 
     /// Asks the next successor what the first one did not answer.
-    fn try_next(&mut self, purpose: &Purpose) -> Vec<Errand> {
-        let next = match (&self.phase, purpose) {
+    fn try_next(&mut self, purpose: Purpose) -> Vec<Errand> {
+        let next = match (self.phase, purpose) {
             // It is not ready, or gone: the next round finds the place anew.
             (Phase::TakingOver, _) => {
                 self.phase = Phase::Seeking;
@@ -324,7 +326,7 @@ impl Node {
     }
 
     fn stabilise(&mut self) -> Option<Errand> {
-        if self.is_under_way(&Purpose::Stabilise) {
+        if self.is_under_way(Purpose::Stabilise) {
             return None;
         }
         if self.successors.is_empty() {
@@ -349,7 +351,7 @@ impl Node {
         })
     }
 
-    fn handle_neighbours(&mut self, successor: &Peer, told: Result<Told, Trouble>) -> Vec<Errand> {
+    fn handle_neighbours(&mut self, successor: &Peer, told: Result<Told, Miss>) -> Vec<Errand> {
         let Ok(Told::Neighbours {
             predecessor,
             successors,
@@ -363,7 +365,7 @@ impl Node {
         });
         let list = between.into_iter().chain([successor.clone()]);
         self.learn_successors(list.chain(successors));
-        match knows_me || self.phase != Phase::Serving || self.is_under_way(&Purpose::Notify) {
+        match knows_me || self.phase != Phase::Serving || self.is_under_way(Purpose::Notify) {
             true => Vec::new(),
             false => self.notify(false).into_iter().collect(),
         }
@@ -383,7 +385,7 @@ impl Node {
             if !self.suspects.contains_key(&peer) {
                 successors.push(peer);
             }
-            if successors.len() >= self.config.successors {
+            if successors.len() >= SUCCESSORS {
                 break;
             }
         }
@@ -392,7 +394,7 @@ impl Node {
         }
         if self.successors != successors {
             self.successors = successors;
-            self.comparison.is_due = true;
+            self.comparison_is_due = true;
         }
         if let Some(last) = self.successors.last().cloned() {
             self.add_contact(last);
@@ -402,7 +404,7 @@ impl Node {
     fn check_predecessor(&mut self) -> Option<Errand> {
         let predecessor = self.predecessor.clone()?;
         let is_silent = self.heard + PATIENCE < self.round;
-        (is_silent && !self.is_under_way(&Purpose::CheckPredecessor))
+        (is_silent && !self.is_under_way(Purpose::CheckPredecessor))
             .then(|| self.errand(predecessor, Ask::Ping, Purpose::CheckPredecessor))
     }
 
@@ -417,28 +419,22 @@ impl Node {
         for finger in self.fingers.iter_mut().take(near as usize) {
             *finger = Some(successor.clone());
         }
-        for _ in 0..self.config.fingers_per_round {
+        for _ in 0..FINGERS_PER_ROUND {
             let number = match self.next_finger {
                 next if (near..RingId::BITS).contains(&next) => next,
                 _ => near,
             };
-            if number >= RingId::BITS || self.is_under_way(&Purpose::FixFinger(number)) {
+            if number >= RingId::BITS || self.is_under_way(Purpose::FixFinger(number)) {
                 break;
             }
             self.next_finger = number + 1;
-            let me = self.me.clone();
-            let id = self.me.id.finger(number);
-            let mut lookup = Lookup::new(id, me.id, Wish::Owner);
-            for suspect in self.suspects.keys() {
-                lookup.avoid.add(suspect.clone());
-            }
-            let lookup = Box::new(lookup);
-            errands.push(self.errand(me, Ask::Find { lookup }, Purpose::FixFinger(number)));
+            let (id, me) = (self.me.id.finger(number), self.me.clone());
+            errands.push(self.find(id, me, Purpose::FixFinger(number)));
         }
         errands
     }
 
-    fn set_finger(&mut self, number: u32, told: Result<Told, Trouble>) {
+    fn set_finger(&mut self, number: u32, told: Result<Told, Miss>) {
         let Some(found) = found(told) else {
             return;
         };
@@ -459,37 +455,19 @@ impl Node {
         }
     }
 
-    /// Fingers of a neighbour, which are nearly right here too.
-    fn learn_fingers(&mut self, of_neighbour: &[Peer]) {
-        for number in 0..RingId::BITS {
-            let start = self.me.id.finger(number);
-            let behind = of_neighbour.iter().chain(&self.successors);
-            let nearest = behind
-                .filter(|peer| peer.id != self.me.id)
-                .min_by_key(|peer| start.distance_to(peer.id));
-            if let Some(finger) = self.fingers.get_mut(number as usize) {
-                *finger = nearest.cloned();
-            }
-        }
-    }
-
     /// Others should find this node at its place; if they find another one there, the ring is not whole.
     fn check_self(&mut self) -> Option<Errand> {
         let is_due = self.successors.is_empty()
             || (self.round + self.me.id.0 % CHECK_SELF_EVERY).is_multiple_of(CHECK_SELF_EVERY);
-        if !is_due || self.is_under_way(&Purpose::CheckSelf) {
+        if !is_due || self.is_under_way(Purpose::CheckSelf) {
             return None;
         }
         let turn = (self.round / CHECK_SELF_EVERY) as usize % self.contacts.len().max(1);
         let contact = self.contacts.get(turn)?.clone();
-        let mut errand = self.find(self.me.id, contact, Purpose::CheckSelf);
-        if let Ask::Find { lookup } = &mut errand.ask {
-            lookup.avoid.nodes.retain(|peer| *peer != self.me);
-        }
-        Some(errand)
+        Some(self.find(self.me.id, contact, Purpose::CheckSelf))
     }
 
-    fn handle_checked(&mut self, told: Result<Told, Trouble>) -> Vec<Errand> {
+    fn handle_checked(&mut self, told: Result<Told, Miss>) -> Vec<Errand> {
         let Some(found) = found(told) else {
             return Vec::new();
         };
@@ -510,37 +488,34 @@ impl Node {
     }
 
     fn handle_brought(&mut self, arrived: bool) -> Vec<Errand> {
-        let Phase::Leaving(Departure::Bringing { all }) = self.phase else {
+        let Phase::Leaving { all } = self.phase else {
             return Vec::new();
         };
         let all = all && arrived;
-        self.phase = Phase::Leaving(Departure::Bringing { all });
-        match (self.is_under_way(&Purpose::Bring), all) {
-            (true, _) => Vec::new(),
-            (false, true) => self.depart(),
-            (false, false) => {
-                self.phase = Phase::Leaving(Departure::Again);
-                Vec::new()
-            }
+        self.phase = Phase::Leaving { all };
+        // If not all has arrived, the next round tries again.
+        match all && !self.is_under_way(Purpose::Bring) {
+            true => self.depart(),
+            false => Vec::new(),
         }
     }
 
     fn depart(&mut self) -> Vec<Errand> {
-        self.phase = Phase::Leaving(Departure::TellingSuccessor);
-        self.tell_departure(self.successors.first().cloned(), Purpose::TellSuccessor)
+        let successor = self.successors.first().cloned();
+        if successor.is_none() {
+            self.phase = Phase::Gone;
+        }
+        let told = successor.map(|peer| self.tell_departure(peer));
+        told.into_iter().collect()
     }
 
-    fn tell_departure(&mut self, to: Option<Peer>, purpose: Purpose) -> Vec<Errand> {
-        let Some(to) = to else {
-            self.phase = Phase::Gone;
-            return Vec::new();
-        };
+    fn tell_departure(&mut self, to: Peer) -> Errand {
         let ask = Ask::Depart {
             from: self.me.clone(),
             predecessor: self.predecessor.clone(),
             successors: self.successors.clone(),
         };
-        vec![self.errand(to, ask, purpose)]
+        self.errand(to, ask, Purpose::Depart)
     }
 
     fn handle_departure(&mut self, from: &Peer, predecessor: Option<Peer>, successors: Vec<Peer>) {
@@ -554,11 +529,11 @@ impl Node {
         if was_successor {
             self.learn_successors(successors.into_iter());
         }
-        self.comparison.is_due = true;
+        self.comparison_is_due = true;
     }
 }
 
-fn found(told: Result<Told, Trouble>) -> Option<Box<Found>> {
+fn found(told: Result<Told, Miss>) -> Option<Box<Found>> {
     match told {
         Ok(Told::Found(found)) => Some(found),
         _ => None,

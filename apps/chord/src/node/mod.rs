@@ -2,7 +2,7 @@
 //!
 //! Whoever drives it hands in what came from outside and carries out what comes back:
 //!
-//! - [`Node::tick`] begins a round of maintenance, [`Node::leave`] a departure. They return [`Errand`]s: questions to other
+//! - [`Node::tick`] begins a round of maintenance. It returns [`Errand`]s: questions to other
 //!   nodes. The answer of each, or why there is none, goes to [`Node::handle_told`], which may return further errands.
 //! - [`Node::handle_ask`] answers the question of another node.
 //! - [`Node::handle_lookup`] and [`Node::handle_copying`] say what becomes of a lookup or of a copy: an [`Action`].
@@ -16,7 +16,6 @@ mod routing;
 use crate::id::{RingId, Span};
 use crate::message::{Ask, Copying, Found, Lookup, Peer, Refusal};
 use crate::store::Store;
-use replication::Comparison;
 pub use routing::take_on;
 use std::collections::BTreeMap;
 
@@ -25,23 +24,20 @@ use std::collections::BTreeMap;
 pub struct Config {
     /// How many nodes keep a key: its owner and those behind it. Default 4: three in a row may crash between rounds.
     pub replicas: usize,
-    /// On how many endpoints they are at least: further nodes keep it too until that is so. Default 2: an endpoint may
-    /// crash with all that it hosts.
-    pub spread: usize,
-    /// How many successors a node knows. Default 16.
-    pub successors: usize,
     /// How often a lookup may be forwarded. Default 128.
     pub hop_limit: u32,
-    /// How many fingers are looked up in a round. Default 2.
-    pub fingers_per_round: usize,
-    /// In how many rounds copies are compared once, if nothing has changed. Default 8.
-    pub compare_every: u64,
     /// How many keys a node keeps, copies included. Default 65,536.
     pub keys: usize,
     /// How long key and value may be together, in bytes. Default 32 KiB: over UDP a message
     /// has at most 64 KiB.
     pub entry_bytes: usize,
 }
+
+/// On how many endpoints keepers of a key are at least: further nodes keep it, too, until that is so. An endpoint may crash with
+/// all that it hosts.
+const SPREAD: usize = 2;
+/// How many successors a node knows.
+const SUCCESSORS: usize = 16;
 
 /// Something to ask of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,12 +87,13 @@ pub struct Node {
     next_ticket: u64,
     /// Where the ring is to be found if all others are lost.
     contacts: Vec<Peer>,
-    comparison: Comparison,
-    finding_strays: bool,
+    /// Something changed since copies were last compared, in this round.
+    comparison_is_due: bool,
+    compared: u64,
 }
 
 /// What a node is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Looks for its place by asking a node of the ring.
     Seeking,
@@ -104,27 +101,14 @@ enum Phase {
     TakingOver,
     /// Part of the ring.
     Serving,
-    /// Brings what it has to its successors.
-    Leaving(Departure),
+    /// Brings what it has to its successors; whether all of it has arrived until now.
+    Leaving { all: bool },
     /// No part of the ring any more.
     Gone,
 }
 
-/// How far a node is with leaving.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Departure {
-    /// Entries are on their way; whether all arrived.
-    Bringing { all: bool },
-    /// Entries did not all arrive: the next round tries again.
-    Again,
-    /// The successor learns of it.
-    TellingSuccessor,
-    /// The predecessor learns of it.
-    TellingPredecessor,
-}
-
 /// What an errand is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     SeekPlace,
     Notify,
@@ -134,17 +118,16 @@ enum Purpose {
     FixFinger(u32),
     CheckSelf,
     Bring,
-    TellSuccessor,
-    TellPredecessor,
+    Depart,
     Compare,
     Mend,
     FetchNewer,
-    FindStrayOwner(RingId),
-    BringStray(Vec<(crate::store::Key, crate::store::Version)>),
+    FindStrayOwner,
+    BringStrays,
 }
 
 /// What a node knows, for whoever looks at the ring.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
     /// The node.
     pub peer: Peer,
@@ -154,23 +137,13 @@ pub struct Tables {
     pub predecessor: Option<Peer>,
     /// The nodes behind it, nearest first.
     pub successors: Vec<Peer>,
-    /// The different nodes that its fingers know, nearest first.
-    pub fingers: Vec<Peer>,
-    /// How many keys it keeps, copies included.
-    pub keys: usize,
-    /// How many of them are its own.
-    pub own_keys: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             replicas: 4,
-            spread: 2,
-            successors: 16,
             hop_limit: 128,
-            fingers_per_round: 2,
-            compare_every: 8,
             keys: 1 << 16,
             entry_bytes: 32 << 10,
         }
@@ -199,7 +172,7 @@ impl Node {
             after.iter().chain(before)
         };
         let others = || behind().filter(|peer| peer.id != node.me.id);
-        let successors: Vec<Peer> = others().take(node.config.successors).cloned().collect();
+        let successors: Vec<Peer> = others().take(SUCCESSORS).cloned().collect();
         let predecessor = others().next_back().cloned();
         let first_from = |start: RingId| {
             let at = members.partition_point(|peer| peer.id < start);
@@ -230,8 +203,8 @@ impl Node {
             errands: BTreeMap::new(),
             next_ticket: 0,
             contacts: Vec::new(),
-            comparison: Comparison::default(),
-            finding_strays: false,
+            comparison_is_due: false,
+            compared: 0,
         }
     }
 
@@ -280,18 +253,11 @@ impl Node {
 
     /// What it knows.
     pub fn tables(&self) -> Tables {
-        let mut fingers: Vec<Peer> = self.fingers.iter().flatten().cloned().collect();
-        fingers.dedup();
         Tables {
             peer: self.me.clone(),
             serving: self.is_serving(),
             predecessor: self.predecessor.clone(),
             successors: self.successors.clone(),
-            fingers,
-            keys: self.store.len(),
-            own_keys: self
-                .span()
-                .map_or(0, |span| self.store.within(span).count()),
         }
     }
 
@@ -302,7 +268,7 @@ impl Node {
         Errand { ticket, to, ask }
     }
 
-    fn is_under_way(&self, purpose: &Purpose) -> bool {
-        self.errands.values().any(|other| other == purpose)
+    fn is_under_way(&self, purpose: Purpose) -> bool {
+        self.errands.values().any(|other| *other == purpose)
     }
 }

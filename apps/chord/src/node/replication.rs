@@ -5,41 +5,35 @@
 
 use super::{Errand, Node, Phase, Purpose};
 use crate::id::{RingId, Span};
-use crate::message::{Ask, Peer, Refusal, Told, Trouble};
-use crate::store::{Entry, Key, digest};
+use crate::message::{Ask, Miss, Peer, Refusal, Told};
+use crate::store::{Entry, Key, Version, digest};
+use std::collections::BTreeMap;
 
 /// How many entries are compared or handed over at a time.
 const BATCH: usize = 256;
 /// How many bytes of entries are sent at a time, unless a single one is longer: they fit into a message over UDP.
 const BATCH_BYTES: usize = 48 << 10;
-/// A copy strays that was not confirmed in so many comparisons.
-const STRAYS_AFTER: u64 = 3;
-
-/// What is to be compared with the keepers of copies.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Comparison {
-    /// Something changed since the last one.
-    pub(super) is_due: bool,
-    /// The round of the last one.
-    last: u64,
-}
+/// In how many rounds copies are compared once, if nothing has changed.
+const COMPARE_EVERY: u64 = 8;
+/// A copy strays that was not confirmed in so many rounds.
+const STRAYS_AFTER: u64 = 3 * COMPARE_EVERY;
 
 impl Node {
     /// Compares what this node owns with its copies, if it is time to, and brings strays home.
     pub(super) fn replicate(&mut self) -> Vec<Errand> {
-        let mut errands: Vec<Errand> = self.bring_strays().into_iter().collect();
-        let is_time = self.comparison.last + self.config.compare_every <= self.round;
+        let mut errands: Vec<Errand> = self.find_stray().into_iter().collect();
+        let is_time = self.compared + COMPARE_EVERY <= self.round;
         let is_busy = [Purpose::Compare, Purpose::Mend, Purpose::FetchNewer]
-            .iter()
+            .into_iter()
             .any(|purpose| self.is_under_way(purpose));
         let Some(span) = self.span() else {
             return errands;
         };
-        if is_busy || !(is_time || self.comparison.is_due) {
+        if is_busy || !(is_time || self.comparison_is_due) {
             return errands;
         }
-        self.comparison.is_due = false;
-        self.comparison.last = self.round;
+        self.comparison_is_due = false;
+        self.compared = self.round;
         // If some of it is another node's tomorrow, that one has time to say what belongs here.
         self.store.confirm(span, self.round);
         for keeper in self.keepers(&Default::default()) {
@@ -50,57 +44,43 @@ impl Node {
 
     /// Compares the first part of a span with a keeper.
     fn ask_compare(&mut self, keeper: Peer, span: Span) -> Errand {
-        let part = self.part(span);
-        let digest = digest(self.store.within(part));
-        self.errand(
-            keeper,
-            Ask::Compare { span: part, digest },
-            Purpose::Compare,
-        )
+        let span = self.part(span);
+        let digest = digest(self.store.within(span));
+        self.errand(keeper, Ask::Compare { span, digest }, Purpose::Compare)
     }
 
-    /// The first part of a span, with so many entries that they can be told at once.
+    /// The first part of a span whose entries fit into a message. No place is cut.
     fn part(&self, span: Span) -> Span {
-        let mut entries = self.store.within(span).skip(BATCH);
-        let to = entries.next().map_or(span.to, |(key, _)| {
-            // The last place of the part: the one before this entry's, so that no place is cut.
-            RingId(key.id.0.wrapping_sub(1))
+        let (mut count, mut bytes) = (0, 0);
+        let mut entries = self.store.within(span);
+        let beyond = entries.find(|(key, entry)| {
+            count += 1;
+            bytes += key.name.len() + entry.size();
+            count > BATCH || bytes > BATCH_BYTES && count > 1
         });
-        match to == span.after {
-            true => span,
-            false => Span { to, ..span },
-        }
+        let to = match beyond.map(|(key, _)| key.id) {
+            None => span.to,
+            Some(id) if span.after.distance_to(id) == 1 => id,
+            Some(id) => RingId(id.0.wrapping_sub(1)),
+        };
+        Span { to, ..span }
     }
 
     pub(super) fn compare(&mut self, span: Span, theirs: u64) -> Told {
-        let round = self.round;
-        self.store.confirm(span, round);
+        self.store.confirm(span, self.round);
         if digest(self.store.within(span)) == theirs {
             return Told::Yes;
         }
-        let mut versions = Vec::new();
-        let mut bytes = 0;
-        for (key, entry) in self.store.within(span) {
-            bytes += key.name.len() + 32;
-            if bytes > BATCH_BYTES && !versions.is_empty() {
-                // The last place may be cut off in its middle: the next comparison begins with it.
-                let last = versions
-                    .last()
-                    .map_or(span.to, |(key, _): &(Key, _)| key.id);
-                let whole = RingId(last.0.wrapping_sub(1));
-                let to = if whole == span.after { last } else { whole };
-                return Told::Versions(versions, to);
-            }
-            versions.push((key.clone(), entry.version));
-        }
-        let to = span.to;
-        Told::Versions(versions, to)
+        let part = self.part(span);
+        let entries = self.store.within(part);
+        let versions = entries.map(|(key, entry)| (key.clone(), entry.version));
+        Told::Versions(versions.collect(), part.to)
     }
 
     pub(super) fn handle_compared(
         &mut self,
         errand: &Errand,
-        told: Result<Told, Trouble>,
+        told: Result<Told, Miss>,
     ) -> Vec<Errand> {
         let Ask::Compare { span, .. } = errand.ask else {
             return Vec::new();
@@ -113,7 +93,7 @@ impl Node {
                 to
             }
             _ => {
-                self.comparison.is_due = true;
+                self.comparison_is_due = true;
                 return Vec::new();
             }
         };
@@ -125,26 +105,16 @@ impl Node {
     }
 
     /// Sends what is newer here, and asks for what is newer there.
-    fn mend(
-        &mut self,
-        keeper: &Peer,
-        span: Span,
-        theirs: Vec<(Key, crate::store::Version)>,
-    ) -> Vec<Errand> {
-        let theirs: std::collections::BTreeMap<_, _> = theirs.into_iter().collect();
-        let newer_here = |(key, entry): &(&Key, &Entry)| {
-            theirs
-                .get(*key)
-                .is_none_or(|version| *version < entry.version)
-        };
-        let here = self.store.within(span).filter(newer_here);
-        let batches = in_batches(here);
+    fn mend(&mut self, keeper: &Peer, span: Span, theirs: Vec<(Key, Version)>) -> Vec<Errand> {
+        let theirs: BTreeMap<Key, Version> = theirs.into_iter().collect();
+        let newer_here = self.store.within(span).filter(|(key, entry)| {
+            let version = theirs.get(*key);
+            version.is_none_or(|version| *version < entry.version)
+        });
+        let batches = in_batches(newer_here);
         let newer_there = theirs.iter().filter(|(key, version)| {
-            span.contains(key.id)
-                && self
-                    .store
-                    .find(key)
-                    .is_none_or(|entry| entry.version < **version)
+            let here = self.store.find(key);
+            span.contains(key.id) && here.is_none_or(|entry| entry.version < **version)
         });
         let keys: Vec<Key> = newer_there.map(|(key, _)| key.clone()).collect();
         let mut errands = Vec::new();
@@ -153,7 +123,7 @@ impl Node {
         }
         if !keys.is_empty() {
             // What came from there goes on to the other keepers.
-            self.comparison.is_due = true;
+            self.comparison_is_due = true;
             errands.push(self.errand(keeper.clone(), Ask::Fetch { keys }, Purpose::FetchNewer));
         }
         errands
@@ -171,51 +141,46 @@ impl Node {
         let found = keys
             .iter()
             .filter_map(|key| Some((key, self.store.find(key)?)));
-        let mut batches = in_batches(found);
-        Told::Entries(batches.drain(..).next().unwrap_or_default(), None)
+        let first = in_batches(found).into_iter().next();
+        Told::Entries(first.unwrap_or_default(), None)
     }
 
-    pub(super) fn handle_fetched(&mut self, told: Result<Told, Trouble>) {
+    pub(super) fn handle_fetched(&mut self, told: Result<Told, Miss>) {
         match told {
             // A full store refuses; the copies that there are stay where they are.
             Ok(Told::Entries(entries, _)) => drop(self.keep(entries)),
-            _ => self.comparison.is_due = true,
+            _ => self.comparison_is_due = true,
         }
     }
 
     /// What a node that joins before this one is to keep: all that is here and not this node's own.
     pub(super) fn hand_over(&self, span: Span) -> Told {
-        let mut batches = in_batches(self.store.within(span));
-        let more = batches.len() > 1;
-        let first = batches.drain(..).next().unwrap_or_default();
-        let last = first.last().map(|(key, _)| key.id);
-        Told::Entries(first, last.filter(|_| more))
+        let part = self.part(span);
+        let is_all = part.to == span.to;
+        Told::Entries(self.entries(part), (!is_all).then_some(part.to))
     }
 
     pub(super) fn handle_handed_over(
         &mut self,
         errand: &Errand,
-        told: Result<Told, Trouble>,
+        told: Result<Told, Miss>,
     ) -> Vec<Errand> {
         if self.phase != Phase::TakingOver {
             return Vec::new();
         }
-        match told {
-            Ok(Told::Entries(entries, more)) => {
-                if self.keep(entries).is_err() {
-                    // It cannot answer for what it has no room for.
-                    self.phase = Phase::Gone;
-                    return Vec::new();
-                }
-                // Of a place with several keys some may be missing: it is asked for again.
-                let again = |last: RingId| RingId(last.0.wrapping_sub(1));
-                match more.map(again) {
-                    Some(after) => return vec![self.ask_hand_over(errand.to.clone(), after)],
-                    None => self.phase = Phase::Serving,
-                }
-            }
-            _ => self.phase = Phase::Seeking,
+        let Ok(Told::Entries(entries, more)) = told else {
+            self.phase = Phase::Seeking;
+            return Vec::new();
+        };
+        // It cannot answer for what it has no room for.
+        if self.keep(entries).is_err() {
+            self.phase = Phase::Gone;
+            return Vec::new();
         }
+        if let Some(after) = more {
+            return vec![self.ask_hand_over(errand.to.clone(), after)];
+        }
+        self.phase = Phase::Serving;
         Vec::new()
     }
 
@@ -225,58 +190,45 @@ impl Node {
         in_batches(self.store.within(Span { after, to }))
     }
 
-    fn bring_strays(&mut self) -> Option<Errand> {
-        let patience = STRAYS_AFTER * self.config.compare_every;
-        let since = self.round.checked_sub(patience)?;
-        if self.finding_strays {
-            return None;
-        }
-        let id = self.store.stray(self.span()?, since)?.id;
-        self.finding_strays = true;
-        let me = self.me.clone();
-        let lookup = crate::message::Lookup::new(id, me.id, crate::message::Wish::Owner);
-        let lookup = Box::new(lookup);
-        Some(self.errand(me, Ask::Find { lookup }, Purpose::FindStrayOwner(id)))
+    fn entries(&self, span: Span) -> Vec<(Key, Entry)> {
+        let entries = self.store.within(span);
+        entries
+            .map(|(key, entry)| (key.clone(), entry.clone()))
+            .collect()
     }
 
-    pub(super) fn handle_stray_owner(
-        &mut self,
-        id: RingId,
-        told: Result<Told, Trouble>,
-    ) -> Vec<Errand> {
-        self.finding_strays = false;
+    /// Who owns what nobody says belongs here?
+    fn find_stray(&mut self) -> Option<Errand> {
+        let since = self.round.checked_sub(STRAYS_AFTER)?;
+        let is_busy =
+            self.is_under_way(Purpose::FindStrayOwner) || self.is_under_way(Purpose::BringStrays);
+        let stray = self.store.stray(self.span()?, since);
+        let id = stray.filter(|_| !is_busy)?.id;
+        Some(self.find(id, self.me.clone(), Purpose::FindStrayOwner))
+    }
+
+    pub(super) fn handle_stray_owner(&mut self, told: Result<Told, Miss>) -> Vec<Errand> {
         let Ok(Told::Found(found)) = told else {
             return Vec::new();
         };
-        let span = found.span.filter(|span| span.contains(id));
-        let (Some(span), false) = (span, found.owner == self.me) else {
+        let Some(span) = found.span.filter(|_| found.owner != self.me) else {
             return Vec::new();
         };
-        let Some(entries) = in_batches(self.store.within(span)).drain(..).next() else {
-            return Vec::new();
-        };
-        let versions = entries
-            .iter()
-            .map(|(key, entry)| (key.clone(), entry.version));
-        let brought = Purpose::BringStray(versions.collect());
-        self.finding_strays = true;
-        vec![self.errand(found.owner, Ask::Keep { entries }, brought)]
+        let entries = self.entries(self.part(span));
+        vec![self.errand(found.owner, Ask::Keep { entries }, Purpose::BringStrays)]
     }
 
-    pub(super) fn handle_strays_brought(
-        &mut self,
-        brought: &[(Key, crate::store::Version)],
-        arrived: bool,
-    ) {
-        self.finding_strays = false;
+    pub(super) fn handle_strays_brought(&mut self, errand: &Errand, arrived: bool) {
+        let Ask::Keep { entries } = &errand.ask else {
+            return;
+        };
         let Some(own) = self.span().filter(|_| arrived) else {
             return;
         };
-        let patience = STRAYS_AFTER * self.config.compare_every;
-        let since = self.round.saturating_sub(patience);
-        for (key, version) in brought {
+        let since = self.round.saturating_sub(STRAYS_AFTER);
+        for (key, entry) in entries {
             if !own.contains(key.id) && !self.store.is_confirmed(key, since) {
-                self.store.forget(key, *version);
+                self.store.forget(key, entry.version);
             }
         }
     }

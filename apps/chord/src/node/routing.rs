@@ -1,6 +1,6 @@
 //! Where a lookup goes next, and what the owner does with it.
 
-use super::{Action, Node, Phase};
+use super::{Action, Node, Phase, SPREAD, SUCCESSORS};
 use crate::id::{RingId, Span};
 use crate::message::{Avoid, Copying, Found, Lookup, Peer, Refusal, Wish};
 use crate::store::Key;
@@ -71,45 +71,34 @@ impl Node {
     }
 
     /// What becomes of a copy that is with this node.
-    pub fn handle_copying(&mut self, copying: Copying) -> Action {
-        if matches!(self.phase, Phase::Leaving(_) | Phase::Gone | Phase::Seeking) {
+    pub fn handle_copying(&mut self, mut copying: Copying) -> Action {
+        if matches!(
+            self.phase,
+            Phase::Leaving { .. } | Phase::Gone | Phase::Seeking
+        ) {
             // A copy here would be gone soon.
             return Action::Refuse(Refusal::NotReady(self.me.id));
         }
-        let (key, entry) = (copying.key, copying.entry);
-        if let Err(refusal) = self.check_size(&key, &entry.value) {
+        if let Err(refusal) = self.check_size(&copying.key, &copying.entry.value) {
             return Action::Refuse(refusal);
         }
-        if let Err(full) = self.store.learn(key.clone(), entry.clone(), self.round) {
-            return Action::Refuse(full.into());
+        let (key, entry) = (copying.key.clone(), copying.entry.clone());
+        if let Err(full) = self.store.learn(key, entry, self.round) {
+            return Action::Refuse(full);
         }
-        let mut found = copying.found;
-        found.copies = found.copies.saturating_add(1);
-        let start = found.owner.id;
-        let reached =
-            std::cmp::max_by_key(copying.reached, self.me.id, |id| start.distance_to(*id));
+        copying.found.copies = copying.found.copies.saturating_add(1);
+        let start = copying.found.owner.id;
+        let distance = |id: &RingId| start.distance_to(*id);
+        copying.reached = std::cmp::max_by_key(copying.reached, self.me.id, distance);
+        copying.rest.truncate(SUCCESSORS);
         // Somebody may have joined whom the sender does not know yet.
         let missed = self.predecessor.as_ref().filter(|peer| {
             peer.id.is_between(copying.previous, self.me.id) && !copying.avoid.has(peer)
         });
-        let mut rest = copying.rest;
-        rest.truncate(self.config.successors);
-        let (next, previous) = match missed {
-            Some(peer) if found.copies < MOST_COPIES => (peer.clone(), copying.previous),
-            _ if rest.is_empty() => return Action::Answer(Box::new(found)),
-            _ => (rest.remove(0), reached),
-        };
-        let copying = Copying {
-            to: next.id,
-            previous,
-            reached,
-            rest,
-            avoid: copying.avoid,
-            key,
-            entry,
-            found,
-        };
-        Action::Copy(next, Box::new(copying))
+        match missed.filter(|_| copying.found.copies < MOST_COPIES) {
+            Some(peer) => copying.go_to(peer.clone()),
+            None => copying.go_on(),
+        }
     }
 
     fn route(&self, lookup: &Lookup) -> Route {
@@ -177,7 +166,7 @@ impl Node {
                 Action::Answer(Box::new(Found { value, ..found }))
             }
             Wish::Put { key, value, put } => {
-                if matches!(self.phase, Phase::Leaving(_)) {
+                if matches!(self.phase, Phase::Leaving { .. }) {
                     return Action::Refuse(Refusal::NotReady(self.me.id));
                 }
                 if let Err(refusal) = self.check_size(&key, &value) {
@@ -185,26 +174,20 @@ impl Node {
                 }
                 let entry = match self.store.put(&key, value, put, self.round) {
                     Ok(entry) => entry,
-                    Err(full) => return Action::Refuse(full.into()),
+                    Err(full) => return Action::Refuse(full),
                 };
-                self.comparison.is_due = true;
-                let mut rest = self.keepers(&lookup.avoid);
-                let found = Found { copies: 1, ..found };
-                if rest.is_empty() {
-                    return Action::Answer(Box::new(found));
-                }
-                let next = rest.remove(0);
+                self.comparison_is_due = true;
                 let copying = Copying {
-                    to: next.id,
+                    to: self.me.id,
                     previous: self.me.id,
                     reached: self.me.id,
-                    rest,
+                    rest: self.keepers(&lookup.avoid),
                     avoid: lookup.avoid,
                     key,
                     entry,
-                    found,
+                    found: Found { copies: 1, ..found },
                 };
-                Action::Copy(next, Box::new(copying))
+                copying.go_on()
             }
         }
     }
@@ -233,7 +216,7 @@ impl Node {
         let begin = row.len();
         let mut hosts: Vec<&Address> = row.iter().map(|peer| &peer.host).collect();
         for peer in self.successors.iter().filter(|peer| !avoid.has(peer)) {
-            if row.len() >= self.config.replicas && hosts.len() >= self.config.spread {
+            if row.len() >= self.config.replicas && hosts.len() >= SPREAD {
                 break;
             }
             if !hosts.contains(&&peer.host) {
@@ -245,9 +228,20 @@ impl Node {
     }
 }
 
-impl From<crate::store::Full> for Refusal {
-    fn from(full: crate::store::Full) -> Self {
-        Self::Full { limit: full.limit }
+impl Copying {
+    fn go_to(mut self, peer: Peer) -> Action {
+        self.to = peer.id;
+        Action::Copy(peer, Box::new(self))
+    }
+
+    /// To the next of the row, or back to the client.
+    fn go_on(mut self) -> Action {
+        if self.rest.is_empty() {
+            return Action::Answer(Box::new(self.found));
+        }
+        let next = self.rest.remove(0);
+        self.previous = self.reached;
+        self.go_to(next)
     }
 }
 

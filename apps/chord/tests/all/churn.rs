@@ -1,10 +1,10 @@
 //! Keys stay findable while nodes join, leave and crash: thousands of virtual rounds, watched by who knows all keys.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::census::problems;
 use crate::world::World;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
-use wallaby_chord::census::problems;
 use wallaby_chord::id::RingId;
 use wallaby_chord::message::Wish;
 use wallaby_chord::node::{Config, Node};

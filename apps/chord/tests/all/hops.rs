@@ -1,9 +1,9 @@
 //! Lookups take about half of log2 n hops, and always find the owner.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::census::problems;
 use crate::world::World;
 use fastrand::Rng;
-use wallaby_chord::census::problems;
 use wallaby_chord::id::RingId;
 use wallaby_chord::node::Config;
 

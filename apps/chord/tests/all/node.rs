@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use wallaby_chord::id::{RingId, Span};
-use wallaby_chord::message::{Ask, Copying, Found, Lookup, Peer, Refusal, Told, Trouble, Wish};
+use wallaby_chord::message::{Ask, Copying, Found, Lookup, Miss, Peer, Refusal, Told, Wish};
 use wallaby_chord::node::{Action, Config, Node};
 use wallaby_chord::store::{Key, Store};
 
@@ -238,7 +238,7 @@ fn a_node_that_joins_answers_only_when_it_has_what_it_answers_for() {
     // Had the next node crashed meanwhile, it would look for its place again.
     let mut new = Node::join(peer(26), peer(10), Config::default());
     let find = new.tick().pop().unwrap();
-    new.handle_told(&find, Err(Trouble::Lost));
+    new.handle_told(&find, Err(Miss::Lost(None)));
     assert!(new.is_seeking());
 }
 

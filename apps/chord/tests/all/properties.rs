@@ -1,10 +1,10 @@
 //! Spans of the ring, and rings that come together from whatever joins.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::census::{Problem, problems};
 use crate::world::World;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use wallaby_chord::census::{Problem, problems};
 use wallaby_chord::id::{RingId, Span};
 use wallaby_chord::node::Config;
 

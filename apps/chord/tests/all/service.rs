@@ -1,18 +1,16 @@
 //! Nodes on endpoints of this process, and rounds that the test drives.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use crate::census::problems;
 use fastrand::Rng;
 use std::sync::Arc;
 use wallaby::{Address, Endpoint};
-use wallaby_chord::census::problems;
 use wallaby_chord::client::{Client, Form, LookupError};
 use wallaby_chord::host::Host;
 use wallaby_chord::id::RingId;
-use wallaby_chord::message::{Ask, Lookup, Peer, Refusal, Wish};
+use wallaby_chord::message::{Ask, Lookup, Miss, Peer, Refusal, Wish};
 use wallaby_chord::node::{Config, Tables};
-use wallaby_chord::process::Setup;
-use wallaby_chord::search::Miss;
-use wallaby_chord::service::{Change, hosting};
+use wallaby_chord::process::members;
 use wallaby_chord::store::{Key, Store};
 
 struct Cluster {
@@ -31,23 +29,15 @@ impl Cluster {
             let host = Host::serve(&endpoint, address, config.clone()).unwrap();
             running.push((endpoint, host));
         }
-        let setup = Setup {
-            hosts: running
-                .iter()
-                .map(|(_, host)| host.address().clone())
-                .collect(),
-            nodes,
-            seed: 5,
-            period_ms: 0,
-        };
+        let addresses = running.iter().map(|(_, host)| host.address().clone());
+        let addresses: Vec<Address> = addresses.collect();
         for (_, host) in &running {
-            host.meet(&setup.hosts);
-            host.settle(&setup.members());
+            host.settle(&members(&addresses, nodes, 5));
         }
         let endpoint = Endpoint::bind(&format!("mem://chord-{name}-client"))
             .await
             .unwrap();
-        let client = Client::new(endpoint, &setup.hosts, 9);
+        let client = Client::new(endpoint, &addresses, 9);
         Self {
             hosts: running,
             client,
@@ -62,13 +52,9 @@ impl Cluster {
         }
     }
 
-    async fn tables(&self) -> Vec<Tables> {
-        let mut all = Vec::new();
-        for (_, host) in &self.hosts {
-            let at = hosting::at(self.client.endpoint(), host.address());
-            all.extend(at.tables(None, 1000).await.unwrap());
-        }
-        all
+    fn tables(&self) -> Vec<Tables> {
+        let hosts = self.hosts.iter();
+        hosts.flat_map(|(_, host)| host.tables()).collect()
     }
 
     /// An endpoint and all its nodes are gone.
@@ -91,12 +77,8 @@ impl Cluster {
 #[tokio::test]
 async fn delegation_and_iteration_find_the_same() {
     let cluster = Cluster::start("same", 4, 200, Config::default()).await;
-    let mut nodes: Vec<Peer> = cluster
-        .tables()
-        .await
-        .into_iter()
-        .map(|node| node.peer)
-        .collect();
+    let nodes = cluster.tables().into_iter().map(|node| node.peer);
+    let mut nodes: Vec<Peer> = nodes.collect();
     nodes.sort();
     let mut chance = Rng::with_seed(1);
     // The same start for both: clients of one seed.
@@ -162,7 +144,7 @@ async fn values_outlive_the_endpoint_of_their_owner() {
     cluster.client.put("key 0", b"new".to_vec()).await.unwrap();
     // And when the ring has healed, another one.
     cluster.rounds(30).await;
-    assert_eq!(problems(&cluster.tables().await), []);
+    assert_eq!(problems(&cluster.tables()), []);
     let owner = cluster
         .client
         .get("key 0", Form::Delegation)
@@ -194,36 +176,26 @@ async fn nodes_join_leave_and_come_back() {
             .await
             .unwrap();
     }
-    let at = |host: usize| hosting::at(cluster.client.endpoint(), cluster.hosts[host].1.address());
+    let at = |host: usize| &cluster.hosts[host].1;
     let new: Vec<RingId> = (0..6).map(|number| RingId::of_node(77, number)).collect();
     for (number, id) in new.iter().enumerate() {
         let contact = Some(cluster.hosts[0].1.address().clone());
-        let joins = at(number % 3)
-            .change(vec![Change::Join(*id, contact)])
-            .await
-            .unwrap();
-        assert_eq!(joins, [Ok(())]);
+        assert_eq!(at(number % 3).join(*id, contact), Ok(()));
     }
-    let twice = at(0)
-        .change(vec![Change::Join(new[0], None)])
-        .await
-        .unwrap();
-    assert_eq!(twice, [Err(Refusal::Taken(new[0]))]);
+    let twice = at(0).join(new[0], None);
+    assert_eq!(twice, Err(Refusal::Taken(new[0])));
     cluster.rounds(20).await;
-    assert_eq!(cluster.tables().await.len(), 18);
-    assert_eq!(problems(&cluster.tables().await), []);
+    assert_eq!(cluster.tables().len(), 18);
+    assert_eq!(problems(&cluster.tables()), []);
 
-    at(0).change(vec![Change::Leave(new[0])]).await.unwrap();
-    at(1).change(vec![Change::Crash(new[1])]).await.unwrap();
+    at(0).leave(new[0]).unwrap();
+    at(1).crash(new[1]).unwrap();
     // The same place again, while others still take the former node for alive.
-    at(1)
-        .change(vec![Change::Join(new[1], None)])
-        .await
-        .unwrap();
-    let gone = at(2).change(vec![Change::Crash(new[0])]).await.unwrap();
-    assert!(matches!(&gone[..], [Err(Refusal::Gone(_))]), "{gone:?}");
+    at(1).join(new[1], None).unwrap();
+    let gone = at(2).crash(new[0]);
+    assert!(matches!(&gone, Err(Refusal::Gone(_))), "{gone:?}");
     cluster.rounds(30).await;
-    let tables = cluster.tables().await;
+    let tables = cluster.tables();
     assert_eq!(tables.len(), 17);
     assert!(tables.iter().all(|node| node.serving));
     assert_eq!(problems(&tables), []);
@@ -270,7 +242,7 @@ async fn limits_are_told() {
     };
     let key = Key::new("key 0");
     let entry = Store::new(1).put(&key, vec![0; 200], 1, 0).unwrap();
-    let node = small.tables().await[0].peer.id;
+    let node = small.tables()[0].peer.id;
     let entries = vec![(key.clone(), entry)];
     let kept = ring().ask(node, Ask::Keep { entries }).await.unwrap();
     let refusal = Refusal::TooLarge {

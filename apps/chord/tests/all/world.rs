@@ -7,9 +7,9 @@ use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use wallaby::Address;
 use wallaby_chord::id::RingId;
-use wallaby_chord::message::{Copying, Found, Lookup, Peer, Refusal, Told, Trouble, Wish};
+use wallaby_chord::message::{Copying, Found, Lookup, Miss, Peer, Refusal, Told, Wish};
 use wallaby_chord::node::{Action, Config, Errand, Node, Tables};
-use wallaby_chord::search::{Miss, Next, Search};
+use wallaby_chord::search::{Next, Search};
 
 /// How many steps a round has. A message takes up to [`LATEST`] of them.
 const STEPS: u64 = 10;
@@ -43,7 +43,7 @@ struct Hosted {
 #[derive(Debug)]
 enum Message {
     Ask(Asker, Errand),
-    Told(Asker, Errand, Result<Told, Trouble>),
+    Told(Asker, Errand, Result<Told, Miss>),
     Lookup(Client, Address, Lookup),
     Copying(Client, Address, Copying),
     Ended(Client, Result<Found, Miss>),
@@ -148,12 +148,7 @@ impl World {
     /// A node leaves in good order.
     pub(crate) fn leave(&mut self, id: RingId) {
         if let Some(hosted) = self.nodes.get_mut(&id) {
-            let asker = Asker {
-                id,
-                life: hosted.life,
-            };
-            let errands = hosted.node.leave();
-            self.send_errands(asker, errands);
+            hosted.node.leave();
             self.bury(id);
         }
     }
@@ -180,7 +175,8 @@ impl World {
     pub(crate) fn search(&mut self, id: RingId, wish: Wish) -> u64 {
         let number = self.next_search;
         self.next_search += 1;
-        self.searches.insert(number, Search::new(id, wish));
+        self.searches
+            .insert(number, Search::new(id, wish, Search::MOST));
         self.send(Message::Again(number));
         number
     }
@@ -318,9 +314,9 @@ impl World {
         let ask = errand.ask.clone();
         let is_alive = self.alive.contains(&errand.to.host);
         let told = match self.at(&errand.to) {
-            Some(node) => node.handle_ask(ask).map_err(Trouble::Refused),
-            None if is_alive => Err(Trouble::Refused(Refusal::Gone(errand.to.clone()))),
-            None => Err(Trouble::Lost),
+            Some(node) => node.handle_ask(ask).map_err(Miss::Refused),
+            None if is_alive => Err(Miss::Refused(Refusal::Gone(errand.to.clone()))),
+            None => Err(Miss::Lost(Some(errand.to.host.clone()))),
         };
         self.send(Message::Told(asker, errand, told));
     }
@@ -383,11 +379,7 @@ impl World {
     fn end(&mut self, client: Client, result: Result<Found, Miss>) {
         match client {
             Client::Node(asker, errand) => {
-                let told = match result {
-                    Ok(found) => Ok(Told::Found(Box::new(found))),
-                    Err(Miss::Lost(_)) => Err(Trouble::Lost),
-                    Err(Miss::Refused(refusal)) => Err(Trouble::Refused(refusal)),
-                };
+                let told = result.map(|found| Told::Found(Box::new(found)));
                 self.deliver(Message::Told(asker, *errand, told));
             }
             Client::Search(number) => self.end_search(number, result),

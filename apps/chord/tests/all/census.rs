@@ -1,13 +1,13 @@
 //! Whether what all nodes know makes one ring.
 
-use crate::message::Peer;
-use crate::node::Tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use wallaby_chord::message::Peer;
+use wallaby_chord::node::Tables;
 
 /// Something about a ring that is not as it should be. Maintenance puts it right, in a few rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub(crate) enum Problem {
     /// A node has another successor than the next node.
     Successor {
         /// The node.
@@ -38,7 +38,7 @@ pub enum Problem {
 }
 
 /// All that is wrong with a ring whose nodes, those that serve, know this.
-pub fn problems(tables: &[Tables]) -> Vec<Problem> {
+pub(crate) fn problems(tables: &[Tables]) -> Vec<Problem> {
     let mut nodes: Vec<&Tables> = tables.iter().filter(|tables| tables.serving).collect();
     nodes.sort_by(|one, other| one.peer.cmp(&other.peer));
     let mut problems = Vec::new();

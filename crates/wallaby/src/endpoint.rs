@@ -22,6 +22,7 @@ use crate::driver::shared::{Inner, locked};
 use crate::driver::waiters::Wait;
 use crate::error::{BindError, ConnectError, Failure, ServeError, Undrained};
 use crate::health::Health;
+use crate::log;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::timer::{self, Instant};
@@ -104,7 +105,7 @@ impl Endpoint {
             inner.register(service)?;
         }
         for (entrance, address) in listeners {
-            tracing::info!(endpoint = %inner.node, %address, "listens");
+            log::listens(inner.node, &address);
             let listener = match entrance {
                 Entrance::Streams(listener) => listener,
                 Entrance::Datagrams(socket) => {
@@ -190,19 +191,18 @@ impl Endpoint {
     pub async fn drain(&self, within: Duration) -> Result<(), Undrained> {
         let end = Instant::now() + timer::bounded(within);
         self.inner.health.drain();
-        let endpoint = &self.inner.node;
-        let Load { running, waiting } = self.load();
-        tracing::info!(%endpoint, running, waiting, "is drained: takes no more requests");
+        log::drains(self.inner.node, self.load());
         self.inner.enter(|core| core.endpoint.drain());
         let rest = timer::timeout_at(end, self.inner.come_to_rest());
         if rest.await.is_some() {
-            tracing::info!(%endpoint, "is drained: nothing runs any more");
+            log::drained(self.inner.node);
             self.close();
             return Ok(());
         }
         let Load { running, waiting } = self.load();
         // Some may have lost their place: others ran there.
         let running = running.max(self.inner.ask(|core| core.endpoint.stopping()));
+        let endpoint = self.inner.node;
         tracing::warn!(%endpoint, running, waiting, "was not drained in time");
         self.close();
         Err(Undrained { running, waiting })
@@ -278,7 +278,7 @@ impl Inner {
 
     fn close(self: &Arc<Self>, killed: bool) {
         if !self.is_closed() {
-            tracing::info!(endpoint = %self.node, "is closed");
+            log::closes(self.node);
             self.end(killed);
         }
     }

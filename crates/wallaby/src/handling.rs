@@ -24,7 +24,7 @@ use crate::call::CallOptions;
 use crate::driver::shared::{Core, Inner};
 use crate::error::Failure;
 use crate::intercept::{Around, Extensions};
-use crate::log;
+use crate::log::{self, Of};
 use crate::panics::{contain, panic_message};
 use crate::service::{HandlerFuture, Registered};
 use crate::timer::Instant;
@@ -333,14 +333,19 @@ impl Handling {
         self.note_panic("an interceptor", panic)
     }
 
+    /// Which request it is, for the log.
+    fn of(&self) -> Of {
+        Of {
+            method: Arc::clone(self.method().name()),
+            call: self.call,
+            request: self.id,
+        }
+    }
+
     fn note_panic(&self, who: &str, panic: Box<dyn Any + Send>) -> Status {
         let message = panic_message(who, &*panic);
         contain("what a panic carried", || drop(panic));
-        if let Some(left_out) = self.endpoint.logs.panics.pass() {
-            let method = self.method().name().as_ref();
-            let (call, request, panic) = (&self.call, &self.id, message.as_str());
-            tracing::warn!(method, %call, %request, panic, left_out, "a handler or an interceptor panicked");
-        }
+        self.endpoint.logs.panicked(&self.of(), &message);
         self.endpoint.ask(|core| core.endpoint.panicked(message))
     }
 

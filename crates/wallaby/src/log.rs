@@ -1,14 +1,26 @@
-//! Whether anybody listens to what is logged: what makes up events stays out of the way of calls.
+//! What endpoints say in the log, whatever drives them; and whether anybody listens: what makes up events stays out of the way of calls.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tracing::field::display;
 use tracing::level_filters::LevelFilter;
-use wallaby_proto::{Address, NodeId};
+use wallaby_proto::call::watch::Loss;
+use wallaby_proto::endpoint::{Load, StuckHandler};
+use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
+#[cfg(target_os = "linux")]
+use wallaby_proto::{
+    Code,
+    endpoint::{Endpoint as Core, RequestKey, Returned},
+};
 
+use crate::error::ConnectError;
 use crate::metrics::Metrics;
 use crate::timer::Instant;
+use crate::transport::Identity;
 
 /// Whether a subscriber may want events and spans of level DEBUG.
 pub(crate) fn debugs() -> bool {
@@ -34,6 +46,146 @@ pub(crate) struct Logs {
     pub(crate) ended: Limiter,
     pub(crate) broken: Limiter,
     pub(crate) blocked: Limiter,
+}
+
+/// The request of which something is said.
+pub(crate) struct Of {
+    pub(crate) method: Arc<str>,
+    pub(crate) call: CallId,
+    pub(crate) request: RequestId,
+}
+
+#[cfg(target_os = "linux")] // the polling driver's
+impl Of {
+    #[cold]
+    pub(crate) fn new(core: &Core, key: RequestKey) -> Option<Self> {
+        let (request, method) = (core.request(key)?, core.method_of(key)?);
+        Some(Self {
+            method: Arc::clone(method.name()),
+            call: request.call(),
+            request: request.id(),
+        })
+    }
+}
+
+impl Logs {
+    // Requests.
+
+    pub(crate) fn panicked(&self, of: &Of, panic: &str) {
+        if let Some(left_out) = self.panics.pass() {
+            let (method, call, request) = (&*of.method, of.call, of.request);
+            tracing::warn!(method, %call, %request, panic, left_out, "a handler or an interceptor panicked");
+        }
+    }
+
+    pub(crate) fn late_error(&self, of: &Of, status: &Status) {
+        if let Some(left_out) = self.late_errors.pass() {
+            let (method, call, request) = (&*of.method, of.call, of.request);
+            tracing::warn!(method, %call, %request, %status, left_out, "error after the request ended");
+        }
+    }
+
+    /// A handler that is a function has failed, or panicked.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn failed(&self, of: &Of, status: &Status, returned: Returned) {
+        if status.code() == Code::Panicked {
+            self.panicked(of, status.message());
+        }
+        if returned == Returned::Late {
+            self.late_error(of, status);
+        }
+    }
+
+    // Connections.
+
+    /// A dial has failed, for whatever reason.
+    pub(crate) fn vain(&self, endpoint: NodeId, server: &Address, why: &ConnectError) {
+        match self.dials.pass(server) {
+            Some(left_out) => {
+                tracing::warn!(%endpoint, %server, %why, left_out, "a server was dialled in vain");
+            }
+            None => tracing::debug!(%endpoint, %server, %why, "a server was dialled in vain"),
+        }
+    }
+
+    pub(crate) fn connected(&self, endpoint: NodeId, server: &Address) {
+        self.dials.forget(server);
+        if let Some(left_out) = self.opened.pass() {
+            tracing::info!(%endpoint, %server, left_out, "is connected to a server");
+        }
+    }
+
+    pub(crate) fn accepted(&self, endpoint: NodeId, peer: &Identity) {
+        if let Some(left_out) = self.opened.pass() {
+            let from = peer.address.map(display);
+            tracing::info!(%endpoint, %peer, from, left_out, "a peer has connected");
+        }
+    }
+
+    pub(crate) fn accept_failed(&self, error: &io::Error) {
+        if let Some(left_out) = self.accepts.pass() {
+            tracing::error!(%error, left_out, "cannot accept a connection");
+        }
+    }
+
+    /// A dial is given up before its stream was open; why others have failed was said.
+    pub(crate) fn not_opened(&self, endpoint: NodeId, why: &ConnectError) {
+        if let ConnectError::TimedOut { server, .. } = why {
+            self.vain(endpoint, server, why);
+        }
+    }
+
+    /// A stream has ended: peers that leave are news, those that do not keep to the protocol a warning.
+    pub(crate) fn closed(&self, endpoint: NodeId, peer: &Identity, why: &ConnectError) {
+        let from = peer.address.map(display);
+        let (is_broken, why): (bool, &dyn fmt::Display) = match why {
+            ConnectError::TimedOut { server, .. } => return self.vain(endpoint, server, why),
+            ConnectError::Handshake { source, .. } => (source.is_violation(), source),
+            ConnectError::Closed { reason, .. } => (false, reason),
+            why => (false, why),
+        };
+        if is_broken && let Some(left_out) = self.broken.pass() {
+            tracing::warn!(%endpoint, %peer, from, %why, left_out, "a peer does not keep to the protocol");
+        } else if !is_broken && let Some(left_out) = self.ended.pass() {
+            tracing::info!(%endpoint, %peer, from, %why, left_out, "a connection has ended");
+        }
+    }
+}
+
+/// A handler that was stopped goes on for long, and so many others that were not told of.
+pub(crate) fn stuck(stuck: &StuckHandler, left_out: u64) {
+    let method = (stuck.method.as_ref()).map_or("", |method| method.name());
+    let (call, request) = (&stuck.call, &stuck.request);
+    tracing::warn!(
+        method,
+        %call,
+        %request,
+        left_out,
+        "a handler goes on for long after its request was stopped, and no longer counts as running"
+    );
+}
+
+/// A part of a call is lost, and of so many others that were not told of.
+pub(crate) fn lost(loss: &Loss, left_out: u64) {
+    let method = loss.method.as_deref().unwrap_or("");
+    let (call, request, server, why) = (loss.call, loss.request, &loss.server, &loss.kind);
+    tracing::warn!(method, %call, %request, %server, %why, left_out, "a part of a call is lost");
+}
+
+pub(crate) fn listens(endpoint: NodeId, address: &Address) {
+    tracing::info!(%endpoint, %address, "listens");
+}
+
+pub(crate) fn drains(endpoint: NodeId, Load { running, waiting }: Load) {
+    tracing::info!(%endpoint, running, waiting, "is drained: takes no more requests");
+}
+
+pub(crate) fn drained(endpoint: NodeId) {
+    tracing::info!(%endpoint, "is drained: nothing runs any more");
+}
+
+pub(crate) fn closes(endpoint: NodeId) {
+    tracing::info!(%endpoint, "is closed");
 }
 
 /// Lets ten of a kind pass in a second.

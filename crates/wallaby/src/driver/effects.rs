@@ -23,7 +23,7 @@ use crate::call::{CallEnd, CallWatch, Outcome};
 use crate::error::ConnectError;
 use crate::handling::{Handling, Job};
 use crate::intercept::{Around, Asking};
-use crate::log::Trouble;
+use crate::log::{self, Trouble};
 use crate::panics::contain;
 
 /// Handlers that a thread runs before others of the runtime have their turn. Each that is done makes room for the next, and other
@@ -247,31 +247,13 @@ impl Effect {
                 }
             }
             Self::Stop(handling, status) => handling.handle_stopped(&status),
-            Self::Stuck(stuck, left_out) => {
-                let method = (stuck.method.as_ref()).map_or("", |method| method.name());
-                tracing::warn!(
-                    method,
-                    call = %stuck.call,
-                    request = %stuck.request,
-                    left_out,
-                    "a handler goes on for long after its request was stopped, and no longer counts as running"
-                );
-            }
-            Self::Lost(loss, left_out) => {
-                let method = loss.method.as_deref().unwrap_or("");
-                let (call, request, server, why) =
-                    (loss.call, loss.request, &loss.server, &loss.kind);
-                tracing::warn!(method, %call, %request, %server, %why, left_out, "a part of a call is lost");
-            }
+            Self::Stuck(stuck, left_out) => log::stuck(&stuck, left_out),
+            Self::Lost(loss, left_out) => log::lost(&loss, left_out),
             Self::Dial(endpoint, conn, to) => endpoint.dial(conn, to),
             Self::Open(endpoint, socket, towards) => endpoint.open_socket(socket, towards),
-            Self::NotOpened(endpoint, why) => {
-                if let ConnectError::TimedOut { server, .. } = &why {
-                    endpoint.note_vain(server, &why);
-                }
-            }
+            Self::NotOpened(endpoint, why) => endpoint.logs.not_opened(endpoint.node, &why),
             Self::Close(endpoint, stream, closed) => {
-                endpoint.note_closed(&stream.identity, &closed.why);
+                (endpoint.logs).closed(endpoint.node, &stream.identity, &closed.why);
                 stream.close(&closed.last_words);
             }
             Self::Connected(waits, result) => drop(waits.send(result)),

@@ -1,13 +1,11 @@
 //! How streams begin: dialled for the endpoint, or accepted.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 
 use bytes::BytesMut;
-use tracing::field::display;
 use wallaby_proto::Address;
 use wallaby_proto::endpoint::ConnId;
 
@@ -17,38 +15,24 @@ use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::panics::{carried_by, polled};
 use crate::timer::{self, Instant};
-use crate::transport::{self, Accepted, Connector, Identity, Listener, Opening, PAUSE};
+use crate::transport::{self, Accepted, Connector, Listener, Opening, PAUSE};
 
 /// Where streams come in, until the endpoint is closed.
 pub(crate) type Listening = Mutex<Option<Box<dyn Listener>>>;
 
 impl Inner {
-    /// A dial has failed, for whatever reason.
-    pub(super) fn note_vain(&self, server: &Address, why: &ConnectError) {
-        let endpoint = &self.node;
-        match self.logs.dials.pass(server) {
-            Some(left_out) => {
-                tracing::warn!(%endpoint, %server, %why, left_out, "a server was dialled in vain");
-            }
-            None => tracing::debug!(%endpoint, %server, %why, "a server was dialled in vain"),
-        }
-    }
-
     /// Opens a stream for the endpoint.
     pub(super) fn dial(self: &Arc<Self>, conn: ConnId, to: Address) {
         let endpoint = Arc::clone(self);
         self.open(conn, async move {
             match endpoint.dial_stream(conn, &to).await {
                 Ok(Some(stream)) => {
-                    endpoint.logs.dials.forget(&to);
-                    if let Some(left_out) = endpoint.logs.opened.pass() {
-                        tracing::info!(endpoint = %endpoint.node, server = %to, left_out, "is connected to a server");
-                    }
+                    endpoint.logs.connected(endpoint.node, &to);
                     endpoint.begin(conn, stream);
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    endpoint.note_vain(&to, &why);
+                    endpoint.logs.vain(endpoint.node, &to, &why);
                     endpoint.enter(|core| core.endpoint.handle_dial_failed(conn, why));
                 }
             }
@@ -146,9 +130,7 @@ impl Inner {
             match accepted.and_then(|accepted| endpoint.let_in(accepted)) {
                 Ok(()) => {}
                 Err(error) => {
-                    if let Some(left_out) = endpoint.logs.accepts.pass() {
-                        tracing::error!(%error, left_out, "cannot accept a connection");
-                    }
+                    endpoint.logs.accept_failed(&error);
                     timer::sleep_until(Instant::now() + PAUSE).await;
                 }
             }
@@ -168,7 +150,7 @@ impl Inner {
             writer,
             identity,
         } = self.settings.driver.transports.wrap(opened)?;
-        self.note_accepted(&identity);
+        self.logs.accepted(self.node, &identity);
         let stream = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
             let stream = Stream::new(conn, identity, writer);
@@ -187,31 +169,6 @@ impl Inner {
         });
     }
 
-    fn note_accepted(&self, peer: &Identity) {
-        if let Some(left_out) = self.logs.opened.pass() {
-            let (endpoint, from) = (&self.node, peer.address.map(display));
-            tracing::info!(%endpoint, %peer, from, left_out, "a peer has connected");
-        }
-    }
-
-    /// A stream has ended: peers that leave are news, those that do not keep to the protocol a warning.
-    pub(super) fn note_closed(&self, peer: &Identity, why: &ConnectError) {
-        if let ConnectError::TimedOut { server, .. } = why {
-            return self.note_vain(server, why);
-        }
-        let (endpoint, from) = (&self.node, peer.address.map(display));
-        let (is_broken, why): (bool, &dyn fmt::Display) = match why {
-            ConnectError::Handshake { source, .. } => (source.is_violation(), source),
-            ConnectError::Closed { reason, .. } => (false, reason),
-            why => (false, why),
-        };
-        if is_broken && let Some(left_out) = self.logs.broken.pass() {
-            tracing::warn!(%endpoint, %peer, from, %why, left_out, "a peer does not keep to the protocol");
-        } else if !is_broken && let Some(left_out) = self.logs.ended.pass() {
-            tracing::info!(%endpoint, %peer, from, %why, left_out, "a connection has ended");
-        }
-    }
-
     /// Waits for what the transport of an accepted stream has to do first, as long as it has its place among the strangers.
     fn open_accepted(self: &Arc<Self>, opening: Opening) {
         let conn = self.enter(|core| {
@@ -226,7 +183,7 @@ impl Inner {
             match carried_by(opening).await {
                 Ok(stream) => {
                     not_accepted.0 = None;
-                    endpoint.note_accepted(&stream.identity);
+                    endpoint.logs.accepted(endpoint.node, &stream.identity);
                     endpoint.begin(conn, stream);
                 }
                 Err(error) => {

@@ -65,10 +65,7 @@ impl Handling {
                 tracing::debug!(call = %self.call, request = %self.id, %status, "ended with a status");
             }
             Returned::Late => {
-                if let Some(left_out) = self.endpoint.logs.late_errors.pass() {
-                    let method = self.method().name().as_ref();
-                    tracing::warn!(method, call = %self.call, request = %self.id, %status, left_out, "error after the request ended");
-                }
+                self.endpoint.logs.late_error(&self.of(), status);
             }
             Returned::Stopped => {}
         }

@@ -80,7 +80,9 @@ use self::calls::Calling;
 use self::streams::Streams;
 use crate::client::CallInterceptor;
 use crate::error::BindError;
+use crate::log::{self, Watcher};
 use crate::metrics::Meters;
+use crate::timer::Instant;
 
 /// How long a turn may wait until something arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +126,9 @@ pub struct Endpoint<D: Datagrams = Udp> {
     asked: Option<CallKey>,
     /// How often there was something to tell.
     news: u64,
+    /// What the endpoint's time counts from, for the log, and what of its counts was told there.
+    began: Instant,
+    watcher: Watcher,
     /// The datagram that is being sent, and where to, if there was no room for it.
     datagram: Vec<u8>,
     refused: Option<SocketAddr>,
@@ -177,6 +182,9 @@ impl<D: Datagrams> Endpoint<D> {
         ring: usize,
         interceptors: Vec<Arc<dyn CallInterceptor>>,
     ) -> Self {
+        for address in &addresses {
+            log::listens(core.node(), address);
+        }
         let takes_datagrams = addresses.iter().any(|at| matches!(at, Address::Udp(_)));
         let socket = takes_datagrams.then(|| core.add_listening_socket(datagrams.local()));
         let now = datagrams.now();
@@ -194,6 +202,8 @@ impl<D: Datagrams> Endpoint<D> {
             told: VecDeque::new(),
             asked: None,
             news: 0,
+            began: Instant::now(),
+            watcher: Watcher::default(),
             handlers: Vec::new(),
             calling: Calling::new(interceptors),
             retried: Retried::default(),
@@ -254,6 +264,9 @@ impl<D: Datagrams> Endpoint<D> {
     /// it [is drained](Self::is_drained), or for as long as that may take, then drop it.
     pub fn drain(&mut self) {
         self.look_at_clock();
+        if !self.core.is_draining() {
+            log::drains(self.core.node(), self.load());
+        }
         self.core.drain();
     }
 
@@ -275,6 +288,9 @@ impl<D: Datagrams> Drop for Endpoint<D> {
     fn drop(&mut self) {
         self.end_after_panic();
         self.look_at_clock();
+        if !self.core.is_closed() {
+            log::closes(self.core.node());
+        }
         // Sessions send nothing any more once they are closed.
         self.core.stop_all();
         self.follow();

@@ -144,15 +144,10 @@ impl Streams {
                     self.wake_rings(id); // what the peer has put in before its end is still read
                 }
             }
-            Err(error) => {
-                let server = core.server(id);
-                let at = server.as_ref().map(tracing::field::display);
-                tracing::debug!(server = at, %error, "memory is not shared");
-                match server.filter(|_| !was_open) {
-                    None => core.handle_ended(id, &mut BytesMut::new(), end_of(&error)),
-                    Some(to) => core.handle_dial_failed(id, dial_failed(&to, &error)),
-                }
-            }
+            Err(error) => match core.server(id).filter(|_| !was_open) {
+                None => core.handle_ended(id, &mut BytesMut::new(), end_of(&error)),
+                Some(to) => self.fail_dial(core, id, dial_failed(&to, &error)),
+            },
         }
     }
 }

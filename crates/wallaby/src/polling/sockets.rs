@@ -11,7 +11,7 @@ use wallaby_proto::Address;
 
 use crate::error::BindError;
 use crate::transport::shm::turned::{self, Connection};
-use crate::transport::{SocketFile, bare, connecting, listen_unix, receive};
+use crate::transport::{Identity, SocketFile, bare, connecting, listen_unix, receive};
 
 /// What the bytes of a stream go through.
 #[derive(Debug)]
@@ -166,25 +166,27 @@ impl Listener {
         }
     }
 
-    /// The next connection; `WouldBlock` if there is none.
-    pub(super) fn accept(&self) -> io::Result<Channel> {
+    /// The next connection, and who that is; `WouldBlock` if there is none.
+    pub(super) fn accept(&self) -> io::Result<(Channel, Identity)> {
         match self {
             Self::Tcp(listener) => {
-                let stream = listener.accept()?.0;
+                let (stream, from) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 let socket = OwnedFd::from(stream);
                 hurry(&socket)?;
-                Ok(Channel::Socket(Socket(socket)))
+                let channel = Channel::Socket(Socket(socket));
+                Ok((channel, Identity::default().at(from)))
             }
             Self::Unix {
                 listener, memory, ..
             } => {
                 let stream = listener.accept()?.0;
                 stream.set_nonblocking(true)?;
-                Ok(match memory {
+                let channel = match memory {
                     true => Channel::Memory(Box::new(Connection::accepted(stream.into()))),
                     false => Channel::Socket(Socket(stream.into())),
-                })
+                };
+                Ok((channel, Identity::default()))
             }
         }
     }

@@ -7,13 +7,15 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core};
 
 use super::epoll::Interest;
 use super::sockets::Channel;
-use crate::transport::ReadRoom;
 use crate::transport::shm::turned::{self, Found};
+use crate::transport::{Identity, ReadRoom};
 
 /// A stream to a peer.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) channel: Channel,
+    /// Who has connected, for the log.
+    pub(super) peer: Identity,
     state: StreamState,
     /// What is awaited of the socket, or of the rings.
     pub(super) interest: Interest,
@@ -95,9 +97,10 @@ pub(super) enum Read {
 }
 
 impl Stream {
-    pub(super) fn new(channel: Channel, connected: bool) -> Self {
+    pub(super) fn new(channel: Channel, connected: bool, peer: Identity) -> Self {
         Self {
             channel,
+            peer,
             state: if connected {
                 StreamState::Open
             } else {

@@ -5,16 +5,16 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use wallaby_proto::Address;
 use wallaby_proto::endpoint::{Closed, ConnId, Endpoint as Core, StreamEnd};
+use wallaby_proto::{Address, NodeId};
 
 use super::epoll::{Epoll, Interest, Ready};
 use super::rings::Rings;
 use super::sockets::{Channel, Listener};
 use super::stream::{Read, Stream, StreamTable};
 use crate::error::{BindError, ConnectError, dial_failed};
-use crate::log::Limiter;
-use crate::transport::{PAUSE, end_of};
+use crate::log::Logs;
+use crate::transport::{Identity, PAUSE, end_of};
 
 /// Most connections that a listener lets in at a time.
 const ACCEPTED: usize = 16;
@@ -44,8 +44,8 @@ pub(super) struct Streams {
     unread: Vec<ConnId>,
     /// When listeners are listened to again.
     accept_again: Option<Duration>,
-    /// What is told of connections that cannot be accepted: it may happen fifty times a second.
-    accepts: Limiter,
+    /// What is said in the log, of streams and of all else.
+    pub(super) logs: Logs,
 }
 
 /// What is ready.
@@ -168,11 +168,23 @@ impl Streams {
     pub(super) fn dial(&mut self, core: &mut Core, id: ConnId, to: &Address, ring: usize) {
         let why = match Channel::dial(to, ring) {
             Some(Ok((channel, connected))) => {
-                return self.begin(core, id, Stream::new(channel, connected));
+                if connected {
+                    self.logs.connected(core.node(), to);
+                }
+                let stream = Stream::new(channel, connected, Identity::default());
+                return self.begin(core, id, stream);
             }
             Some(Err(error)) => dial_failed(to, &error),
             None => ConnectError::NoTransport { server: to.clone() },
         };
+        self.fail_dial(core, id, why);
+    }
+
+    /// A dial has failed.
+    pub(super) fn fail_dial(&self, core: &mut Core, id: ConnId, why: ConnectError) {
+        if let Some(to) = why.server() {
+            self.logs.vain(core.node(), to, &why);
+        }
         core.handle_dial_failed(id, why);
     }
 
@@ -190,26 +202,14 @@ impl Streams {
         let added = epoll.and_then(|epoll| epoll.add(descriptor, token, interest));
         self.table.insert(id, stream);
         self.unwritten.push(id);
-        if let Err(error) = added {
-            core.handle_ended(
-                id,
-                &mut BytesMut::new(),
-                StreamEnd::Lost(format!("cannot wait for it: {error}")),
-            );
-        }
+        check_awaited(core, id, added);
     }
 
     /// The memory that a stream goes through is there: its bell is waited for.
     pub(super) fn await_bell(&mut self, core: &mut Core, id: ConnId, bell: RawFd) {
         let epoll = self.epoll();
         let added = epoll.and_then(|epoll| epoll.add_bell(bell, id.number() | BELL));
-        if let Err(error) = added {
-            core.handle_ended(
-                id,
-                &mut BytesMut::new(),
-                StreamEnd::Lost(format!("cannot wait for it: {error}")),
-            );
-        }
+        check_awaited(core, id, added);
     }
 
     /// Lets in who has connected.
@@ -219,18 +219,17 @@ impl Streams {
                 return;
             };
             match listener.accept() {
-                Ok(channel) => {
+                Ok((channel, peer)) => {
                     let connected = matches!(channel, Channel::Socket(_));
+                    self.logs.accepted(core.node(), &peer);
                     let id = core.handle_accepted();
-                    self.begin(core, id, Stream::new(channel, connected));
+                    self.begin(core, id, Stream::new(channel, connected, peer));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        if let Some(left_out) = self.accepts.pass() {
-                            tracing::error!(%error, left_out, "cannot accept a connection");
-                        }
+                        self.logs.accept_failed(&error);
                         self.attend(index, Interest::default());
                         self.accept_again = Some(now.saturating_add(PAUSE));
                         return;
@@ -256,10 +255,14 @@ impl Streams {
         let Some(stream) = self.table.get_mut(id) else {
             return;
         };
+        let was_connecting = stream.is_connecting();
         let result = stream.writable();
         self.unwritten.push(id);
-        if let (Err(error), Some(to)) = (result, core.server(id)) {
-            core.handle_dial_failed(id, dial_failed(&to, &error));
+        if let Some(to) = core.server(id).filter(|_| was_connecting) {
+            match result {
+                Ok(()) => self.logs.connected(core.node(), &to),
+                Err(error) => self.fail_dial(core, id, dial_failed(&to, &error)),
+            }
         }
     }
 
@@ -338,11 +341,14 @@ impl Streams {
     }
 
     /// A stream has ended.
-    pub(super) fn close(&mut self, id: ConnId, closed: &Closed) {
+    pub(super) fn close(&mut self, node: NodeId, id: ConnId, closed: &Closed) {
         let Some(mut stream) = self.table.remove(id) else {
             return; // its dial had failed
         };
-        tracing::debug!(why = %closed.why, "a connection has ended");
+        match stream.is_connecting() {
+            true => self.logs.not_opened(node, &closed.why),
+            false => self.logs.closed(node, &stream.peer, &closed.why),
+        }
         stream.say(&closed.last_words);
         stream.channel.shut_down();
         if let Some(rings) = stream.rings() {
@@ -351,5 +357,13 @@ impl Streams {
                 let _ = epoll.remove(bell); // it was never added if there was no memory for that
             }
         }
+    }
+}
+
+/// A stream ends that cannot be waited for.
+fn check_awaited(core: &mut Core, id: ConnId, added: io::Result<()>) {
+    if let Err(error) = added {
+        let end = StreamEnd::Lost(format!("cannot wait for it: {error}"));
+        core.handle_ended(id, &mut BytesMut::new(), end);
     }
 }

@@ -16,6 +16,7 @@ use super::datagrams::Datagrams;
 use super::request::RawRequest;
 use super::streams::Whom;
 use super::{Endpoint, Notification, Wait};
+use crate::log::{self, Of};
 use crate::panics::panic_message;
 
 /// Room for arriving datagrams that is made at a time.
@@ -120,6 +121,13 @@ impl<D: Datagrams> Endpoint<D> {
             self.follow();
         }
         self.flush();
+        if log::warns()
+            && let Some(trouble) = self
+                .watcher
+                .look(self.core.counted(), self.began + self.now)
+        {
+            trouble.tell(self.core.node());
+        }
         Ok(())
     }
 
@@ -164,18 +172,22 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Socket(socket, to) => self.open_socket(socket, to),
                 Output::Datagrams(_) => {} // they leave at the end of the turn
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
-                Output::Close(id, closed) => self.streams.close(id, &closed),
+                Output::Close(id, closed) => self.streams.close(self.core.node(), id, &closed),
+                Output::Lost(loss) => {
+                    if let Some(left_out) = self.streams.logs.lost.pass() {
+                        log::lost(&loss, left_out);
+                    }
+                }
+                Output::Drained => log::drained(self.core.node()),
                 Output::Ended(call, end) => {
                     self.calling.ended(self.core.call_id(call), call, &end);
                 }
                 // Nobody is kept waiting here, and no handler goes on without its request.
                 Output::Stuck(_)
-                | Output::Lost(_)
                 | Output::Settled(_)
                 | Output::Sent(_)
                 | Output::Room(..)
                 | Output::Placed(..)
-                | Output::Drained
                 | Output::Connected(..) => {}
             }
         }
@@ -214,6 +226,7 @@ impl<D: Datagrams> Endpoint<D> {
         let Ok(incoming) = self.core.take_request(key) else {
             return;
         };
+        let of = log::warns().then(|| Of::new(&self.core, key)).flatten();
         let Some(handler) = self.handlers.get_mut(incoming.method) else {
             return;
         };
@@ -228,7 +241,11 @@ impl<D: Datagrams> Endpoint<D> {
             self.core.drop_body(body); // nobody reads it
         }
         self.look_at_clock(); // it may have taken its time
-        self.core.returned(key, result);
+        let failed = of.zip(result.as_ref().err().cloned());
+        let returned = self.core.returned(key, result);
+        if let Some((of, status)) = failed {
+            self.streams.logs.failed(&of, &status, returned);
+        }
     }
 
     fn do_rings_come_first(&mut self) -> bool {

@@ -15,7 +15,7 @@ use wallaby::{Address, Code, Endpoint, ExecutorConfig, One, Request, Status};
 
 /// Writes down all spans and events of Wallaby.
 #[derive(Clone, Default)]
-struct Notes {
+pub(crate) struct Notes {
     lines: Arc<Mutex<Vec<String>>>,
     spans: Arc<AtomicU64>,
 }
@@ -38,7 +38,7 @@ impl Notes {
     }
 
     /// What an operator reads: warnings and what is at INFO, since this was asked last.
-    fn for_operators(&self) -> Vec<String> {
+    pub(crate) fn for_operators(&self) -> Vec<String> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut *lines);
         let wanted = |line: &String| line.starts_with("warning") || line.starts_with("info");
@@ -182,7 +182,7 @@ fn obedient() -> wallaby::Service {
 }
 
 /// Whether one line has all of these.
-fn one_of(lines: &[String], parts: &[&str]) -> bool {
+pub(crate) fn one_of(lines: &[String], parts: &[&str]) -> bool {
     let has = |line: &String| parts.iter().all(|part| line.contains(part));
     lines.iter().any(has)
 }

@@ -9,6 +9,7 @@ mod failures;
 mod hostile;
 mod interceptors;
 mod interop;
+mod log;
 mod proxy;
 mod relaying;
 mod retries;

@@ -664,8 +664,6 @@ struct Awaited(Arc<CallShared>);
 
 impl Awaited {
     fn new(call: Arc<CallShared>, grace: Duration) -> Self {
-        // Whoever waits has a timer of his own, which is to be first.
-        let grace = grace.saturating_add(Duration::from_secs(1));
         call.with(|core, key| core.endpoint.wait_for_stop(key, Some(grace)));
         Self(call)
     }

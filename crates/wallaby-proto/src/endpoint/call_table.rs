@@ -123,12 +123,12 @@ impl CallTable {
         self.leave(sequence);
     }
 
-    /// The outcome of a call was taken, or nothing of it runs any more: with both it goes.
+    /// The outcome of a call was taken, nothing of it runs any more, or nobody waits for that: with all three it goes.
     pub(super) fn leave(&mut self, sequence: u64) {
         let place = self.place(sequence);
         if let Some(found) = self.places.get_mut(place)
             && let Some((_, mut call)) = found.take_if(|(found, call)| {
-                let done = |call: &Call| call.over && call.taken;
+                let done = |call: &Call| call.over && call.taken && call.stop_by.is_none();
                 *found == sequence && call.as_ref().as_ref().is_none_or(done)
             })
         {

@@ -31,6 +31,8 @@ pub(super) struct Call {
     pub(super) reported: bool,
     /// Nobody wants to know how it ends, or somebody knows already.
     pub(super) taken: bool,
+    /// Somebody waits until then for nothing of it to run any more, by the shell's clock, and wants to know what does.
+    pub(super) stop_by: Option<Duration>,
     /// It has ended, and nothing of it runs any more: it is only kept for its outcome.
     pub(super) over: bool,
 }
@@ -46,6 +48,7 @@ impl Call {
             within: None,
             reported: false,
             taken: false,
+            stop_by: None,
             over: false,
         }
     }
@@ -162,6 +165,9 @@ impl<P: Probe> Endpoint<P> {
             let ended = self.outcome_of_unknown().cloned();
             return ended.map_or(Next::Pending, Next::Ended);
         };
+        if call.taken {
+            return Next::Pending;
+        }
         if let Some(answer) = call.client.next_answer(self.config.limits.call) {
             self.untaken -= 1;
             match answer.from {
@@ -200,9 +206,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// Whether [`next_answer`](Self::next_answer) has something of a call.
     pub fn has_next(&self, key: CallKey) -> bool {
-        let call = self.calls.peek(key.0);
-        match call.map(|call| &call.client) {
-            Some(call) => !call.answers.is_empty() || call.outcome.is_some(),
+        match self.calls.peek(key.0) {
+            Some(call) if call.taken => false,
+            Some(Call { client, .. }) => !client.answers.is_empty() || client.outcome.is_some(),
             None => self.has_panicked(),
         }
     }

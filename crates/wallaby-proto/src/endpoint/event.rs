@@ -56,7 +56,8 @@ pub enum Output {
     /// A call has ended of which [`Endpoint::report_end`](super::Endpoint::report_end) was said.
     Ended(CallKey, Box<ReportedEnd>),
     /// Nothing of a call runs any more, as far as its servers can be reached: told of calls that are kept
-    /// ([`Shell::keep_ended`](super::Shell::keep_ended)).
+    /// ([`Shell::keep_ended`](super::Shell::keep_ended)), and of those that somebody
+    /// [waits for](super::Endpoint::wait_for_stop). Of these it is also told that they were waited for as long as was said.
     Settled(CallKey),
     /// The endpoint [is drained](super::Endpoint::is_drained). Told again if it was otherwise meanwhile, as when somebody had to be refused.
     Drained,

@@ -278,7 +278,8 @@ impl<P: Probe> Endpoint<P> {
         }
         self.calls.finish(sequence);
         self.note_space();
-        if self.config.shell.keep_ended && self.calls.peek(sequence).is_some() {
+        let keeps = self.config.shell.keep_ended;
+        if (self.calls.peek(sequence)).is_some_and(|call| keeps || call.stop_by.is_some()) {
             self.outputs.push_back(Output::Settled(CallKey(sequence)));
         }
         while let Some((_, first)) = self.fresh.front()

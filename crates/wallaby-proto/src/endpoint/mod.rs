@@ -309,6 +309,8 @@ enum Alarm {
     EndedRequests,
     /// A handler that goes on though its request was stopped has had its time.
     Grace(RequestKey),
+    /// So has who waits until nothing of a call runs any more.
+    Awaited(u64),
     /// A draining endpoint has waited for long enough for further attempts.
     Rest,
 }
@@ -696,6 +698,9 @@ impl<P: Probe> Endpoint<P> {
                     }
                 }
                 Alarm::Grace(key) => self.end_grace(key),
+                Alarm::Awaited(sequence) => {
+                    self.outputs.push_back(Output::Settled(CallKey(sequence)));
+                }
                 Alarm::Rest => {} // whoever asks what is next learns it
             }
         }

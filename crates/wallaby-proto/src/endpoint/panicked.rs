@@ -59,6 +59,10 @@ impl Endpoint {
                 server: conn.server(),
                 reason: PANICKED.to_string(),
             };
+            if before.dialling.is_awaited(id) {
+                let result = Err(Box::new(why.clone()));
+                self.outputs.push_back(Output::Connected(id, result));
+            }
             let closed = Closed {
                 last_words: BytesMut::new(),
                 why,

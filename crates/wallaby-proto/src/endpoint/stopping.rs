@@ -16,6 +16,9 @@ use crate::{Path, Status};
 /// A stopped request waits no longer for calls on its behalf, though its initiator asks.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
+/// Servers are asked about a call for so much longer than somebody waits for it, who is to be told first what runs.
+const LONGER: Duration = Duration::from_secs(1);
+
 /// While as many requests go on as this that were stopped, further ones do not wait for calls on their behalf: each takes a place among
 /// the requests, and anybody can have servers call those that say nothing.
 const MOST_GOING_ON: usize = 1024;
@@ -206,9 +209,20 @@ impl<P: Probe> Endpoint<P> {
 
     /// Somebody waits until nothing runs any more of a call that has failed or was aborted, for so long: its servers are asked
     /// until then about handlers that go on. Without, such a call is over soon after all of them have said that they were told; and
-    /// with `None` nobody waits any more.
+    /// with `None` nobody waits any more. [`Output::Settled`] tells when nothing runs, or time is up; until nobody waits it is known
+    /// [what does](Self::still_running), though the call be over.
     pub fn wait_for_stop(&mut self, key: CallKey, within: Option<Duration>) {
+        let until = within.map(|within| self.raw.saturating_add(within));
+        if let Some(call) = self.calls.kept(key.0) {
+            let alarm = Alarm::Awaited(key.0);
+            if let Some(before) = std::mem::replace(&mut call.stop_by, until) {
+                self.alarms.remove(&(before, alarm));
+            }
+            self.alarms.extend(until.map(|until| (until, alarm)));
+            self.calls.leave(key.0);
+        }
         let of = self.calls.get(key.0).and_then(|call| call.within);
+        let within = within.map(|within| within.saturating_add(LONGER));
         // Who has stopped the request that it was made for waits, too.
         if within.is_some() || !of.is_some_and(|request| self.was_told_to_stop(request)) {
             self.wait_for(key.0, within);

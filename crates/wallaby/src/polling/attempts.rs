@@ -7,19 +7,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::Address;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, Next, Outcome};
+use wallaby_proto::endpoint::{
+    Author, CallKey, CallOptions, Endpoint as Core, Next, Outcome, RequestKey,
+};
 use wallaby_proto::trace::Trace;
 
 use super::calls::{Calling, Initial, Unsent};
 use super::datagrams::Datagrams;
 use super::event::{Call, Event};
+use super::request::RawRequest;
 use super::{Endpoint, Notification};
 use crate::attempts::plan::{Attempt, Heard, Plan, RetryPolicy};
 use crate::codec::Codec;
 use crate::error::{CallError, Failure};
 use crate::method::{self, Target};
-use crate::metrics::Meters;
 use crate::random;
+use crate::retry;
 use crate::timer;
 
 /// Most attempts that begin in a turn.
@@ -47,35 +50,46 @@ struct RetriedCall {
     /// The arguments, kept for a further attempt.
     payload: Bytes,
     options: CallOptions,
+    /// The request on whose behalf it is made.
+    within: Option<RequestKey>,
     /// The tree of hops of the latest attempt that has told its own.
     trace: Option<Box<Trace>>,
     /// When it is looked at again.
     noted: Option<Duration>,
+    /// Attempts that do not count any more, but may run.
+    past: Vec<CallKey>,
 }
 
 impl RetriedCall {
     /// The first attempt, or another one if there may be one now.
     fn begin_attempt(
         &mut self,
-        (core, calling): (&mut Core, &mut Calling),
-        passed: Duration,
-        meters: &Meters,
+        core: &mut Core,
+        calling: &mut Calling,
     ) -> Option<Result<CallKey, Unsent>> {
-        let mut made = None;
-        self.plan.begin(passed, meters, |new| {
-            let initial = Initial {
-                server: new.server.clone(),
-                method: &self.method,
-                payload: self.payload.clone(),
-                body: None,
-            };
-            let (of, own) = ((None, new.number), new.options(&self.options));
-            let attempt = calling.attempt(core, of, own, initial);
+        let passed = core.time().saturating_sub(self.begun);
+        let (meters, mut made) = (Arc::clone(&calling.meters), None);
+        self.plan.begin(passed, &meters, |new| {
+            let payload = self.payload.clone();
+            let initial = Initial::new(new.server.clone(), &self.method, payload, None);
+            let mut own = new.options(&self.options);
+            if let Some(request) = self.within {
+                core.share_for(request, Author::Handler, &mut own);
+            }
+            let attempt = calling.attempt(core, (self.within, new.number), own, initial);
             let key = key_of(&attempt);
             made = Some(attempt);
             key
         });
         made
+    }
+
+    /// These do not count any more. What runs of them is known until the call has ended, for who stops it.
+    fn leave(&mut self, core: &mut Core, attempts: &[Option<CallKey>]) {
+        for attempt in attempts.iter().flatten() {
+            core.wait_for_stop(*attempt, Some(Duration::ZERO));
+            self.past.push(*attempt);
+        }
     }
 }
 
@@ -96,7 +110,50 @@ impl<D: Datagrams> Endpoint<D> {
         options: &CallOptions,
         policy: &RetryPolicy,
     ) -> Result<Call<A, C>, Failure> {
-        let server = server.into();
+        self.look_at_clock();
+        let (to, options) = (server.into(), options.clone());
+        (self.calling).call_again(&mut self.core, None, (to, target, options), policy)
+    }
+
+    /// How many attempts were made, hedged ones included, of a call that [may have several](Self::call_again) and has not ended.
+    pub fn attempts(&self, call: CallKey) -> Option<u32> {
+        let call = self.calling.retried.calls.get(&call)?;
+        Some(call.plan.made())
+    }
+}
+
+impl RawRequest<'_> {
+    /// Makes a [call](Self::call) on behalf of this request that is made again, or a second time, as
+    /// [`Endpoint::call_again`] says. All attempts have one durable name, and each a delegation's share of the budgets.
+    ///
+    /// # Errors
+    ///
+    /// As `Endpoint::call_again`, or if its metadata are too much.
+    pub fn call_again<A: method::Answers, C: Codec<A::Item>>(
+        &mut self,
+        server: impl Into<Address>,
+        target: Target<A, C>,
+        options: &CallOptions,
+        policy: &RetryPolicy,
+    ) -> Result<Call<A, C>, Failure> {
+        let (within, left) = (self.handler(), self.remaining());
+        let mut options = options.on_behalf(within.metadata(), left, within.is_traced())?;
+        if options.durable.is_none() {
+            options.durable = self.core.name_next(self.key, Author::Handler);
+        }
+        let call = (server.into(), target, options);
+        (self.calling).call_again(self.core, Some(self.key), call, policy)
+    }
+}
+
+impl Calling {
+    fn call_again<A: method::Answers, C: Codec<A::Item>>(
+        &mut self,
+        core: &mut Core,
+        within: Option<RequestKey>,
+        (server, target, options): (Address, Target<A, C>, CallOptions),
+        policy: &RetryPolicy,
+    ) -> Result<Call<A, C>, Failure> {
         if target.body.is_some() {
             return Err(Failure::Refused {
                 request: wallaby_proto::RequestId::FIRST,
@@ -105,38 +162,28 @@ impl<D: Datagrams> Endpoint<D> {
             });
         }
         let payload = target.payload?;
-        let time = options.deadline.unwrap_or(self.core.default_deadline());
+        let time = options.deadline.unwrap_or(core.default_deadline());
         let time = timer::bounded(time);
-        self.look_at_clock();
         let mut call = RetriedCall {
             plan: Plan::new(Arc::new(policy.clone()), server, None, time),
-            number: self.core.undertake()?,
-            begun: self.now,
+            number: core.undertake()?,
+            begun: core.time(),
             method: target.definition,
             payload,
-            options: options.clone(),
+            options,
+            within,
             trace: None,
             noted: None,
+            past: Vec::new(),
         };
-        let made = call.begin_attempt(
-            (&mut self.core, &mut self.calling),
-            Duration::ZERO,
-            &self.meters,
-        );
+        let made = call.begin_attempt(core, self);
         let made = made.expect("the first attempt of a call is always made");
         let Some(key) = key_of(&made) else {
-            self.core.decide(call.number);
+            core.decide(call.number);
             return made.map(Call::new).map_err(|unsent| unsent.failure);
         };
-        self.retried.calls.insert(key, call);
-        self.note_attempt(key, made);
+        self.note_attempt(core, (key, call), made);
         Ok(Call::new(key))
-    }
-
-    /// How many attempts were made, hedged ones included, of a call that [may have several](Self::call_again) and has not ended.
-    pub fn attempts(&self, call: CallKey) -> Option<u32> {
-        let call = self.retried.calls.get(&call)?;
-        Some(call.plan.made())
     }
 
     /// The call that the application knows, if this is an attempt of one.
@@ -147,58 +194,64 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
-    /// An attempt was sent, or cannot be.
-    fn note_attempt(&mut self, key: CallKey, made: Result<CallKey, Unsent>) {
-        let attempt = key_of(&made);
-        self.retried
-            .attempts
-            .extend(attempt.map(|attempt| (attempt, key)));
-        self.retried.note_racing(&mut self.core, key);
+    /// An attempt of this call was sent, or cannot be.
+    fn note_attempt(
+        &mut self,
+        core: &mut Core,
+        (key, call): (CallKey, RetriedCall),
+        made: Result<CallKey, Unsent>,
+    ) {
+        let (attempt, known) = (key_of(&made), &mut self.retried.attempts);
+        known.extend(attempt.map(|attempt| (attempt, key)));
+        self.retried.calls.insert(key, call);
+        self.retried.note_racing(core, key);
         if let Err(Unsent { failure, .. }) = made {
-            self.hear_of(attempt, key, Err(failure.into()));
+            self.hear_of(core, (attempt, key), Err(failure.into()));
         }
     }
 
     /// What comes next of an attempt, for the application; nothing if it is told later.
-    pub(super) fn next_of_attempt(&mut self, attempt: CallKey, key: CallKey) -> Option<Event> {
+    pub(super) fn next_of_attempt(
+        &mut self,
+        core: &mut Core,
+        attempt: CallKey,
+        key: CallKey,
+    ) -> Option<Event> {
         let call = self.retried.calls.get_mut(&key)?;
-        match self.core.next_answer(attempt) {
-            Next::Pending => None,
+        match core.next_answer(attempt) {
+            Next::Pending => {}
             Next::Answer(mut answer) => {
                 let came = match call.plan.delivers() {
                     true => Ok(()),
                     false => answer.clone().payload().map(drop),
                 };
-                if !self.hear_of(Some(attempt), key, came) {
-                    return None;
+                if self.hear_of(core, (Some(attempt), key), came) {
+                    self.told.push_back(Notification::Call(attempt)); // others have their turn
+                    answer.call = key;
+                    return Some(Event::Answer(answer));
                 }
-                self.told.push_back(Notification::Call(attempt)); // others have their turn
-                answer.call = key;
-                Some(Event::Answer(answer))
             }
             Next::Trace(trace) => {
                 call.trace = Some(trace);
                 self.told.push_front(Notification::Call(attempt));
-                None
             }
             Next::Ended(Outcome::Complete { statuses }) => {
-                self.hear_of(Some(attempt), key, Ok(()));
+                self.hear_of(core, (Some(attempt), key), Ok(()));
                 let call = key;
-                self.end_retried(key, Event::Complete { call, statuses });
-                None
+                self.end_retried(core, key, Event::Complete { call, statuses });
             }
             Next::Ended(Outcome::Failed(failure)) => {
-                self.hear_of(Some(attempt), key, Err(CallError::Failed(failure)));
-                None
+                self.hear_of(core, (Some(attempt), key), Err(CallError::Failed(failure)));
             }
         }
+        None
     }
 
     /// Something has come of an attempt. Whether that is the application's.
     fn hear_of(
         &mut self,
-        attempt: Option<CallKey>,
-        key: CallKey,
+        core: &mut Core,
+        (attempt, key): (Option<CallKey>, CallKey),
         came: Result<(), CallError>,
     ) -> bool {
         let Some(call) = self.retried.calls.get_mut(&key) else {
@@ -209,42 +262,50 @@ impl<D: Datagrams> Endpoint<D> {
             return false;
         };
         let has_failed = came.is_err();
-        let passed = self.now.saturating_sub(call.begun);
+        // What was not sent has left nothing anywhere, and who waits has much of it.
+        let is_unsent = came.as_ref().is_err_and(retry::is_unsent);
+        let passed = core.time().saturating_sub(call.begun);
         let now = (passed, random::number as fn() -> u64);
         let heard = call.plan.hear(place, came, now, &self.meters);
         if has_failed && !call.plan.delivers() && call.options.traced {
-            let known = attempt.and_then(|attempt| self.core.trace(attempt));
+            let known = attempt.and_then(|attempt| core.trace(attempt));
             call.trace = known.map(Box::new).or(call.trace.take());
         }
         match heard {
             Heard::Delivers(others) => {
                 call.payload = Bytes::new();
-                self.core.decide(call.number);
-                self.retried.give_up(&mut self.core, &others);
+                call.leave(core, &others);
+                core.decide(call.number);
+                self.retried.give_up(core, &others);
                 true
             }
             Heard::GoesOn(failed) => {
-                self.retried.give_up(&mut self.core, &[failed]);
-                self.retried.note_racing(&mut self.core, key);
+                if !is_unsent {
+                    call.leave(core, &[failed]);
+                }
+                self.retried.give_up(core, &[failed]);
+                self.retried.note_racing(core, key);
                 false
             }
             Heard::Over(failure, all) => {
-                self.retried.give_up(&mut self.core, &all);
+                self.retried.give_up(core, &all);
                 let failure = Box::new(failure);
-                self.end_retried(key, Event::Failed { call: key, failure });
+                self.end_retried(core, key, Event::Failed { call: key, failure });
                 false
             }
         }
     }
 
     /// The call has ended: that is told next, and its tree of hops before.
-    fn end_retried(&mut self, key: CallKey, end: Event) {
+    fn end_retried(&mut self, core: &mut Core, key: CallKey, end: Event) {
         let Some(mut call) = self.retried.calls.remove(&key) else {
             return;
         };
-        self.core.decide(call.number);
-        let racing = call.plan.give_up();
-        self.retried.give_up(&mut self.core, &racing);
+        core.decide(call.number);
+        self.retried.give_up(core, &call.plan.give_up());
+        for past in call.past {
+            core.wait_for_stop(past, None);
+        }
         if let Some(noted) = call.noted {
             self.retried.due.remove(&(noted, key));
         }
@@ -256,52 +317,73 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
+    /// What a call is to those who wait until nothing of it runs: itself, or its attempts.
+    pub(super) fn take_attempts(&mut self, key: CallKey) -> BTreeSet<CallKey> {
+        let Some(call) = self.retried.calls.get_mut(&key) else {
+            return BTreeSet::from([key]);
+        };
+        let racing = call.plan.racing().iter();
+        let past = std::mem::take(&mut call.past).into_iter();
+        past.chain(racing.filter_map(|one| one.handle)).collect()
+    }
+
     /// Gives a call up, if it is one of several attempts.
-    pub(super) fn abort_retried(&mut self, key: CallKey) -> bool {
+    pub(super) fn abort_retried(&mut self, core: &mut Core, key: CallKey) -> bool {
         let Some(call) = self.retried.calls.get_mut(&key) else {
             return false;
         };
         let current = call.plan.racing().first();
         let current = current.and_then(|attempt| attempt.handle);
         let failure = current.and_then(|attempt| {
-            self.core.abort(attempt);
+            core.abort(attempt);
             if call.options.traced {
-                let known = self.core.trace(attempt).map(Box::new);
+                let known = core.trace(attempt).map(Box::new);
                 call.trace = known.or(call.trace.take());
             }
-            match self.core.outcome(attempt)? {
+            match core.outcome(attempt)? {
                 Outcome::Failed(failure) => Some(failure.clone()),
                 Outcome::Complete { .. } => None,
             }
         });
         let failure = Box::new(Plan::<CallKey>::aborted(failure));
-        self.end_retried(key, Event::Failed { call: key, failure });
+        self.end_retried(core, key, Event::Failed { call: key, failure });
         true
     }
 
+    /// A request was stopped: so are calls on its behalf that are between two attempts, of which the core knows nothing.
+    pub(super) fn abort_pausing(&mut self, core: &mut Core, request: RequestKey) {
+        let calls = self.retried.calls.iter();
+        let within = calls.filter(|(_, call)| call.within == Some(request));
+        let pausing = within.filter(|(_, call)| call.plan.racing().is_empty());
+        let pausing: Vec<CallKey> = pausing.map(|(key, _)| *key).collect();
+        for key in pausing {
+            self.abort_retried(core, key);
+        }
+    }
+
     /// Begins attempts whose time has come; of very many, the others in the next turns.
-    pub(super) fn begin_attempts(&mut self) {
+    pub(super) fn begin_attempts(&mut self, core: &mut Core) {
         for _ in 0..MOST_BEGUN {
             let first = self.retried.due.first().copied();
-            let Some((at, key)) = first.filter(|(at, _)| *at <= self.now) else {
+            let Some((at, key)) = first.filter(|(at, _)| *at <= core.time()) else {
                 return;
             };
             self.retried.due.remove(&(at, key));
-            let Some(call) = self.retried.calls.get_mut(&key) else {
+            let Some(mut call) = self.retried.calls.remove(&key) else {
                 continue;
             };
             call.noted = None;
             let is_told = |racing: &Attempt<Option<CallKey>>| {
-                racing.handle.is_some_and(|key| self.core.has_next(key))
+                racing.handle.is_some_and(|key| core.has_next(key))
             };
-            if call.plan.racing().iter().any(is_told) {
-                continue; // that decides
-            }
-            let passed = self.now.saturating_sub(call.begun);
-            let endpoint = (&mut self.core, &mut self.calling);
-            let made = call.begin_attempt(endpoint, passed, &self.meters);
-            if let Some(made) = made {
-                self.note_attempt(key, made);
+            let is_decided = call.plan.racing().iter().any(is_told);
+            let made = match is_decided {
+                true => None, // that decides
+                false => call.begin_attempt(core, self),
+            };
+            match made {
+                Some(made) => self.note_attempt(core, (key, call), made),
+                None => drop(self.retried.calls.insert(key, call)),
             }
         }
     }

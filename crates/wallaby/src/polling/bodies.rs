@@ -432,13 +432,4 @@ impl Bodies {
     }
 }
 
-impl fmt::Debug for Bodies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bodies")
-            .field("arriving", &self.arriving.len())
-            .field("leaving", &self.leaving.len())
-            .finish_non_exhaustive()
-    }
-}
-
 wallaby_proto::debug_as_text!(WriteError);

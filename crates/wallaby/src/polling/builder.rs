@@ -86,16 +86,7 @@ impl crate::Builder<Polling> {
         let (streams, addresses) = listen(addresses, datagrams.local())?;
         let here = transport::advertised(self.advertise.clone(), &addresses)?;
         let core = self.core(here, SCHEMES)?;
-        let interceptors = self.call_interceptors;
-        let (ring, listens) = (self.ring, addresses);
-        Ok(Endpoint::new(
-            core,
-            streams,
-            datagrams,
-            listens,
-            ring,
-            interceptors,
-        ))
+        Ok(Endpoint::new(self, core, streams, datagrams, addresses))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls with one initial request, and the same to many servers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,16 +10,18 @@ use wallaby_proto::endpoint::{
 };
 use wallaby_proto::{Address, CallId, RequestId};
 
-use super::Endpoint;
+use super::attempts::Retried;
 use super::bodies::Bodies;
 use super::datagrams::Datagrams;
 use super::event::Call;
+use super::{Endpoint, Notification};
 use crate::body::{self, Attached, Body};
 use crate::call::{CallEnd, CallWatch};
 use crate::client::{CallInterceptor, Outgoing};
 use crate::codec::Codec;
 use crate::error::Failure;
 use crate::method::{Answers, Target};
+use crate::metrics::Meters;
 
 impl<D: Datagrams> Endpoint<D> {
     /// Calls the same method with the same arguments at all these servers, side by side: each is a call of its own, with its own
@@ -53,9 +55,15 @@ impl<D: Datagrams> Endpoint<D> {
     }
 }
 
-/// What calls have beside the endpoint without IO: bodies that follow them, and code of the application's that sees them.
+/// What calls have beside the endpoint without IO: bodies that follow them, attempts, code of the application's that sees them, and
+/// what it is told.
 pub(super) struct Calling {
     pub(super) bodies: Bodies,
+    pub(super) retried: Retried,
+    pub(super) meters: Arc<Meters>,
+    /// What the application is told next, and how often there was something.
+    pub(super) told: VecDeque<Notification>,
+    pub(super) news: u64,
     interceptors: Vec<Arc<dyn CallInterceptor>>,
     /// Who wants to know how calls end.
     watched: HashMap<CallKey, Vec<CallWatch>>,
@@ -69,7 +77,21 @@ pub(super) struct Initial<'a> {
     pub(super) body: Option<Body>,
 }
 
-impl Initial<'_> {
+impl<'a> Initial<'a> {
+    pub(super) fn new(
+        server: impl Into<Address>,
+        method: &'a Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Body>,
+    ) -> Self {
+        Self {
+            server: server.into(),
+            method,
+            payload,
+            body,
+        }
+    }
+
     /// As interceptors see it.
     fn outgoing(&mut self, options: CallOptions, attempt: u32) -> Outgoing {
         Outgoing {
@@ -89,6 +111,10 @@ impl Calling {
     pub(super) fn new(interceptors: Vec<Arc<dyn CallInterceptor>>) -> Self {
         Self {
             bodies: Bodies::default(),
+            retried: Retried::default(),
+            meters: Arc::default(),
+            told: VecDeque::new(),
+            news: 0,
             interceptors,
             watched: HashMap::new(),
         }
@@ -138,12 +164,8 @@ impl Calling {
                 return Err(Unsent { call, failure });
             }
         };
-        let initial = Initial {
-            server: outgoing.server,
-            method: &outgoing.method,
-            payload: outgoing.payload,
-            body: outgoing.body.as_ref().and_then(Attached::take),
-        };
+        let body = outgoing.body.as_ref().and_then(Attached::take);
+        let initial = Initial::new(outgoing.server, &outgoing.method, outgoing.payload, body);
         if let Err(failure) = &passed {
             core.fail_call(call, failure.clone()); // counted as failed, not as given up
         }

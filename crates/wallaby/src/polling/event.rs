@@ -2,17 +2,17 @@
 
 use std::marker::PhantomData;
 
-use wallaby_proto::Status;
 use wallaby_proto::endpoint::{Answer, CallKey, RequestKey};
 use wallaby_proto::trace::Trace;
+use wallaby_proto::{Address, Status};
 
 use super::bodies::BodyKey;
 use crate::codec::Codec;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, ConnectError, Failure, StillRunning};
 use crate::method::Answers;
 
-/// What happened. After [`Complete`](Self::Complete) or [`Failed`](Self::Failed) nothing more comes of a call, and each call
-/// comes to one of them.
+/// What happened. Each call comes to [`Complete`](Self::Complete) or [`Failed`](Self::Failed), and then nothing more comes of it but
+/// [`Settled`](Self::Settled).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -38,6 +38,22 @@ pub enum Event {
         call: CallKey,
         /// Why.
         failure: Box<Failure>,
+    },
+    /// Nothing runs any more of a call that was [stopped](super::Endpoint::stop_within), or the time for that is over. It comes after
+    /// the end of the call.
+    Settled {
+        /// Which.
+        call: CallKey,
+        /// What runs on, or has not said that it has stopped.
+        stopped: Result<(), Box<StillRunning>>,
+    },
+    /// A server is connected that [`connect`](super::Endpoint::connect) was said of, or why it is not: told once, however often
+    /// that was said meanwhile.
+    Connected {
+        /// Which.
+        server: Address,
+        /// Whether it is.
+        result: Result<(), Box<ConnectError>>,
     },
     /// More has come of the body that follows a request, or it has ended: told when [`Body::try_next`](crate::Body::try_next) has had
     /// nothing before.

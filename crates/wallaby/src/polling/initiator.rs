@@ -15,7 +15,7 @@ use super::event::{Call, Event};
 use super::{Endpoint, Notification, Wait};
 use crate::body::Body;
 use crate::codec::Codec;
-use crate::error::{CallError, Failure};
+use crate::error::{CallError, ConnectError, Failure};
 use crate::method::{self, One, Target};
 
 impl<D: Datagrams> Endpoint<D> {
@@ -35,12 +35,8 @@ impl<D: Datagrams> Endpoint<D> {
         target: Target<A, C>,
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
-        let initial = Initial {
-            server: server.into(),
-            method: &target.definition,
-            payload: target.payload?,
-            body: target.body,
-        };
+        let (method, body) = (&target.definition, target.body);
+        let initial = Initial::new(server, method, target.payload?, body);
         self.make_call(options, initial).map(Call::new)
     }
 
@@ -56,13 +52,7 @@ impl<D: Datagrams> Endpoint<D> {
         payload: Bytes,
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
-        let initial = Initial {
-            server: server.into(),
-            method,
-            payload,
-            body: None,
-        };
-        self.make_call(options, initial)
+        self.make_call(options, Initial::new(server, method, payload, None))
     }
 
     fn make_call(
@@ -98,12 +88,7 @@ impl<D: Datagrams> Endpoint<D> {
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
         self.look_at_clock();
-        let initial = Initial {
-            server: server.into(),
-            method,
-            payload,
-            body: None,
-        };
+        let initial = Initial::new(server, method, payload, None);
         self.calling.send(&mut self.core, call, initial)
     }
 
@@ -122,12 +107,7 @@ impl<D: Datagrams> Endpoint<D> {
         body: Body,
     ) -> Result<RequestId, Failure> {
         self.look_at_clock();
-        let initial = Initial {
-            server: server.into(),
-            method,
-            payload,
-            body: Some(body),
-        };
+        let initial = Initial::new(server, method, payload, Some(body));
         self.calling.send(&mut self.core, call, initial)
     }
 
@@ -149,19 +129,38 @@ impl<D: Datagrams> Endpoint<D> {
     /// Gives a call up: it fails with [`Failure::Aborted`], and what runs of it elsewhere is stopped.
     pub fn abort(&mut self, call: CallKey) {
         self.look_at_clock();
-        if !self.abort_retried(call) {
+        if !self.calling.abort_retried(&mut self.core, call) {
             self.core.abort(call);
         }
+    }
+
+    /// Connects to a server ahead of the first call. [`Event::Connected`] tells when it is done, or why it cannot be; at once if
+    /// there is a connection already.
+    ///
+    /// # Errors
+    ///
+    /// If it is not dialled; there is no event then.
+    pub fn connect(&mut self, server: impl Into<Address>) -> Result<(), ConnectError> {
+        self.look_at_clock();
+        let server = server.into();
+        match self.core.connect(&server)? {
+            Some(id) => drop(self.connecting.insert(id, server)),
+            None => {
+                let result = Ok(());
+                self.tell_of(Notification::Told(Event::Connected { server, result }));
+            }
+        }
+        Ok(())
     }
 
     /// What happened next, if anything has.
     pub fn next_event(&mut self) -> Option<Event> {
         self.end_after_panic();
-        if self.told.is_empty() {
+        if self.calling.told.is_empty() {
             self.follow();
         }
         loop {
-            match self.told.pop_front()? {
+            match self.calling.told.pop_front()? {
                 Notification::Stopped(request, status) => {
                     return Some(Event::Stopped { request, status });
                 }
@@ -172,10 +171,22 @@ impl<D: Datagrams> Endpoint<D> {
                     return Some(Event::Body { request });
                 }
                 Notification::Body(BodyNews::Room(body)) => return Some(Event::BodyRoom { body }),
+                // Its end comes first.
+                Notification::Settled(call, running) if self.is_to_be_told(call) => {
+                    let settled = Notification::Settled(call, running);
+                    self.calling.told.push_back(settled);
+                }
+                Notification::Settled(call, running) => {
+                    let stopped = match running.is_empty() {
+                        true => Ok(()),
+                        false => Err(running),
+                    };
+                    return Some(Event::Settled { call, stopped });
+                }
                 Notification::Told(event) => return Some(event),
                 Notification::Call(call) => {
-                    let event = match self.retried_by(call) {
-                        Some(key) => self.next_of_attempt(call, key),
+                    let event = match self.calling.retried_by(call) {
+                        Some(key) => self.calling.next_of_attempt(&mut self.core, call, key),
                         None => self.next_of_call(call),
                     };
                     if event.is_some() {
@@ -186,14 +197,19 @@ impl<D: Datagrams> Endpoint<D> {
         }
     }
 
+    fn is_to_be_told(&self, call: CallKey) -> bool {
+        let mut told = self.calling.told.iter();
+        told.any(|told| matches!(told, Notification::Call(key) if *key == call))
+    }
+
     fn next_of_call(&mut self, call: CallKey) -> Option<Event> {
         Some(match self.core.next_answer(call) {
             Next::Answer(answer) => {
-                self.told.push_back(Notification::Call(call)); // others have their turn
+                self.calling.told.push_back(Notification::Call(call)); // others have their turn
                 Event::Answer(answer)
             }
             Next::Trace(trace) => {
-                self.told.push_front(Notification::Call(call));
+                self.calling.told.push_front(Notification::Call(call));
                 Event::Trace { call, trace }
             }
             Next::Ended(Outcome::Complete { statuses }) => Event::Complete { call, statuses },
@@ -207,14 +223,14 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// Whether there is something that the application was not told.
     pub(super) fn has_event(&mut self) -> bool {
-        while let Some(Notification::Call(call)) = self.told.front()
+        while let Some(Notification::Call(call)) = self.calling.told.front()
             && !self.core.has_next(*call)
         {
             let call = *call;
             let _ = self.core.next_answer(call); // so that it is told again when there is more
-            self.told.pop_front();
+            self.calling.told.pop_front();
         }
-        !self.told.is_empty()
+        !self.calling.told.is_empty()
     }
 
     /// Makes a call of a method that answers once, and turns the endpoint until it is over; events of other calls are kept

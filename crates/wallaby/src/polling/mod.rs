@@ -48,18 +48,18 @@ mod request;
 mod rings;
 mod serving;
 mod sockets;
+mod stops;
 mod stream;
 mod streams;
 mod turn;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::endpoint::{Endpoint as Core, SocketId};
+use wallaby_proto::endpoint::{ConnId, Endpoint as Core, SocketId};
 use wallaby_proto::{Address, NodeId, Status};
 
 pub use wallaby_proto::endpoint::{
@@ -75,13 +75,11 @@ pub use self::request::{RawRequest, Request};
 pub use crate::attempts::plan::RetryPolicy;
 pub use crate::metrics::Metrics;
 
-use self::attempts::Retried;
 use self::calls::Calling;
+use self::stops::Stop;
 use self::streams::Streams;
-use crate::client::CallInterceptor;
-use crate::error::BindError;
+use crate::error::{BindError, StillRunning};
 use crate::log::{self, Watcher};
-use crate::metrics::Meters;
 use crate::timer::Instant;
 
 /// How long a turn may wait until something arrives.
@@ -118,14 +116,12 @@ pub struct Endpoint<D: Datagrams = Udp> {
     ring: usize,
     handlers: Vec<Handler>,
     calling: Calling,
-    retried: Retried,
-    meters: Meters,
-    /// What the application is told next.
-    told: VecDeque<Notification>,
+    /// Who waits until nothing runs any more, by the call that is waited for now.
+    stops: BTreeMap<CallKey, Stop>,
+    /// Servers that the application wants to be connected with.
+    connecting: BTreeMap<ConnId, Address>,
     /// The call that [`ask`](Self::ask) waits for, which tells the application itself.
     asked: Option<CallKey>,
-    /// How often there was something to tell.
-    news: u64,
     /// What the endpoint's time counts from, for the log, and what of its counts was told there.
     began: Instant,
     watcher: Watcher,
@@ -154,6 +150,8 @@ enum Notification {
     Stopped(RequestKey, Box<Status>),
     Body(BodyNews),
     Room(RequestKey),
+    /// What runs of a call that was stopped.
+    Settled(CallKey, Box<StillRunning>),
     Told(Event),
 }
 
@@ -175,12 +173,11 @@ impl Endpoint {
 
 impl<D: Datagrams> Endpoint<D> {
     fn new(
+        settings: Builder,
         mut core: Core,
         streams: Streams,
         datagrams: D,
         addresses: Vec<Address>,
-        ring: usize,
-        interceptors: Vec<Arc<dyn CallInterceptor>>,
     ) -> Self {
         for address in &addresses {
             log::listens(core.node(), address);
@@ -198,16 +195,14 @@ impl<D: Datagrams> Endpoint<D> {
             datagrams,
             socket,
             streams,
-            ring,
-            told: VecDeque::new(),
+            ring: settings.ring,
             asked: None,
-            news: 0,
             began: Instant::now(),
             watcher: Watcher::default(),
             handlers: Vec::new(),
-            calling: Calling::new(interceptors),
-            retried: Retried::default(),
-            meters: Meters::default(),
+            calling: Calling::new(settings.call_interceptors),
+            stops: BTreeMap::new(),
+            connecting: BTreeMap::new(),
             datagram: Vec::new(),
             refused: None,
             keeps: false,
@@ -244,7 +239,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     /// What it has counted since its start.
     pub fn metrics(&self) -> Metrics {
-        self.meters.join(self.core.metrics())
+        self.calling.meters.join(self.core.metrics())
     }
 
     /// How much it holds.

@@ -30,9 +30,9 @@ use crate::streaming::LONGEST_ITEM;
 /// is dropped, or with the status that its handler returns. The latest message is held back until the handler returns, as it
 /// may be the last one.
 pub struct RawRequest<'a> {
-    core: &'a mut Core,
-    calling: &'a mut Calling,
-    key: RequestKey,
+    pub(super) core: &'a mut Core,
+    pub(super) calling: &'a mut Calling,
+    pub(super) key: RequestKey,
     /// A handler has it, which may return a status for it.
     handled: bool,
 }
@@ -46,10 +46,9 @@ struct Sent {
 
 impl Sent {
     fn new(payload: Bytes, body: Option<Body>) -> Self {
-        let options = None;
         Self {
             payload,
-            options,
+            options: None,
             body,
         }
     }
@@ -70,7 +69,7 @@ impl<'a> RawRequest<'a> {
         }
     }
 
-    fn handler(&self) -> &HandledRequest {
+    pub(super) fn handler(&self) -> &HandledRequest {
         let handler = self.core.request(self.key);
         handler.expect("it is there until the request is consumed")
     }
@@ -218,14 +217,9 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         options: DelegateOptions,
     ) -> Result<RequestId, SendError> {
-        let delegation = NewDelegation {
-            server: server.into(),
-            method: Arc::clone(method),
-            payload,
-            options: Some(options),
-            followed: false,
-        };
-        self.core.delegate_with(self.key, delegation, How::More)?;
+        let mut sent = Sent::new(payload, None);
+        sent.options = Some(options);
+        self.hand_on(server.into(), method, sent, How::More)?;
         self.core.latest_delegation(self.key)
     }
 
@@ -340,12 +334,8 @@ impl<'a> RawRequest<'a> {
         target: Target<A, C>,
         options: &CallOptions,
     ) -> Result<Call<A, C>, Failure> {
-        let initial = Initial {
-            server: server.into(),
-            method: &target.definition,
-            payload: target.payload?,
-            body: target.body,
-        };
+        let (method, body) = (&target.definition, target.body);
+        let initial = Initial::new(server, method, target.payload?, body);
         self.make_call(options, initial).map(Call::new)
     }
 
@@ -361,13 +351,7 @@ impl<'a> RawRequest<'a> {
         payload: Bytes,
         options: &CallOptions,
     ) -> Result<CallKey, Failure> {
-        let initial = Initial {
-            server: server.into(),
-            method,
-            payload,
-            body: None,
-        };
-        self.make_call(options, initial)
+        self.make_call(options, Initial::new(server, method, payload, None))
     }
 
     fn make_call(

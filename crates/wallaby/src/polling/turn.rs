@@ -13,6 +13,7 @@ use wallaby_proto::error::Breakdown;
 
 use super::builder::DEAR;
 use super::datagrams::Datagrams;
+use super::event::Event;
 use super::request::RawRequest;
 use super::streams::Whom;
 use super::{Endpoint, Notification, Wait};
@@ -62,15 +63,19 @@ impl<D: Datagrams> Endpoint<D> {
         self.core.handle_panic();
         self.asked = None;
         // Each that is to be told of is told of once more.
-        self.told
+        self.calling
+            .told
             .retain(|told| !matches!(told, Notification::Call(_)));
         self.follow();
+        while let Some(call) = self.stops.keys().next().copied() {
+            self.settled(call);
+        }
         self.calling.bodies.close();
     }
 
     fn receive_all(&mut self, wait: Wait) -> io::Result<()> {
         self.look_at_clock();
-        let known = self.news;
+        let known = self.calling.news;
         let was_away = self
             .core
             .config()
@@ -83,7 +88,7 @@ impl<D: Datagrams> Endpoint<D> {
         let due = self.now.saturating_add(left);
         // What the application does not know yet, or what has to be done first, is no time to wait.
         let busy = was_away
-            || self.news > known
+            || self.calling.news > known
             || self.streams.has_output()
             || self.calling.bodies.have_notes();
         let wait = match wait {
@@ -117,7 +122,7 @@ impl<D: Datagrams> Endpoint<D> {
         if due <= self.now && (empty || self.full_batches >= BATCHES_UNTIL_TIME) {
             self.streams.accept_again(self.now);
             self.core.handle_timeout();
-            self.begin_attempts();
+            self.calling.begin_attempts(&mut self.core);
             self.follow();
         }
         self.flush();
@@ -160,7 +165,10 @@ impl<D: Datagrams> Endpoint<D> {
             match output {
                 Output::Run(key) => self.run(key),
                 Output::Call(call) => self.tell(call),
-                Output::Stopped(key, status) => self.tell_of(Notification::Stopped(key, status)),
+                Output::Stopped(key, status) => {
+                    self.tell_of(Notification::Stopped(key, status));
+                    self.calling.abort_pausing(&mut self.core, key);
+                }
                 Output::Space(key) => self.tell_of(Notification::Room(key)),
                 Output::Body(body) => {
                     if let Some(news) = self.calling.bodies.read(&mut self.core, body) {
@@ -182,13 +190,14 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Ended(call, end) => {
                     self.calling.ended(self.core.call_id(call), call, &end);
                 }
+                Output::Settled(call) => self.settled(call),
+                Output::Connected(id, result) => {
+                    if let Some(server) = self.connecting.remove(&id) {
+                        self.tell_of(Notification::Told(Event::Connected { server, result }));
+                    }
+                }
                 // Nobody is kept waiting here, and no handler goes on without its request.
-                Output::Stuck(_)
-                | Output::Settled(_)
-                | Output::Sent(_)
-                | Output::Room(..)
-                | Output::Placed(..)
-                | Output::Connected(..) => {}
+                Output::Stuck(_) | Output::Sent(_) | Output::Room(..) | Output::Placed(..) => {}
             }
         }
     }
@@ -209,15 +218,15 @@ impl<D: Datagrams> Endpoint<D> {
         (self.socket).is_some_and(|socket| self.core.has_datagrams(socket))
     }
 
-    fn tell_of(&mut self, what: Notification) {
-        self.news += 1;
-        self.told.push_back(what);
+    pub(super) fn tell_of(&mut self, what: Notification) {
+        self.calling.news += 1;
+        self.calling.told.push_back(what);
     }
 
     fn tell(&mut self, call: CallKey) {
-        self.news += 1;
+        self.calling.news += 1;
         if self.asked != Some(call) {
-            self.told.push_back(Notification::Call(call));
+            self.calling.told.push_back(Notification::Call(call));
         }
     }
 
@@ -389,7 +398,7 @@ impl<D: Datagrams> Endpoint<D> {
 
     fn due(&mut self) -> Option<Duration> {
         let due = earliest(self.core.poll_timeout(), self.streams.due());
-        earliest(due, self.retried.next_due())
+        earliest(due, self.calling.retried.next_due())
     }
 
     /// How long until the next [`turn`](Self::turn) has something to do, even if nothing arrives; `None` is for ever. For

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use wallaby::polling::{CallKey, CallOptions, Endpoint, Event, Request, RequestKey, RetryPolicy};
-use wallaby::{Address, Budgets, DurableId, Failure, One};
+use wallaby::{Address, Budgets, Code, DurableId, Failure, One, Retry, Status};
 
 use super::alone::{LONG, outcome, pair, work};
 use super::world::{Link, World};
@@ -283,4 +283,130 @@ fn a_call_that_would_inherit_too_much_does_not_begin() {
     let said = call.read(answer).expect("an answer");
     assert!(said.contains("metadata of 10010 bytes"), "{said}");
     assert_eq!(all[1].sizes().calls, 0);
+}
+
+/// Each attempt is made on behalf of the request, under one name.
+#[test]
+fn a_call_on_behalf_of_a_request_is_made_again() {
+    let (world, mut client, mut server) = pair(64);
+    let mut next = world.bind(Endpoint::builder());
+    let seen = Rc::<RefCell<Vec<Seen>>>::default();
+    let tell = seen.clone();
+    let serve = next.serve(&work::ONE, move |mut request, (what,)| {
+        let raw = request.raw();
+        let mut seen = tell.borrow_mut();
+        seen.push(Seen {
+            remaining: raw.remaining(),
+            metadata: Vec::new(),
+            durable: raw.durable_id(),
+            budgets: raw.budgets(),
+        });
+        if seen.len() < 3 {
+            return Err(Status::new(Code::ResourceExhausted, "not now"));
+        }
+        Ok(request.respond(&format!("asked {what}"))?)
+    });
+    serve.expect("no other has its name");
+    let asked = serve_asking_again(&mut server, next.address());
+    let mut options = CallOptions::default();
+    options.deadline = Some(LONG);
+    let durable = DurableId::new(3, 4);
+    options.durable = Some(durable);
+    options.budgets = Some(Budgets {
+        requests: 100,
+        ..Budgets::default()
+    });
+    let target = work::one("hop".into());
+    let call = client.call(server.address(), target, &options);
+    let call = call.expect("it is sent");
+    let mut all = [&mut client, &mut server, &mut next];
+    answer_when_asked(&world, &mut all, 1, &asked);
+    let answer = world.event(&mut all, 0, LONG);
+    let Some(Event::Answer(answer)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(call.read(answer).expect("an answer"), "asked hop");
+    assert_eq!(all[1].metrics().retries, 2);
+
+    let seen = seen.borrow();
+    let name = durable.initial(0).child(0).initial(0).key();
+    assert_eq!(seen.len(), 3);
+    for seen in &*seen {
+        assert!(seen.remaining <= LONG, "{seen:?}");
+        assert_eq!(seen.durable.map(|id| id.key()), Some(name));
+    }
+    // Each has a share of what those before it have left.
+    let left = seen
+        .iter()
+        .map(|seen| seen.budgets.map_or(0, |left| left.requests));
+    let left: Vec<u64> = left.map(u64::from).collect();
+    assert!(
+        left[0] == 24 && left.is_sorted_by(|one, other| one > other),
+        "{left:?}"
+    );
+}
+
+/// As `serve_asking`, and the call is made again when it is refused, after a while.
+fn serve_asking_again(server: &mut Endpoint<Link>, next: Address) -> Asked {
+    let asked = Asked::default();
+    let tell = asked.clone();
+    let serve = server.serve(
+        &work::ONE,
+        move |mut request: Request<'_, One<String>>, (what,)| {
+            let retry = Retry::idempotent(5).on(Code::ResourceExhausted);
+            let policy = RetryPolicy::default().retry(retry);
+            let (target, options) = (work::one(what), CallOptions::default());
+            let raw = request.raw();
+            let call = raw.call_again(next.clone(), target, &options, &policy)?;
+            *tell.borrow_mut() = Some((request.hold(), call.key()));
+            Ok(())
+        },
+    );
+    serve.expect("no other has its name");
+    asked
+}
+
+/// Also one that is between two attempts.
+#[test]
+fn no_attempt_outlives_a_request_that_is_stopped() {
+    for pauses in [true, false] {
+        let (world, mut client, mut server) = pair(65);
+        let mut next = world.bind(Endpoint::builder());
+        let count = Rc::<RefCell<u32>>::default();
+        let counts = count.clone();
+        let serve = next.serve(&work::ONE, move |request, _| {
+            *counts.borrow_mut() += 1;
+            if pauses {
+                return Err(Status::new(Code::ResourceExhausted, "not now"));
+            }
+            request.hold();
+            Ok(())
+        });
+        serve.expect("no other has its name");
+        let asked = serve_asking_again(&mut server, next.address());
+        let (target, options) = (work::one("hop".into()), CallOptions::default());
+        let call = client.call(server.address(), target, &options);
+        let call = call.expect("it is sent").key();
+        let mut all = [&mut client, &mut server, &mut next];
+        while all[1].metrics().statuses_received == 0 && (pauses || *count.borrow() == 0) {
+            world.step(&mut all, LONG);
+        }
+        assert_eq!(all[1].next_event(), None, "it goes on");
+        all[0].abort(call);
+        let (request, nested) = asked.borrow().expect("a call was made");
+        let mut told = Vec::new();
+        while told.len() < 2 {
+            match world.event(&mut all, 1, LONG).expect("it is told") {
+                Event::Stopped { request: key, .. } => told.push(key == request),
+                Event::Failed { call, failure } => {
+                    let aborted = matches!(*failure, Failure::Aborted { .. });
+                    told.push(aborted && call == nested);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(told, [true, true]);
+        assert_eq!(world.event(&mut all, 1, LONG), None);
+        assert_eq!((*count.borrow(), all[1].sizes().calls), (1, 0));
+    }
 }

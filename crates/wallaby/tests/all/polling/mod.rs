@@ -5,6 +5,7 @@
 mod alone;
 mod behalf;
 mod bodies;
+mod connects;
 mod failures;
 mod hostile;
 mod interceptors;
@@ -15,6 +16,7 @@ mod relaying;
 mod retries;
 mod rings;
 mod settings;
+mod stops;
 mod streams;
 mod trees;
 mod world;

@@ -478,3 +478,47 @@ fn a_limit_of_calls_holds_for_those_that_pause_and_a_hedge_beyond_it_harms_nobod
     };
     assert_eq!(call.read(answer.clone()), Ok("late".into()));
 }
+
+/// Two attempts deliver in the same turn: one is the call, and of the other nothing is told.
+#[test]
+fn of_two_attempts_that_answer_at_once_one_counts() {
+    let (world, mut client, mut one) = pair(1);
+    let mut other = world.bind(Endpoint::builder());
+    let held: Vec<_> = [&mut one, &mut other]
+        .map(|server| {
+            let held = Rc::new(Cell::new(None));
+            let holds = Rc::clone(&held);
+            let serve = server.serve(&work::MANY, move |request, _| {
+                holds.set(Some(request.hold()));
+                Ok(())
+            });
+            serve.expect("no other has its name");
+            held
+        })
+        .into();
+    let policy = RetryPolicy::default().hedge(Hedge::idempotent(50 * MS));
+    let policy = policy.alternates([other.address()]);
+    let (target, options) = (work::many("go".into()), CallOptions::default());
+    let call = client.call_again(one.address(), target, &options, &policy);
+    let call = call.expect("it begins");
+    while held.iter().any(|held| held.get().is_none()) {
+        world.step(&mut [&mut client, &mut one, &mut other], MS);
+    }
+    for (server, held) in [&mut one, &mut other].into_iter().zip(&held) {
+        let request = server.request(held.get().expect("it has come"));
+        let mut request = request.expect("it waits").typed(&work::MANY);
+        request.reply(&"at once".to_owned()).expect("there is room");
+        request.hold();
+    }
+    let before = client.metrics().responses_received;
+    while client.metrics().responses_received == before {
+        world.step(&mut [&mut one, &mut other, &mut client], MS);
+    }
+    assert_eq!(client.metrics().responses_received, before + 2);
+    let Some(Event::Answer(answer)) = client.next_event() else {
+        panic!("it delivers")
+    };
+    assert_eq!(call.read(answer), Ok("at once".into()));
+    let mut all = [&mut client, &mut one, &mut other];
+    assert_eq!(world.event(&mut all, 0, 9 * MS), None);
+}

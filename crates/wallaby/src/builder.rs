@@ -30,7 +30,6 @@ pub struct Tokio {
     pub(crate) same_host: Option<Box<str>>,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
     pub(crate) transports: Transports,
-    pub(crate) reflection: bool,
 }
 
 impl Default for Tokio {
@@ -42,7 +41,6 @@ impl Default for Tokio {
             same_host: None,
             interceptors: Vec::new(),
             transports: Transports::default(),
-            reflection: true,
         }
     }
 }
@@ -72,6 +70,7 @@ pub struct Builder<D = Tokio> {
     /// Bytes of a ring of shared memory.
     pub(crate) ring: usize,
     pub(crate) call_interceptors: Vec<Arc<dyn CallInterceptor>>,
+    pub(crate) reflection: bool,
     pub(crate) driver: D,
 }
 
@@ -83,6 +82,7 @@ impl<D: Default> Default for Builder<D> {
             config: Config::default(),
             ring: transport::DEFAULT_RING,
             call_interceptors: Vec::new(),
+            reflection: true,
             driver: D::default(),
         }
     }
@@ -118,6 +118,13 @@ impl<D> Builder<D> {
     /// Port 0 stands for the port that is listened at over the same scheme: a program that takes a free one does not know it before.
     pub fn advertise(mut self, address: Address) -> Self {
         self.advertise = Some(address);
+        self
+    }
+
+    /// Whether the endpoint tells which methods it serves, of which types, and how much it has to do ([`crate::reflection`]).
+    /// Default yes: to whoever may call it, unless an interceptor refuses that. Servers that strangers reach may want to say no.
+    pub fn reflection(mut self, tell: bool) -> Self {
+        self.reflection = tell;
         self
     }
 
@@ -352,13 +359,6 @@ impl Builder {
     /// Serves these methods.
     pub fn serve(mut self, service: Service) -> Self {
         self.driver.services.push(service);
-        self
-    }
-
-    /// Whether the endpoint tells which methods it serves, of which types, and how much it has to do ([`crate::reflection`]).
-    /// Default yes: to whoever may call it, unless an interceptor refuses that. Servers that strangers reach may want to say no.
-    pub fn reflection(mut self, tell: bool) -> Self {
-        self.driver.reflection = tell;
         self
     }
 

@@ -1,6 +1,6 @@
 //! Whether an endpoint takes work: the service `wallaby.Health`, in the manner of gRPC's.
 //!
-//! Every endpoint on tokio serves it, and interceptors of the endpoint are asked about it as about all methods. `""` is the
+//! Every endpoint serves it, and interceptors of the endpoint are asked about it as about all methods. `""` is the
 //! endpoint as a whole, which serves unless the application says otherwise. So does each service of which the endpoint has a
 //! method (`package.Service`). An application says more with [`Endpoint::set_health`](crate::Endpoint::set_health), also about
 //! names that are no services. An endpoint that is [drained](crate::Endpoint::drain) tells who watches that it does not serve,
@@ -22,9 +22,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::{Code, Status};
 
 use crate::driver::shared::Inner;
@@ -67,16 +69,14 @@ impl fmt::Display for Health {
 pub(crate) struct HealthBoard(watch::Sender<Said>);
 
 #[derive(Debug, Default)]
-struct Said {
+pub(crate) struct Said {
     services: BTreeMap<String, Health>,
-    draining: bool,
+    pub(crate) draining: bool,
 }
 
 impl HealthBoard {
     pub(crate) fn set(&self, service: &str, health: Health) {
-        self.0.send_modify(|said| {
-            said.services.insert(service.to_owned(), health);
-        });
+        self.0.send_modify(|said| said.set(service, health));
     }
 
     pub(crate) fn drain(&self) {
@@ -90,8 +90,12 @@ impl HealthBoard {
 }
 
 impl Said {
+    pub(crate) fn set(&mut self, service: &str, health: Health) {
+        self.services.insert(service.to_owned(), health);
+    }
+
     /// How a service is, as far as that was said.
-    fn of(&self, service: &str) -> Option<Health> {
+    pub(crate) fn of(&self, service: &str) -> Option<Health> {
         match self.draining {
             true => Some(Health::NotServing),
             false => self.services.get(service).copied(),
@@ -99,22 +103,38 @@ impl Said {
     }
 }
 
-/// How a service is of which nothing was said. The board is not borrowed meanwhile: if something has panicked in the endpoint, that is
-/// found here, and what it sets off may write on the board.
-fn unsaid(endpoint: &Inner, service: &str) -> Health {
-    let is_of = |method: &str| {
-        let rest = method.strip_prefix(service);
+/// How a service is of which nothing was said, where these methods are served.
+pub(crate) fn unsaid<'a>(
+    mut methods: impl Iterator<Item = &'a Arc<MethodDefinition>>,
+    service: &str,
+) -> Health {
+    let is_of = |method: &Arc<MethodDefinition>| {
+        let rest = method.name().strip_prefix(service);
         rest.is_some_and(|rest| rest.starts_with('/'))
     };
-    let served = || {
-        endpoint.ask(|core| {
-            let mut served = core.served.iter();
-            served.any(|method| is_of(method.definition.name()))
-        })
-    };
-    match service.is_empty() || served() {
+    match service.is_empty() || methods.any(is_of) {
         true => Health::Serving,
         false => Health::Unknown,
+    }
+}
+
+/// The same at an endpoint. The board is not borrowed meanwhile: if something has panicked in the endpoint, that is
+/// found here, and what it sets off may write on the board.
+fn unsaid_at(endpoint: &Inner, service: &str) -> Health {
+    endpoint.ask(|core| {
+        let methods = core.served.iter().map(|method| &method.definition);
+        unsaid(methods, service)
+    })
+}
+
+/// The answer of [`CHECK`].
+pub(crate) fn checked(service: &str, health: Health) -> Result<Health, Status> {
+    match health {
+        Health::Unknown => {
+            let message = format!("no service {service:?} here");
+            Err(Status::new(Code::NotFound, message))
+        }
+        known => Ok(known),
     }
 }
 
@@ -129,11 +149,8 @@ pub(crate) fn service() -> Service {
 async fn check(request: Request<One<Health>>, service: String) -> Result<(), Status> {
     let endpoint = &request.handling.endpoint;
     let said = endpoint.health.0.borrow().of(&service);
-    let health = said.unwrap_or_else(|| unsaid(endpoint, &service));
-    if health == Health::Unknown {
-        let message = format!("no service {service:?} here");
-        return Err(Status::new(Code::NotFound, message));
-    }
+    let health = said.unwrap_or_else(|| unsaid_at(endpoint, &service));
+    let health = checked(&service, health)?;
     Ok(request.respond(health).await?)
 }
 
@@ -146,7 +163,7 @@ async fn watch(request: Request<Many<Health>>, service: String) -> Result<(), St
             let said = board.borrow_and_update();
             (said.of(&service), said.draining)
         };
-        let health = said.unwrap_or_else(|| unsaid(endpoint, &service));
+        let health = said.unwrap_or_else(|| unsaid_at(endpoint, &service));
         if told != Some(health) {
             request.reply(health).await?;
             told = Some(health);

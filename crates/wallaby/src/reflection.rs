@@ -1,10 +1,9 @@
 //! What an endpoint serves and how much it has to do, for programs that were not built with it: the service `wallaby.Reflection`.
 //!
-//! Every endpoint on tokio serves it unless [`Builder::reflection`](crate::Builder::reflection) says no. Whoever may call the
+//! Every endpoint serves it unless [`Builder::reflection`](crate::Builder::reflection) says no. Whoever may call the
 //! endpoint learns the names of its methods and what their arguments and answers look like, not what they do, and what it has
-//! counted. Interceptors of the endpoint are asked about it as about all methods. Endpoints of [the polling
-//! driver](crate::polling) do not serve it. The program `wallaby` lists and calls methods by it, and shows how much endpoints have
-//! to do (`wallaby list`, `wallaby call`, `wallaby top`).
+//! counted. Interceptors of the endpoint are asked about it as about all methods. The program `wallaby` lists and calls methods by
+//! it, and shows how much endpoints have to do (`wallaby list`, `wallaby call`, `wallaby top`).
 //!
 //! ```
 //! use wallaby::reflection::{METHODS, MethodDescription};
@@ -22,19 +21,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby_proto::Status;
 use wallaby_proto::connection::MethodDefinition;
+use wallaby_proto::endpoint::Endpoint as Core;
 
 use crate::codec::{Codec, CodecError};
 use crate::error::SendError;
 use crate::method::{Answers, Many, Method, One, RequestBody};
-use crate::metrics::Metrics;
+use crate::metrics::{Meters, Metrics};
 use crate::request::Request;
 use crate::schema::{Definition, Schema, Shape};
-use crate::service::{Registered, Reserved, Service};
+use crate::service::{Reserved, Service};
 
 const NAME: &str = "wallaby.Reflection";
 
@@ -75,6 +76,20 @@ impl LoadReport {
     /// If it is none.
     pub fn parse(text: &str) -> Result<Self, CodecError> {
         serde_json::from_str(text).map_err(|error| CodecError::new("JSON", error.to_string()))
+    }
+
+    /// What this endpoint tells, which was made so long ago.
+    pub(crate) fn tell(endpoint: &Core, up: Duration, meters: &Meters) -> Result<String, Status> {
+        let load = endpoint.load();
+        let report = Self {
+            node: endpoint.node().to_string(),
+            up: up.as_secs_f64(),
+            running: load.running as u64,
+            waiting: load.waiting as u64,
+            metrics: meters.join(endpoint.metrics()),
+        };
+        let told = serde_json::to_string(&report);
+        told.map_err(|error| Status::internal(error.to_string()))
     }
 
     /// Connections that are open.
@@ -284,25 +299,36 @@ impl Description {
     }
 }
 
-impl Registered {
-    /// What is told of it.
-    fn described(&self) -> &String {
-        let Description {
-            signature, told, ..
-        } = &self.description;
-        told.get_or_init(|| {
-            let signature = signature.as_ref().map(|types| match types {
-                Types::Rust(signature) => signature(),
-                Types::Given(signature) => Signature::clone(signature),
-            });
-            told_of(&self.definition, signature)
-        })
-    }
+/// A method that is served, and what is told of it.
+pub(crate) type Described<'a> = (&'a MethodDefinition, &'a Description);
+
+/// What is told of this method.
+pub(crate) fn told(method: Described<'_>) -> &String {
+    let (definition, description) = method;
+    description.told.get_or_init(|| {
+        let signature = description.signature.as_ref();
+        let signature = signature.map(|types| match types {
+            Types::Rust(signature) => signature(),
+            Types::Given(signature) => Signature::clone(signature),
+        });
+        told_of(definition, signature)
+    })
+}
+
+/// The same without its types, if it is too long for a message with them: rather than all that comes behind it.
+pub(crate) fn told_briefly(definition: &MethodDefinition) -> String {
+    told_of(definition, None)
 }
 
 fn told_of(definition: &MethodDefinition, signature: Option<Signature>) -> String {
     let description = MethodDescription::new(definition, signature);
     serde_json::to_string(&description).unwrap_or_default()
+}
+
+/// What the names in the types of these methods mean.
+pub(crate) fn descriptors<'a>(methods: impl Iterator<Item = Described<'a>>) -> BTreeSet<&'a Bytes> {
+    let sets = methods.flat_map(|(_, description)| &description.descriptors);
+    sets.filter(|set| !set.is_empty()).collect()
 }
 
 /// The service.
@@ -318,17 +344,9 @@ pub(crate) fn service() -> Service {
 
 async fn tell_load(request: Request<One<String>>) -> Result<(), Status> {
     let endpoint = &request.handling.endpoint;
-    let (counted, load) = endpoint.ask(|core| (core.endpoint.metrics(), core.endpoint.load()));
-    let report = LoadReport {
-        node: endpoint.node.to_string(),
-        up: endpoint.up().as_secs_f64(),
-        running: load.running as u64,
-        waiting: load.waiting as u64,
-        metrics: endpoint.meters.join(counted),
-    };
-    let told = serde_json::to_string(&report);
-    let told = told.map_err(|error| Status::internal(error.to_string()))?;
-    Ok(request.respond(told).await?)
+    let told =
+        endpoint.ask(|core| LoadReport::tell(&core.endpoint, endpoint.up(), &endpoint.meters));
+    Ok(request.respond(told?).await?)
 }
 
 async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Status> {
@@ -337,11 +355,10 @@ async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Stat
         if !method.definition.name().starts_with(&prefix) {
             continue;
         }
-        let told = method.described();
+        let told = told(method.described());
         match request.reply(told.clone()).await {
-            // Its types are left out rather than all that comes behind it.
             Err(SendError::TooLarge { .. }) => {
-                request.reply(told_of(&method.definition, None)).await?;
+                request.reply(told_briefly(&method.definition)).await?;
             }
             told => told?,
         }
@@ -352,9 +369,7 @@ async fn tell(request: Request<Many<String>>, prefix: String) -> Result<(), Stat
 async fn tell_descriptors(request: Request<Many<Vec<u8>>>, prefix: String) -> Result<(), Status> {
     let served = (request.handling.endpoint).ask(|core| core.served.clone());
     let methods = (served.iter()).filter(|method| method.definition.name().starts_with(&prefix));
-    let sets = methods.flat_map(|method| &method.description.descriptors);
-    let sets: BTreeSet<&Bytes> = sets.filter(|set| !set.is_empty()).collect();
-    for set in sets {
+    for set in descriptors(methods.map(|method| method.described())) {
         request.reply(set.to_vec()).await?;
     }
     Ok(())

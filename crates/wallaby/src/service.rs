@@ -12,7 +12,7 @@ use wallaby_proto::{Code, Status};
 use crate::codec::Codec;
 use crate::intercept::Interceptor;
 use crate::method::{Answers, Method, RequestBody};
-use crate::reflection::{Description, Signature};
+use crate::reflection::{Described, Description, Signature};
 use crate::request::{RawRequest, Request};
 
 /// What a handler returns: a future that ends when it has nothing more to do. If its request is stopped before, it is dropped
@@ -110,6 +110,11 @@ impl Registered {
             interceptors: Box::default(),
             description,
         }
+    }
+
+    /// It and what is said of it to tools.
+    pub(crate) fn described(&self) -> Described<'_> {
+        (&self.definition, &self.description)
     }
 }
 

@@ -41,7 +41,7 @@ impl Inner {
 
     /// What Wallaby itself serves everywhere; who is asked about requests is asked about these, too.
     pub(super) fn serve_own(self: &Arc<Self>) -> Result<(), ServeError> {
-        if self.settings.driver.reflection {
+        if self.settings.reflection {
             self.register(reflection::service())?;
         }
         self.register(health::service())
@@ -60,7 +60,7 @@ impl Inner {
                 })
             })
             .collect();
-        let tells = self.settings.driver.reflection && !self.settings.config.require_seals;
+        let tells = self.settings.reflection && !self.settings.config.require_seals;
         let served = methods.iter().map(|method| {
             let (name, asks) = (method.definition.name(), !method.interceptors.is_empty());
             let how = Serving {

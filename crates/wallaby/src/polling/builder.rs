@@ -86,7 +86,9 @@ impl crate::Builder<Polling> {
         let (streams, addresses) = listen(addresses, datagrams.local())?;
         let here = transport::advertised(self.advertise.clone(), &addresses)?;
         let core = self.core(here, SCHEMES)?;
-        Ok(Endpoint::new(self, core, streams, datagrams, addresses))
+        let mut endpoint = Endpoint::new(self, core, streams, datagrams, addresses);
+        endpoint.serve_own()?;
+        Ok(endpoint)
     }
 }
 

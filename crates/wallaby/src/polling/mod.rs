@@ -44,6 +44,7 @@ mod datagrams;
 mod epoll;
 mod event;
 mod initiator;
+mod own;
 mod request;
 mod rings;
 mod serving;
@@ -53,9 +54,11 @@ mod stream;
 mod streams;
 mod turn;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
@@ -76,6 +79,7 @@ pub use crate::attempts::plan::RetryPolicy;
 pub use crate::metrics::Metrics;
 
 use self::calls::Calling;
+use self::own::Own;
 use self::stops::Stop;
 use self::streams::Streams;
 use crate::error::{BindError, StillRunning};
@@ -115,6 +119,9 @@ pub struct Endpoint<D: Datagrams = Udp> {
     /// Bytes of a ring of a connection over shared memory that is dialled here.
     ring: usize,
     handlers: Vec<Handler>,
+    /// What it tells of itself, and whether of its methods.
+    own: Rc<RefCell<Own>>,
+    reflects: bool,
     calling: Calling,
     /// Who waits until nothing runs any more, by the call that is waited for now.
     stops: BTreeMap<CallKey, Stop>,
@@ -200,6 +207,8 @@ impl<D: Datagrams> Endpoint<D> {
             began: Instant::now(),
             watcher: Watcher::default(),
             handlers: Vec::new(),
+            own: Rc::default(),
+            reflects: settings.reflection,
             calling: Calling::new(settings.call_interceptors),
             stops: BTreeMap::new(),
             connecting: BTreeMap::new(),
@@ -261,6 +270,8 @@ impl<D: Datagrams> Endpoint<D> {
         self.look_at_clock();
         if !self.core.is_draining() {
             log::drains(self.core.node(), self.load());
+            self.own.borrow_mut().said.draining = true;
+            self.tell_health();
         }
         self.core.drain();
     }

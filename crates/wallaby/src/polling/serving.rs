@@ -13,6 +13,7 @@ use super::{Endpoint, Handler};
 use crate::codec::Codec;
 use crate::error::ServeError;
 use crate::method::{self, Method, RequestBody};
+use crate::reflection::Description;
 use crate::service::undecodable;
 
 impl<D: Datagrams> Endpoint<D> {
@@ -25,6 +26,20 @@ impl<D: Datagrams> Endpoint<D> {
     pub fn serve<Args, A, C>(
         &mut self,
         method: &Method<Args, A, C>,
+        handler: impl FnMut(Request<'_, A, C>, Args) -> Result<(), Status> + 'static,
+    ) -> Result<(), ServeError>
+    where
+        A: method::Answers,
+        C: Codec<Args> + Codec<A::Item>,
+    {
+        self.serve_as(method, false, handler)
+    }
+
+    /// The same; the method's name may be one of Wallaby's own.
+    pub(super) fn serve_as<Args, A, C>(
+        &mut self,
+        method: &Method<Args, A, C>,
+        reserved: bool,
         mut handler: impl FnMut(Request<'_, A, C>, Args) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError>
     where
@@ -36,11 +51,12 @@ impl<D: Datagrams> Endpoint<D> {
                 Ok(arguments) => handler(Request::new(request), arguments),
                 Err(error) => Err(undecodable(&error)),
             };
-        self.add_handler(
-            method.definition().clone(),
-            answers::<A>(),
-            Box::new(handler),
-        )
+        let how = Serving {
+            reserved,
+            ..self.typed::<A>()
+        };
+        let method = (method.definition(), Description::of::<Args, A, C, ()>());
+        self.add_handler(method, how, Box::new(handler))
     }
 
     /// Serves a method behind whose requests something follows, bytes ([`Body`](crate::Body)) or items ([`crate::Streaming`]), and
@@ -66,11 +82,8 @@ impl<D: Datagrams> Endpoint<D> {
             let body = B::receive(&mut request)?;
             handler(Request::new(request), arguments, body)
         };
-        self.add_handler(
-            method.definition().clone(),
-            answers::<A>(),
-            Box::new(handler),
-        )
+        let (how, told) = (self.typed::<A>(), Description::of::<Args, A, C, B>());
+        self.add_handler((method.definition(), told), how, Box::new(handler))
     }
 
     /// Serves a method with payloads as bytes.
@@ -83,6 +96,7 @@ impl<D: Datagrams> Endpoint<D> {
         method: Arc<MethodDefinition>,
         handler: impl FnMut(RawRequest<'_>, Bytes) -> Result<(), Status> + 'static,
     ) -> Result<(), ServeError> {
+        let method = (&method, Description::default());
         self.add_handler(method, Serving::default(), Box::new(handler))
     }
 
@@ -100,19 +114,31 @@ impl<D: Datagrams> Endpoint<D> {
             rest: true,
             ..Serving::default()
         };
-        let rest = Arc::clone(MethodDefinition::rest());
+        let rest = (MethodDefinition::rest(), Description::default());
         self.add_handler(rest, how, Box::new(handler))
     }
 
     fn add_handler(
         &mut self,
-        method: Arc<MethodDefinition>,
+        (method, told): (&Arc<MethodDefinition>, Description),
         how: Serving,
         handler: Handler,
     ) -> Result<(), ServeError> {
-        self.core.serve(method, how)?;
+        self.core.serve(Arc::clone(method), how)?;
         self.handlers.push(handler);
+        let served = (Arc::clone(method), told);
+        self.own.borrow_mut().served.push(served);
+        self.tell_health();
         Ok(())
+    }
+
+    /// How a method with these answers is served.
+    fn typed<A: method::Answers>(&self) -> Serving {
+        Serving {
+            one: A::ONE,
+            tells_types: self.reflects && !self.core.config().require_seals,
+            ..Serving::default()
+        }
     }
 
     /// A request that was put aside, to answer it. It ends when it is dropped, unless it is put aside again. `None` if it has
@@ -121,13 +147,5 @@ impl<D: Datagrams> Endpoint<D> {
         self.look_at_clock();
         let resumed = self.core.resume(key);
         resumed.then(|| RawRequest::new(&mut self.core, &mut self.calling, key, false))
-    }
-}
-
-/// How a method with these answers is served.
-fn answers<A: method::Answers>() -> Serving {
-    Serving {
-        one: A::ONE,
-        ..Serving::default()
     }
 }

@@ -165,9 +165,14 @@ impl<D: Datagrams> Endpoint<D> {
             match output {
                 Output::Run(key) => self.run(key),
                 Output::Call(call) => self.tell(call),
+                Output::Stopped(key, _) if self.own.borrow_mut().watches.remove(&key).is_some() => {
+                }
                 Output::Stopped(key, status) => {
                     self.tell_of(Notification::Stopped(key, status));
                     self.calling.abort_pausing(&mut self.core, key);
+                }
+                Output::Space(key) if self.own.borrow().watches.contains_key(&key) => {
+                    self.tell_health();
                 }
                 Output::Space(key) => self.tell_of(Notification::Room(key)),
                 Output::Body(body) => {

@@ -11,6 +11,7 @@ mod hostile;
 mod interceptors;
 mod interop;
 mod log;
+mod own;
 mod proxy;
 mod relaying;
 mod retries;

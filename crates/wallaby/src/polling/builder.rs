@@ -7,9 +7,9 @@ use std::time::Duration;
 use wallaby_proto::Address;
 use wallaby_proto::endpoint::Shell;
 
-use super::Endpoint;
-use super::datagrams::{Datagrams, Udp};
+use super::datagrams::Datagrams;
 use super::streams::Streams;
+use super::{Endpoint, Udp};
 use crate::error::BindError;
 use crate::transport;
 

@@ -72,11 +72,12 @@ pub use wallaby_proto::endpoint::{
 use self::bodies::BodyNews;
 pub use self::bodies::{BodyKey, BodyWriter, WriteError};
 pub use self::builder::{Builder, Polling};
-pub use self::datagrams::{Datagrams, Udp};
+pub use self::datagrams::Datagrams;
 pub use self::event::{Call, Event};
 pub use self::request::{RawRequest, Request};
 pub use crate::attempts::plan::RetryPolicy;
 pub use crate::metrics::Metrics;
+pub use crate::transport::turned_udp::Udp;
 
 use self::calls::Calling;
 use self::own::Own;

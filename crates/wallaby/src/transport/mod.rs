@@ -29,6 +29,8 @@ pub(crate) mod shm;
 mod simulated;
 #[cfg_attr(windows, path = "socket_windows.rs")]
 mod socket;
+#[cfg(target_os = "linux")]
+pub(crate) mod turned_udp;
 #[cfg_attr(not(target_os = "linux"), path = "no_udp.rs")]
 pub(crate) mod udp;
 

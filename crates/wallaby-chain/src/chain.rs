@@ -14,7 +14,7 @@ use wallaby::{
 
 use crate::chains::MOST_BYTES;
 use crate::code::{ChainCode, Function};
-use crate::engine::name;
+use crate::engine::{UNSENT, name};
 use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack};
 use crate::state::State;
@@ -301,6 +301,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
                 let request = request.into_raw();
                 let onward = request.forward(first.server, &first.method, first.payload);
                 let onward = onward.continuation(continuation);
+                let onward = onward.unless_sent(UNSENT.definition());
                 Ok(match state {
                     Some(state) => onward.body(state.into()),
                     None => onward,

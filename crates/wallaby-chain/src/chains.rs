@@ -15,7 +15,9 @@ use wallaby::{
 
 use crate::away::Coming;
 use crate::departure::Departures;
-use crate::engine::{APPLY, Engine, MERGE, Proxy, RAISE, TELL, answered_again, name, unanswered};
+use crate::engine::{
+    APPLY, Engine, MERGE, Proxy, RAISE, TELL, UNSENT, answered_again, name, unanswered,
+};
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
 use crate::place::{At, Place};
@@ -286,7 +288,8 @@ impl Chains {
             .raw(Arc::clone(MERGE.definition()), never)
             .raw(Arc::clone(RAISE.definition()), never)
             .raw(Arc::clone(APPLY.definition()), never)
-            .raw(Arc::clone(TELL.definition()), never);
+            .raw(Arc::clone(TELL.definition()), never)
+            .raw(Arc::clone(UNSENT.definition()), never);
         builder.serve(own).interceptor(Admitting {
             engine,
             policy,
@@ -383,14 +386,17 @@ impl Exchange for Named {
 impl Admitting {
     fn admit_chain(&self, request: &Incoming, (mut stack, size): (Stack, usize)) -> Admission {
         stack.drop_used_code(); // or its sender would say where code is that the server brings itself
-        // If a chain has no code when it comes, what it leaves with is the server's own: a handler's, or a function's.
-        let may_bring = !stack.has_code() || self.engine.lets_bring(request);
+        let is_unsent = request.method() == UNSENT.name();
+        let unsent = is_unsent.then(|| request.undelivered()).flatten();
+        // If a chain has no code when it comes, what it leaves with is the server's own: a handler's, or a function's. What comes back
+        // has left here before.
+        let may_bring = unsent.is_some() || !stack.has_code() || self.engine.lets_bring(request);
         let place = Place {
             at: At::Server(request),
             may_bring,
             durable: None,
         };
-        if let Some(allows) = &self.policy
+        if let Some(allows) = self.policy.as_ref().filter(|_| unsent.is_none())
             && !allows(request)
         {
             let message = format!("{} may not bring chains here", request.identity());
@@ -408,6 +414,13 @@ impl Admitting {
             method if method == RAISE.name() => match Exception::read(request.payload()) {
                 Ok(exception) => What::Catch(exception),
                 Err(status) => return refuse(&stack, &status, place),
+            },
+            method if method == UNSENT.name() => match unsent {
+                Some(why) => What::Unsent(Box::new(why)),
+                None => {
+                    let message = "nobody but this server itself sends this";
+                    return refuse(&stack, &Status::invalid_argument(message), place);
+                }
             },
             method if method == APPLY.name() => What::Apply(request.payload().clone()),
             method if method == TELL.name() => match self.told(request) {
@@ -499,6 +512,8 @@ enum What {
     Apply(Bytes),
     /// A function hears what a chain tells.
     Tell(Message),
+    /// What has left here has not got there.
+    Unsent(Box<Status>),
 }
 
 impl Turn {
@@ -512,7 +527,7 @@ impl Turn {
                 may_be_known || engine.is_to_load(stack)
             }
             What::Merge(_) | What::Catch(_) | What::Apply(_) => stack.has_code(),
-            What::Tell(_) => false,
+            What::Tell(_) | What::Unsent(_) => return false,
         };
         runs_code || stack.tail.away.is_some()
     }
@@ -524,6 +539,12 @@ impl Turn {
         (request, mut place): (&Incoming, Place<'_>),
     ) -> Admission {
         let Self { stack, what } = self;
+        if let What::Unsent(why) = what {
+            return match engine.unsent(stack, (&why, request.payload()), place) {
+                Ok(departures) => replay(engine.depart(departures, place)),
+                Err(told) => Admission::Refuse(told),
+            };
+        }
         let coming = match engine.states.come(request, &stack, &engine.limits) {
             Ok(coming) => coming,
             Err(status) => return refuse(&stack, &status, place),
@@ -533,7 +554,7 @@ impl Turn {
         }
         let departures = match (Coming::whole(coming, stack).await, what) {
             (Err((stack, status)), _) => engine.follow(stack, Err(status), place).await,
-            (Ok(stack), What::Link) => Departures::new(stack, Vec::new()),
+            (Ok(stack), What::Link | What::Unsent(_)) => Departures::new(stack, Vec::new()),
             (Ok(stack), What::Merge(gathered)) => {
                 place.durable = gathered.durable;
                 let merged = engine.merge(stack, gathered.results, place).await;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wallaby::intercept::{DelegatedRequest, Intent};
 use wallaby::{Continuation, DurableId, Status};
 
-use crate::engine::{Engine, TELL};
+use crate::engine::{Engine, TELL, UNSENT};
 use crate::exception::Exception;
 use crate::place::Place;
 use crate::said::{Said, Telling};
@@ -184,7 +184,9 @@ impl Engine {
         let continuation = Continuation::new(bytes);
         let continuation =
             continuation.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-        to.options_mut().continuation = Some(continuation);
+        let options = to.options_mut();
+        options.continuation = Some(continuation);
+        options.unless_sent = Some(Arc::clone(UNSENT.definition()));
         if let Some(away) = away {
             let size = away.len();
             if to.has_body() {

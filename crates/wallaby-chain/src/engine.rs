@@ -37,6 +37,9 @@ pub(crate) static APPLY: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("walla
 /// A chain inside another one tells something to who has started it.
 pub(crate) static TELL: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/tell");
 
+/// What was to go to another server has not got there: who has sent it says how the chain goes on.
+pub(crate) static UNSENT: Method<(Bytes,), Many<Bytes>, Raw> = Method::new("wallaby.Chains/unsent");
+
 /// The scheme of names that stand for several servers.
 const SERVICE: &str = "service";
 
@@ -581,10 +584,7 @@ impl Engine {
             let from = stack.clone();
             let departure = match stack.levels.last().cloned() {
                 Some(Level::Catch { at, .. }) => {
-                    let mut to = DelegatedRequest::new(at, Arc::clone(RAISE.definition()), payload);
-                    let caught = exception.to_status();
-                    let lost = format!("it was to catch: {}", caught.message());
-                    to.options_mut().unless_sent = Some(lost.into());
+                    let to = DelegatedRequest::new(at, Arc::clone(RAISE.definition()), payload);
                     Departure::Hop(Box::new((to, stack)))
                 }
                 Some(Level::Merge(mut merging)) => {
@@ -601,6 +601,39 @@ impl Engine {
         }
         let failed = Departure::Failed(Box::new(exception.clone()));
         Departures::new(stack, vec![failed])
+    }
+
+    /// A request of the chain, with this payload, has not got to its server, as the status says: that is an exception.
+    ///
+    /// # Errors
+    ///
+    /// If nobody catches it: what the initiator is told. Of a branch that cannot be merged others have not heard, so each would be
+    /// caught; what is told beside the chain does not end it; of what may be made again it is not known yet that it has ended; and the
+    /// states of who catches may have been lost with the request.
+    pub(crate) fn unsent(
+        &self,
+        mut stack: Stack,
+        (why, payload): (&Status, Bytes),
+        place: Place<'_>,
+    ) -> Result<Departures, Status> {
+        let called = why.method().unwrap_or_default();
+        let mut exception = place.exception(&stack, why);
+        let mut told = exception.to_status().message().to_owned();
+        // Who was to catch another one: what that was is not lost.
+        if called == RAISE.name()
+            && let Ok(caught) = Exception::read(payload)
+        {
+            stack.levels.pop();
+            let it_was = |caught: &str| format!("{}; it was to catch: {caught}", why.message());
+            told = it_was(caught.to_status().message());
+            exception = place.exception(&stack, &why.with_message(it_was(caught.message())));
+        }
+        let is_beside = called == MERGE.name() || called == TELL.name();
+        let is_lost = stack.tail.asked.record || stack.tail.away.is_some();
+        match stack.is_caught() && !is_beside && !is_lost {
+            true => Ok(self.raise(stack, &exception)),
+            false => Err(why.with_message(told)),
+        }
     }
 
     /// A handler hands its request on: who answers that is the link, then. What it brings along is a chain inside this one.

@@ -133,7 +133,7 @@ impl Exception {
         &self.chain
     }
 
-    /// The hosts that the chain has come through; the last is the one where it happened.
+    /// The hosts that the chain has come through; the last is the one where it happened, or that it did not get to.
     pub fn path(&self) -> &HostPath {
         &self.path
     }

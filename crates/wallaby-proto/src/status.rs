@@ -152,7 +152,8 @@ impl Status {
     }
 
     /// The same with another message.
-    pub(crate) fn with_message(&self, message: String) -> Self {
+    #[must_use]
+    pub fn with_message(&self, message: impl Into<String>) -> Self {
         Self {
             message: Self::new(self.code, message).message,
             ..self.clone()

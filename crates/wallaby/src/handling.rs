@@ -276,6 +276,11 @@ impl Handling {
         (self.endpoint).ask(|core| core.endpoint.request(self.key)?.continuation().cloned())
     }
 
+    /// Why it is handled here, if it was for another server.
+    pub(crate) fn undelivered(&self) -> Option<Status> {
+        (self.endpoint).ask(|core| core.endpoint.request(self.key)?.undelivered().cloned())
+    }
+
     /// Who does not know it does not speak of its call.
     pub(crate) fn token(&self) -> Option<Token> {
         (self.endpoint).ask(|core| Some(core.endpoint.request(self.key)?.token()))

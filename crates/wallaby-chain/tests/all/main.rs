@@ -22,4 +22,5 @@ mod recovery;
 mod repository;
 mod said;
 mod splits;
+mod unsent;
 mod walk;

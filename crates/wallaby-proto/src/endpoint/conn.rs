@@ -260,8 +260,8 @@ pub(super) struct OutRequest {
     pub(super) body: Option<OutBody>,
     /// If a request here has delegated it; others are the application's.
     pub(super) delegated: Option<Delegation>,
-    /// What the initiator is told besides if it does not get there.
-    pub(super) unless_sent: Option<Arc<str>>,
+    /// What handles it here if it does not get there.
+    pub(super) unless_sent: Option<Arc<MethodDefinition>>,
 }
 
 /// By whom a request was delegated.

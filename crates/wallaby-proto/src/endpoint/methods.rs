@@ -102,7 +102,7 @@ impl Methods {
     }
 
     /// The method that a caller means.
-    fn find(&self, caller: &MethodDefinition) -> Result<Meant, RefusedMethod> {
+    pub(super) fn find(&self, caller: &MethodDefinition) -> Result<Meant, RefusedMethod> {
         let name = caller.name();
         let refused = |status| Err(RefusedMethod(Box::new((caller.clone(), status))));
         let place = self.names.get(name).copied();

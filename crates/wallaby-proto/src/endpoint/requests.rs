@@ -3,6 +3,7 @@
 mod delegation;
 mod verbs;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::delegation::TimedOptions;
@@ -10,6 +11,7 @@ pub use self::delegation::{DelegateOptions, How, NewDelegation};
 pub use self::verbs::{Offer, Offered};
 
 use super::bodies::InBody;
+use super::conn::Times;
 use super::draining::shutting_down;
 use super::event::{IncomingRequest, Lane, Output, RequestKey};
 use super::methods::{Meant, RefusedMethod, Serving};
@@ -17,6 +19,7 @@ use super::probe::Probe;
 use super::server::{Author, HandledRequest, HandlerState, Place, RequestContext, Returned};
 use super::{Alarm, Endpoint};
 use crate::call::records::{Judgement, Origin, StopReason, Ticket};
+use crate::connection::MethodDefinition;
 use crate::seal::{SealError, verify};
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
 use crate::{Code, ConnId, DurableId, NodeId, Status};
@@ -41,19 +44,10 @@ impl<P: Probe> Endpoint<P> {
         let mut handler = Box::new(HandledRequest::new(request, (from, ticket), most, self.raw));
         let mut waits = false;
         if let Ok(meant) = &judged {
-            let served = meant.served;
             let Serving {
-                one,
-                ahead,
-                credit_free,
-                ..
-            } = self.methods.serving(served);
-            (handler.served, handler.owes_answer) = (Some(served), one);
-            handler.named.clone_from(&meant.named);
-            let placed = !ahead && self.executor.try_run(handler.owner());
-            if placed {
-                handler.place = Place::Request;
-            }
+                ahead, credit_free, ..
+            } = self.methods.serving(meant.served);
+            let placed = self.place_for(&mut handler, meant);
             waits = !ahead && !placed;
             if !placed && !credit_free {
                 handler.owed = Some(payload.len());
@@ -72,6 +66,58 @@ impl<P: Probe> Endpoint<P> {
             Ok(_) => self.outputs.push_back(Output::Run(key)),
             Err(status) => drop(self.end_with(key, &status)),
         }
+    }
+
+    /// A request is for this method: whether there is a place for it, which it takes then.
+    #[inline]
+    fn place_for(&mut self, handler: &mut HandledRequest, meant: &Meant) -> bool {
+        let Serving { one, ahead, .. } = self.methods.serving(meant.served);
+        (handler.served, handler.owes_answer) = (Some(meant.served), one);
+        handler.named.clone_from(&meant.named);
+        let placed = !ahead && self.executor.try_run(handler.owner());
+        if placed {
+            handler.place = Place::Request;
+        }
+        placed
+    }
+
+    /// What was handed on to another server and certainly did not get there is handled here in its place (docs/protocol.md, rule 19), by
+    /// the method that its sender has named; `false` if that cannot be. It takes nothing of its connection's credit.
+    #[cold]
+    pub(super) fn handle_unsent(
+        &mut self,
+        request: &Request,
+        (from, ticket): (ConnId, Ticket),
+        (method, times): (Arc<MethodDefinition>, Times),
+        why: Status,
+    ) -> bool {
+        let Ok(meant) = self.methods.find(&method) else {
+            return false;
+        };
+        let serving = self.methods.serving(meant.served);
+        let left = times.until.saturating_sub(self.raw);
+        if !self.takes(serving) || left.is_zero() {
+            return false;
+        }
+        let mut request = request.clone();
+        request.deadline = Some(left);
+        let options = request.options.get_or_insert_default();
+        // Of a connection that did not take it.
+        (options.seal, options.body) = (None, None);
+        options.age = Some(self.raw.saturating_sub(times.born));
+        let payload = std::mem::take(&mut request.payload);
+        let most = self.config.max_budgets.as_ref();
+        let from = (from, Some(ticket));
+        let mut handler = Box::new(HandledRequest::new(&mut request, from, most, self.raw));
+        handler.payload = payload;
+        handler.undelivered = Some(Box::new(why.not_executed(true)));
+        let waits = !self.place_for(&mut handler, &meant) && !serving.ahead;
+        let key = self.handlers.add(handler);
+        match waits {
+            true => drop(self.wait_for_turn(key)),
+            false => self.outputs.push_back(Output::Run(key)),
+        }
+        true
     }
 
     /// Which method is to handle a request, or the status that refuses it; `None` if nothing becomes of it.

@@ -498,9 +498,9 @@ impl<P: Probe> Endpoint<P> {
                 }
                 let (call, id) = (out.request.call, out.request.id);
                 match out.delegated {
-                    Some(Delegation { ticket, .. }) => {
+                    Some(delegation) => {
                         let why = (Code::Unavailable, &*error.to_string());
-                        self.answer_for(out, ticket, why);
+                        self.not_delivered(out, delegation, why);
                     }
                     None => self.not_sent(call.sequence, id, error.clone()),
                 }
@@ -514,7 +514,7 @@ impl<P: Probe> Endpoint<P> {
     /// A request is not taken by its server's connection at all.
     fn request_refused(&mut self, out: &OutRequest, refusal: Refusal) {
         let (request, to) = (&out.request, &out.server);
-        let Some(Delegation { ticket, .. }) = out.delegated else {
+        let Some(delegation) = out.delegated else {
             return self.root_refused(request.call.sequence, request.id, to, refusal);
         };
         let (code, hint) = match refusal {
@@ -525,7 +525,7 @@ impl<P: Probe> Endpoint<P> {
             Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
             _ => (Code::ResourceExhausted, ""),
         };
-        self.answer_for(out, ticket, (code, &format!("{refusal}{hint}")));
+        self.not_delivered(out, delegation, (code, &format!("{refusal}{hint}")));
     }
 }
 

@@ -32,7 +32,7 @@ use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST};
 use crate::wire::{
     Budgets, Child, HandledBy, MAX_TRACE_PARTS, Metadata, MethodRef, Options, ReplyTo, Request,
-    TracePart, TraceRecord,
+    Response, TracePart, TraceRecord,
 };
 use crate::{Address, CallId, Code, ConnId, DurableId, NodeId, RequestId, Status, Token};
 
@@ -240,6 +240,8 @@ pub struct HandledRequest {
     pub(super) owed: Option<usize>,
     /// What follows it; the handler's, once it has taken it.
     pub(super) body: Option<InBody>,
+    /// Why it is handled here, if it was for another server.
+    pub(super) undelivered: Option<Box<Status>>,
     /// Its initiator expects exactly one answer.
     pub(super) owes_answer: bool,
     /// What was refused to the handler so that its request must not end as if all were well.
@@ -288,6 +290,7 @@ impl HandledRequest {
             payload: Bytes::new(),
             owed: None,
             body: None,
+            undelivered: None,
             owes_answer: false,
             refused: None,
             room_turn: None,
@@ -355,6 +358,12 @@ impl HandledRequest {
     /// What its sender gave along for who handles it: [`Continuation`](crate::wire::Continuation).
     pub fn continuation(&self) -> Option<&Bytes> {
         self.options.as_ref()?.continuation.as_ref()
+    }
+
+    /// Why it is handled here, if a request here has handed it on to another server, which it certainly did not reach
+    /// ([`DelegateOptions::unless_sent`](super::DelegateOptions::unless_sent)). The status names that server and what was called there.
+    pub fn undelivered(&self) -> Option<&Status> {
+        self.undelivered.as_deref()
     }
 
     /// Whether one of the endpoint's cluster keys has sealed it: another seal it has lost.
@@ -608,10 +617,14 @@ impl HandledRequest {
         }
         let record = self.record(context);
         let mut last = self.server.fail(&context.own(status.clone()), record);
-        // What has begun may hand on the status of somebody else, of whom that is true.
-        let is_unexecuted = status.is_not_executed() && !self.has_begun();
+        // What has begun may hand on the status of somebody else, of whom that is true; what comes of the one that has brought it here
+        // is about itself.
+        let unsent = self.undelivered.as_ref();
+        let is_unexecuted = status.is_not_executed() && (!self.has_begun() || unsent.is_some());
         if let (true, Outbound::Response(response)) = (is_unexecuted, &mut last) {
-            response.options.get_or_insert_default().undelivered = true;
+            let options = response.options.get_or_insert_default();
+            options.undelivered = true;
+            options.method = unsent.and_then(|unsent| unsent.method().map(Into::into));
         }
         self.release(last, true, context);
         Returned::Heard
@@ -648,12 +661,19 @@ impl HandledRequest {
     ) {
         if self.depth() > 0
             && let Outbound::Response(response) = &mut message
+            && !self.is_about_another(response)
             && (response.status || !last && response.index == self.base)
         {
             let options = response.options.get_or_insert_default();
             options.handled_by = Some(self.handled_by(context));
         }
         self.leaving.push(message);
+    }
+
+    /// Whether a status is as if another server's: of that one this is to be told.
+    fn is_about_another(&self, status: &Response) -> bool {
+        let options = status.options.as_ref();
+        self.undelivered.is_some() && options.is_some_and(|options| options.undelivered)
     }
 
     /// Who handles it, for an initiator that did not send it itself.

@@ -116,13 +116,13 @@ impl Intent {
         }
     }
 
-    /// Whether it has its place [whatever happens](DelegateOptions::always).
+    /// Whether it has its place [whatever happens](DelegateOptions::always), or [something else](DelegateOptions::unless_sent) has it.
     pub(crate) fn is_always(&self) -> bool {
         let own = match self {
             Self::Delegation { to, .. } => to.options(),
             Self::Answer { .. } | Self::Status(_) => None,
         };
-        own.is_some_and(|own| own.always)
+        own.is_some_and(|own| own.always || own.unless_sent.is_some())
     }
 
     pub(crate) fn is_status(&self) -> bool {

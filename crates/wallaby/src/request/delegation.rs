@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::{DelegateOptions, Lane};
 use wallaby_proto::wire::{Continuation, MetadataError};
 use wallaby_proto::{DurableId, RequestId};
@@ -111,6 +112,44 @@ impl<R: Borrow<Exit> + Unpin> Delegation<R> {
     pub fn durable(mut self, id: DurableId) -> Self {
         if let Some(own) = self.own() {
             own.options.durable = Some(id);
+        }
+        self
+    }
+
+    /// If it certainly does not reach its server, or may not go there, it is handled here in its place, by this method of this
+    /// endpoint: with its arguments and its continuation, but without a body. The handler, or an interceptor, finds out by
+    /// [`RequestInfo::undelivered`](super::RequestInfo::undelivered), and answers it or hands it on to another server. Without this,
+    /// a status in its server's name goes to the initiator. Whether a server has executed what it was sent before it died nobody
+    /// knows: that does not come back.
+    ///
+    /// ```
+    /// use wallaby::{Address, Method, One, RawRequest, Service, Status};
+    ///
+    /// static FIND: Method<(String,), One<u64>> = Method::new("example.Index/find");
+    /// static FIND_ELSEWHERE: Method<(String,), One<u64>> = Method::new("example.Front/find_elsewhere");
+    ///
+    /// /// Hands requests on to the first server, and what does not get there to the second one.
+    /// fn front(first: Address, second: Address) -> Service {
+    ///     let find = move |request: RawRequest| {
+    ///         let payload = request.payload().clone();
+    ///         let onward = request.forward(&first, FIND.definition(), payload);
+    ///         async move { Ok(onward.unless_sent(FIND_ELSEWHERE.definition()).await?) }
+    ///     };
+    ///     let elsewhere = move |request: RawRequest| {
+    ///         let to = request.undelivered().map(|_| second.clone());
+    ///         async move {
+    ///             let to = to.ok_or_else(|| Status::permission_denied("nobody else calls this"))?;
+    ///             let payload = request.payload().clone();
+    ///             Ok(request.forward(to, FIND.definition(), payload).await?)
+    ///         }
+    ///     };
+    ///     let front = Service::new("front").raw(FIND.definition().clone(), find);
+    ///     front.raw(FIND_ELSEWHERE.definition().clone(), elsewhere)
+    /// }
+    /// ```
+    pub fn unless_sent(mut self, method: &Arc<MethodDefinition>) -> Self {
+        if let Some(own) = self.own() {
+            own.options.unless_sent = Some(Arc::clone(method));
         }
         self
     }

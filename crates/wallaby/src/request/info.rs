@@ -9,7 +9,7 @@ use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Author;
 use wallaby_proto::wire::{Budgets, Metadata};
-use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Token};
+use wallaby_proto::{Address, CallId, DurableId, NodeId, RequestId, Status, Token};
 
 use crate::body::Body;
 use crate::client::{Caller, Client};
@@ -124,6 +124,14 @@ impl RequestInfo {
     /// or the request has ended.
     pub fn continuation(&self) -> Option<Bytes> {
         self.handling.continuation()
+    }
+
+    /// Why this request is handled here, if a request here has handed it on to another server, which it certainly did not reach, and
+    /// has named a method for that case ([`Delegation::unless_sent`](super::Delegation::unless_sent)). The status names that server and
+    /// what was called there; who fails with it tells the initiator what it would have been told otherwise. `None` of all that others
+    /// have sent, or if the request has ended.
+    pub fn undelivered(&self) -> Option<Status> {
+        self.handling.undelivered()
     }
 
     /// The name under which this work may have been asked for before, by an earlier life of its initiator perhaps

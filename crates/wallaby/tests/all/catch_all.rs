@@ -13,6 +13,7 @@ use crate::common::{Net, at, client, heap, patience, service, sorted, work};
 
 over_every_transport!(
     a_gateway_passes_on_what_it_does_not_know,
+    what_does_not_get_there_goes_elsewhere,
     what_is_served_by_its_name_is_not_caught,
 );
 
@@ -77,6 +78,71 @@ async fn a_gateway_passes_on_what_it_does_not_know(net: Net) {
     let refused = to.call(&OTHER, (1,)).await.expect_err("another type");
     assert_eq!(refused.code(), Code::Mismatch);
     assert_eq!(refused.server(), Some(&at(&behind)));
+}
+
+/// Hands everything on to a server, and what does not get there to another one.
+fn front(first: Address, second: Address) -> Service {
+    let elsewhere = raw("test.Front/elsewhere");
+    let unless_sent = Arc::clone(&elsewhere);
+    let first = move |request: RawRequest| {
+        let payload = request.payload().clone();
+        let onward = request.forward(&first, work::ONE.definition(), payload);
+        let onward = onward.unless_sent(&unless_sent);
+        async move { Ok(onward.await?) }
+    };
+    let second = move |request: RawRequest| {
+        let second = second.clone();
+        async move {
+            let Some(why) = request.undelivered() else {
+                return Err(Status::permission_denied("nobody else calls this"));
+            };
+            assert_eq!(why.method(), Some("test.Work/one"));
+            if request.payload().is_empty() {
+                return Err(why.with_message("nobody has it"));
+            }
+            let payload = request.payload().clone();
+            let onward = request.forward(second, work::ONE.definition(), payload);
+            Ok(onward.await?)
+        }
+    };
+    Service::new("front")
+        .raw(raw("test.Front/first"), first)
+        .raw(elsewhere, second)
+}
+
+async fn what_does_not_get_there_goes_elsewhere(net: Net) {
+    let echo =
+        service().method(
+            &work::ONE,
+            |request: Request<One<_>>, (what,): (String,)| async move {
+                Ok(request.respond(what).await?)
+            },
+        );
+    let second = net.serve(echo).await;
+    let gone = at(&net.serve(service()).await); // it is dropped
+    let front = net.serve(front(gone.clone(), at(&second))).await;
+    let client = net.endpoint().await;
+    let client = Client::new(&client, at(&front));
+    let ask = async |method: &str, payload: &'static [u8]| {
+        let mut call = client.call_raw(&raw(method), Bytes::from_static(payload));
+        let answer = call.next().await.expect("an answer");
+        assert!(call.next().await.is_none());
+        answer.map(|answer| answer.payload)
+    };
+    // In postcard's form.
+    assert_eq!(ask("test.Front/first", b"\x01x").await, Ok("\x01x".into()));
+    let lost = ask("test.Front/first", b"")
+        .await
+        .expect_err("nobody has it");
+    let lost = lost.status().expect("a status").clone();
+    assert_eq!(
+        (lost.message(), lost.server()),
+        ("nobody has it", Some(&gone))
+    );
+    assert!(lost.is_not_executed() && lost.method() == Some("test.Work/one"));
+    let other = ask("test.Front/elsewhere", b"\x01x").await;
+    let other = other.expect_err("it is for nobody else");
+    assert_eq!(other.code(), Code::PermissionDenied);
 }
 
 #[tokio::test]

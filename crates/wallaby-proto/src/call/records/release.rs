@@ -140,10 +140,10 @@ impl Records {
         record.cold().children.find_mut(&own, &request.path)
     }
 
-    /// A released delegation certainly was not delivered: this server answers in its name
+    /// A released delegation certainly was not delivered: this server answers or handles it in its name
     /// ([`crate::call::server::undelivered`], docs/protocol.md, rule 19), and is from now on where the initiator finds it. `own`
-    /// says where that is. What is returned names the delegated request, which ends with the answer; `None` if there is
-    /// no room, then the answer is sent without being remembered.
+    /// says where that is. What is returned names the delegated request; `None` if there is
+    /// no room, then it is answered without being remembered.
     pub fn delegation_undelivered(
         &mut self,
         ticket: Ticket,
@@ -160,6 +160,7 @@ impl Records {
         let record = self.table.records.get(slot);
         let (call, depth, conn, direct) = (record.call, record.depth, record.conn, record.direct);
         let (reply_to, carried) = (record.reply_to(), record.quiet(now));
+        let deadline = record.deadline;
         if self.table.request(call, request.id, attempt).is_some() || !self.has_room(now) {
             return None;
         }
@@ -172,11 +173,11 @@ impl Records {
             base: request.base,
             manifest: request.manifest.as_ref(),
             conn,
-            share: Share::NOBODY, // it ends at once
+            share: Share::NOBODY, // it comes of one that has a place, and ends soon
             direct,
             reply_to: &reply_to,
             carried,
-            deadline: now,
+            deadline,
             now,
         });
         self.look_at(slot, now);

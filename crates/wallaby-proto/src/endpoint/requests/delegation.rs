@@ -40,8 +40,12 @@ pub struct DelegateOptions {
     /// as [`Limits::waiting`](crate::endpoint::Limits::waiting) says, up to as much again. If it may not go there, or there is no room
     /// for it even so, a status in its server's name says so in place of an error.
     pub always: bool,
-    /// What the status says at its end that goes to the initiator if it does not reach its server.
-    pub unless_sent: Option<Arc<str>>,
+    /// If it certainly does not reach its server, or may not go there, it is handled here in its place, as a request of this method:
+    /// with its arguments, its continuation and all else that it would have had there, but for a body. Its
+    /// [`undelivered`](crate::endpoint::HandledRequest::undelivered) says why. So whoever has sent it may answer it, or hand it on to
+    /// another server. If that is impossible, as this endpoint is being closed, has no address, or does not serve that method, a status
+    /// goes in its name, as of any other.
+    pub unless_sent: Option<Arc<MethodDefinition>>,
 }
 
 impl DelegateOptions {
@@ -103,8 +107,8 @@ pub(in crate::endpoint) struct TimedOptions {
     pub(in crate::endpoint) line: u32,
     /// It has its place in the tree [whatever happens](DelegateOptions::always).
     pub(in crate::endpoint) always: bool,
-    /// What is [said](DelegateOptions::unless_sent) if it does not get there.
-    pub(in crate::endpoint) unless_sent: Option<Arc<str>>,
+    /// What [handles it](DelegateOptions::unless_sent) if it does not get there.
+    pub(in crate::endpoint) unless_sent: Option<Arc<MethodDefinition>>,
     /// Why it must not go to its server even so.
     pub(in crate::endpoint) refused: Option<Box<Status>>,
 }
@@ -207,13 +211,13 @@ impl<P: Probe> Endpoint<P> {
                 error
             });
             let mut own = Box::new(own?);
-            if own.always {
+            if own.always || own.unless_sent.is_some() {
                 let outline = Outline {
                     server: Some(&to.server),
                     payload: delegation.payload.len(),
                     followed: delegation.followed,
                 };
-                own.refused = self.why_not_there(request, outline);
+                own.refused = self.why_not_there(request, outline, own.always);
                 is_refused = own.refused.is_some();
             }
             to.own = Some(own);
@@ -240,13 +244,21 @@ impl<P: Probe> Endpoint<P> {
         Ok(handler.server.latest_delegation())
     }
 
-    /// Why a delegation that goes whatever happens may not go to its server.
+    /// Why a delegation that has its place even so may not go to its server. One that has it `always` does not wait for room.
     #[cold]
-    fn why_not_there(&mut self, request: RequestKey, outline: Outline<'_>) -> Option<Box<Status>> {
+    fn why_not_there(
+        &mut self,
+        request: RequestKey,
+        outline: Outline<'_>,
+        always: bool,
+    ) -> Option<Box<Status>> {
         let server = outline.server?;
         let why = self.check_size(request, outline.server, outline.payload);
         let why = why.and_then(|()| self.check_delegation(request, server));
         let why = why.and_then(|()| {
+            if !always {
+                return Ok(());
+            }
             let room = self.config.limits.waiting.saturating_mul(2);
             let fits = self.queue_room.has_room_of(room, outline.payload);
             let goes = fits || self.takes_request(server, outline.followed);

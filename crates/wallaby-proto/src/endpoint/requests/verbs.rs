@@ -10,7 +10,7 @@ use crate::call::server::{Delegated, Outbound, undelivered};
 use crate::connection::{Mark, MethodDefinition};
 use crate::datagram::MAX_MESSAGE;
 use crate::endpoint::Endpoint;
-use crate::endpoint::conn::{Cargo, Conn, Delegation, OutAnswer, OutRequest, Parcel};
+use crate::endpoint::conn::{Cargo, Conn, Delegation, OutAnswer, OutRequest, Parcel, Times};
 use crate::endpoint::event::{Lane, Output, Placed, RequestKey};
 use crate::endpoint::probe::{Note, Probe, Released as Seen};
 use crate::endpoint::sending::{Manner, SendOutcome, output};
@@ -351,7 +351,10 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn check(&mut self, key: RequestKey, message: &Sending) -> Result<(), SendError> {
-        if message.own().is_some_and(|own| own.always) {
+        if message
+            .own()
+            .is_some_and(|own| own.always || own.refused.is_some())
+        {
             return self.handlers.get(key).ok_or_else(over)?.check_open();
         }
         let message = message.outline();
@@ -601,7 +604,8 @@ impl<P: Probe> Endpoint<P> {
         let own = to.own.map(|own| (own.refused, own.unless_sent));
         let (refused, unless_sent) = own.unwrap_or_default();
         if let Some(refused) = refused {
-            let why = (refused.code(), refused.message(), unless_sent.as_deref());
+            let unless_sent = unless_sent.map(|method| (method, times));
+            let why = (refused.code(), refused.message(), unless_sent);
             let to = (&to.method, &to.server);
             return self.answer_over(&request, to, (Some(ticket), Some(came)), why);
         }
@@ -641,6 +645,20 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// A delegated request certainly did not reach its server: it is handled here in its name, if whoever has sent it wants that, or a
+    /// status goes.
+    #[cold]
+    pub(in crate::endpoint) fn not_delivered(
+        &mut self,
+        out: &OutRequest,
+        delegation: Delegation,
+        (code, why): (Code, &str),
+    ) {
+        let unless_sent = out.unless_sent.clone();
+        let unless_sent = unless_sent.map(|method| (method, delegation.times));
+        self.stand_in(out, delegation.ticket, (code, why, unless_sent));
+    }
+
     /// A status in the name of a delegated request that certainly did not reach its server.
     #[cold]
     pub(in crate::endpoint) fn answer_for(
@@ -649,7 +667,15 @@ impl<P: Probe> Endpoint<P> {
         ticket: Ticket,
         (code, why): (Code, &str),
     ) {
-        let why = (code, why, out.unless_sent.as_deref());
+        self.stand_in(out, ticket, (code, why, None));
+    }
+
+    fn stand_in(
+        &mut self,
+        out: &OutRequest,
+        ticket: Ticket,
+        why: (Code, &str, Option<(Arc<MethodDefinition>, Times)>),
+    ) {
         let (request, to) = (&out.request, (&out.method, &out.server));
         let came = self.records.came(ticket);
         let came = came.or_else(|| self.records.route_back(request.call, request.token));
@@ -662,36 +688,39 @@ impl<P: Probe> Endpoint<P> {
         request: &Request,
         (method, to): (&Arc<MethodDefinition>, &Address),
         (ticket, came): (Option<Ticket>, Option<ConnId>),
-        (code, why, more): (Code, &str, Option<&str>),
+        (code, why, unless_sent): (Code, &str, Option<(Arc<MethodDefinition>, Times)>),
     ) {
         let own = self.address.as_ref();
         let own = own.map(|own| format!("; delegated by {own}"));
-        let more = more.map(|more| format!("; {more}"));
-        let parts = [own, more].map(Option::unwrap_or_default).concat();
-        let status = Status::new(code, format!("{why}{parts}"));
+        let status = Status::new(code, format!("{why}{}", own.unwrap_or_default()));
         let status = status.by(Some(to));
+        let mut stands_in = None;
+        if let (Some(ticket), Some(server)) = (ticket, self.address.clone()) {
+            let own = Child {
+                server,
+                node: Some(self.node),
+            };
+            stands_in = self
+                .records
+                .delegation_undelivered(ticket, request, own, self.now);
+        }
+        if let (Some(ticket), Some(came), Some(by)) = (stands_in, came, unless_sent) {
+            let status = status.clone().called(Some(method.name()));
+            if self.handle_unsent(request, (came, ticket), by, status) {
+                return;
+            }
+        }
         self.metrics.statuses_sent += 1;
         let mut response = undelivered(request, &status);
         // Only who has it from here knows what it called.
         let method = Some(Arc::clone(method.name()));
         response.options.get_or_insert_default().method = method;
         self.probe.replaced(&response);
-        let mut owner = None;
-        if let (Some(ticket), Some(server)) = (ticket, self.address.clone()) {
-            let own = Child {
-                server,
-                node: Some(self.node),
-            };
-            let stands_in = self
-                .records
-                .delegation_undelivered(ticket, request, own, self.now);
-            if let Some(ticket) = stands_in {
-                self.records
-                    .response_released(ticket, &response, None, self.now);
-                let sent = ReleasedMessage::Response(response.index);
-                owner = Some(MarkOwner::Released(ticket, sent));
-            }
-        }
+        let owner = stands_in.map(|ticket| {
+            self.records
+                .response_released(ticket, &response, None, self.now);
+            MarkOwner::Released(ticket, ReleasedMessage::Response(response.index))
+        });
         let initiator = request.call.initiator;
         if initiator == self.node {
             return self.local.push_back(Message::Response(response));

@@ -8,9 +8,10 @@
 //! | `draining` | how an endpoint comes to rest |
 //! | `panicked` | what is told of an endpoint in which something has panicked |
 //! | `watching` | calls that last: that they are watched, and end |
+//! | `unsent` | what could not be handed on, and is handled by who has sent it |
 //! | `hostile` | what a message of a peer costs, whatever it has set up before |
 //!
-//! `world` carries what streams do; `sockets` carries datagrams itself, and `queues` is what the last two share.
+//! `world` carries what streams do; `sockets` carries datagrams itself, and `queues` is what the others share.
 
 mod bodies;
 mod draining;
@@ -19,5 +20,6 @@ mod panicked;
 mod places;
 mod queues;
 mod sockets;
+mod unsent;
 mod watching;
 mod world;

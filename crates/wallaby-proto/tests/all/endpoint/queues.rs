@@ -10,7 +10,7 @@ use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InputOutcome, Limits, Next, Outcome, Output,
     RequestKey, Schemes, Seeds, Serving, StreamEnd, StuckHandler,
 };
-use wallaby_proto::error::CallError;
+use wallaby_proto::error::{CallError, ConnectError};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, NodeId, Status};
@@ -250,6 +250,7 @@ impl World {
                 Output::Stuck(handler) => self.stuck.push(*handler),
                 Output::Dial(conn, to) => self.dial((number, conn), &to),
                 Output::Write(conn) => self.write((number, conn)),
+                Output::Close(conn, _) if !self.others.contains_key(&(number, conn)) => {}
                 Output::Close(conn, closed) if self.ends => {
                     let other = self.others[&(number, conn)];
                     let input = self.input.entry(other).or_default();
@@ -280,7 +281,11 @@ impl World {
 
     fn dial(&mut self, from: End, to: &Address) {
         let number = (0..self.endpoints.len()).find(|number| at(*number) == *to);
-        let number = number.expect("somebody is there");
+        let Some(number) = number else {
+            let (server, reason) = (to.clone(), "nobody is there".to_owned());
+            let why = ConnectError::Refused { server, reason };
+            return self.endpoints[from.0].handle_dial_failed(from.1, why);
+        };
         let there = (number, self.endpoints[number].handle_accepted());
         self.others.insert(from, there);
         self.others.insert(there, from);
@@ -289,7 +294,10 @@ impl World {
 
     fn write(&mut self, from: End) {
         let endpoint = &mut self.endpoints[from.0];
-        let input = self.input.entry(self.others[&from]).or_default();
+        let Some(other) = self.others.get(&from) else {
+            return; // nobody was there
+        };
+        let input = self.input.entry(*other).or_default();
         loop {
             let written = endpoint.output(from.1);
             input.extend_from_slice(written);

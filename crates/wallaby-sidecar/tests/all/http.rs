@@ -1,9 +1,21 @@
 //! Servers of HTTP behind a sidecar.
 
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
 use wallaby::{CallError, Client, Code, Endpoint, Health};
 use wallaby_chain::{Chains, pipe};
 use wallaby_sidecar::http::{Answered, Asked, code, number};
@@ -99,6 +111,99 @@ async fn pythons_server_is_a_link_of_a_chain_and_may_be_killed_and_come_again() 
     assert!(message(soon(count()).await).contains("cannot be reached"));
     world.until("http.Files", Health::NotServing).await;
     let (_python, _) = Program::python(folder.path(), port).await;
+    world.until("http.Files", Health::Serving).await;
+    assert_eq!(soon(count()).await.unwrap(), 4);
+}
+
+/// A server that speaks nothing but HTTP/2, and says what it was asked.
+struct H2 {
+    serving: JoinHandle<()>,
+    port: u16,
+    /// So many requests hang.
+    hanging: Arc<Semaphore>,
+}
+
+impl H2 {
+    async fn new(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hanging = Arc::new(Semaphore::new(0));
+        let hung = Arc::clone(&hanging);
+        let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let hung = Arc::clone(&hung);
+                let says = service_fn(move |request| says(request, Arc::clone(&hung)));
+                let server = http2::Builder::new(TokioExecutor::new());
+                connections.spawn(server.serve_connection(TokioIo::new(stream), says));
+            }
+        });
+        Self {
+            serving,
+            port,
+            hanging,
+        }
+    }
+
+    /// It is gone with all of its connections.
+    async fn kill(self) {
+        self.serving.abort();
+        self.serving.await.unwrap_err();
+    }
+}
+
+async fn says(
+    request: Request<Incoming>,
+    hanging: Arc<Semaphore>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let (version, method, path) = (head.version, head.method, head.uri.path());
+    if path == "/hang" {
+        hanging.add_permits(1);
+        pending::<()>().await;
+    }
+    let length = body.collect().await.unwrap().to_bytes().len();
+    let said = format!("{version:?} {method} {path} {length}");
+    Ok(Response::new(Full::new(said.into())))
+}
+
+#[tokio::test]
+async fn a_server_of_http_2_is_a_link_of_a_chain_and_may_be_killed_and_come_again() {
+    let h2 = H2::new(0).await;
+    let port = h2.port;
+    let world = before(port, "h2 = true\nhealth = \"/\"").await;
+    let counter = Endpoint::builder().serve(count::service(Counter));
+    let counter = Chains::new().add_to(counter).listen("tcp://127.0.0.1:0");
+    let counter = counter.bind().await.unwrap();
+    let count = async || {
+        let chain = pipe(world.at(), &files::GET, ("/a".into(),));
+        let chain = chain.then(counter.address().unwrap(), &count::WORDS);
+        chain.call(world.client.caller()).unwrap().await
+    };
+    world.until("http.Files", Health::Serving).await;
+    let asked = files(&world);
+    let got = soon(asked.get("/a".into())).await.unwrap();
+    assert_eq!(got, b"HTTP/2.0 GET /a 0");
+    // More than the first window of a stream.
+    let put = soon(asked.put("/b".into(), vec![7; 100_000])).await;
+    assert_eq!(put.unwrap(), b"HTTP/2.0 PUT /b 100000");
+    let answered = soon(asked.send(get("/c"))).await.unwrap();
+    assert_eq!(answered.body, b"HTTP/2.0 GET /c 0");
+    assert_eq!(soon(count()).await.unwrap(), 4);
+    let older = before(port, "").await;
+    let failed = soon(files(&older).get("/a".into())).await;
+    failed.expect_err("it does not speak HTTP/1");
+
+    let hangs = tokio::spawn(asked.get("/hang".into()).into_future());
+    soon(h2.hanging.acquire()).await.unwrap().forget();
+    h2.kill().await;
+    let lost = soon(hangs).await.unwrap().unwrap_err();
+    assert_eq!(lost.code(), Code::Unfinished, "{lost}");
+    let gone = soon(asked.get("/a".into())).await.unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone}");
+    assert!(message(soon(count()).await).contains("cannot be reached"));
+    world.until("http.Files", Health::NotServing).await;
+    let _h2 = H2::new(port).await;
     world.until("http.Files", Health::Serving).await;
     assert_eq!(soon(count()).await.unwrap(), 4);
 }

@@ -22,9 +22,12 @@
 //! | `onc-value` | a type of rpcbind's, and a value | what is read is written and read again as the same |
 //! | `onc-address` | an address as rpcbind is told it | the same |
 //! | `onc-interface` | a `.x` file | code comes of it, or errors |
+//! | `chain` | what travels with a request of a chain | what is read is written and read again as the same; it can go on and end |
+//! | `chain-exception` | an exception on its way to who catches it | the same |
 //! | `script` | a script of chaining functions | what they say can be read |
 
 mod alone;
+mod chain;
 mod choices;
 mod client;
 mod connections;
@@ -120,6 +123,14 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "onc-interface",
         run: onc::interface,
+    },
+    Target {
+        name: "chain",
+        run: chain::stack,
+    },
+    Target {
+        name: "chain-exception",
+        run: chain::exception,
     },
     Target {
         name: "script",

@@ -76,6 +76,8 @@ mod code;
 mod departure;
 mod engine;
 mod exception;
+#[doc(hidden)]
+pub mod fuzzed;
 mod gather;
 mod guest;
 mod place;

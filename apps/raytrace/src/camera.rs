@@ -3,7 +3,6 @@
 use crate::ray::Ray;
 use glam::DVec3;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 
 /// A camera.
@@ -88,20 +87,8 @@ impl FromStr for Camera {
     }
 }
 
-impl fmt::Display for Camera {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, to, degrees } = self;
-        let (a, b) = (from, to);
-        write!(
-            f,
-            "{},{},{}/{},{},{}/{degrees}",
-            a.x, a.y, a.z, b.x, b.y, b.z
-        )
-    }
-}
-
 /// `X,Y,Z`.
-pub fn parse_point(text: &str) -> Option<DVec3> {
+fn parse_point(text: &str) -> Option<DVec3> {
     let mut numbers = text.split(',').map(|number| number.trim().parse::<f64>());
     let mut number = || numbers.next()?.ok().filter(|number| number.is_finite());
     let point = DVec3::new(number()?, number()?, number()?);
@@ -113,10 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cameras_are_read_as_they_are_written() {
+    fn cameras_are_read() {
         let camera: Camera = "1,2,-3.5/0,0,0/25".parse().unwrap();
         assert_eq!(camera.from, DVec3::new(1.0, 2.0, -3.5));
-        assert_eq!(camera.to_string().parse(), Ok(camera));
         for wrong in [
             "",
             "1,2,3",

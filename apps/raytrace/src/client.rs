@@ -77,13 +77,16 @@ impl Client {
         &self.servers
     }
 
+    /// The number of a server, from 1.
+    pub fn number(&self, server: &Address) -> Option<usize> {
+        let place = self.servers.iter().position(|other| other == server);
+        place.map(|place| place + 1)
+    }
+
     /// What people call a server.
     pub fn name(&self, server: &Address) -> String {
-        let number = self.servers.iter().position(|other| other == server);
-        number.map_or_else(
-            || server.to_string(),
-            |number| format!("server {}", number + 1),
-        )
+        let number = self.number(server);
+        number.map_or_else(|| server.to_string(), |number| format!("server {number}"))
     }
 
     /// What it calls from.

@@ -5,12 +5,8 @@ use crate::triangle::Triangle;
 
 /// Not more triangles than this are in a box that has no boxes in it, where they can be told apart.
 const LEAF: usize = 4;
-/// Places along an axis at which a box may be divided.
-const BINS: usize = 16;
-/// From this depth on boxes are halved by number, so that no order of triangles makes the tree deeper than 96.
-const DEEP: u32 = 60;
-/// Boxes that wait while a ray is followed: one a level.
-const STACK: usize = 100;
+/// Boxes that wait while a ray is followed: one a level. Boxes are halved by number, so there are 32 levels at most.
+const STACK: usize = 40;
 
 /// Triangles in a tree of boxes.
 #[derive(Clone, Debug)]
@@ -43,21 +39,22 @@ impl Hierarchy {
     /// Of these triangles.
     pub fn new(mut triangles: Vec<Triangle>) -> Self {
         let mut nodes = vec![Node::around(&triangles, 0)];
-        // What is still to be divided, with its depth.
-        let mut open = vec![(0usize, 0u32)];
-        while let Some((at, depth)) = open.pop() {
+        // What is still to be divided.
+        let mut open = vec![0];
+        while let Some(at) = open.pop() {
             let Node { first, count, .. } = nodes[at];
             let range = first as usize..(first + count) as usize;
-            let Some(left) = divide(&mut triangles[range.clone()], depth) else {
+            if range.len() <= LEAF {
                 continue;
-            };
-            let middle = range.start + left;
+            }
+            let middle = range.start + range.len() / 2;
+            divide(&mut triangles[range.clone()], range.len() / 2);
             let below = nodes.len();
             nodes.push(Node::around(&triangles[range.start..middle], range.start));
             nodes.push(Node::around(&triangles[middle..range.end], middle));
             nodes[at].first = below as u32;
             nodes[at].count = 0;
-            open.extend([(below, depth + 1), (below + 1, depth + 1)]);
+            open.extend([below, below + 1]);
         }
         Self { nodes, triangles }
     }
@@ -181,75 +178,13 @@ impl Node {
     }
 }
 
-/// Orders triangles so that the first so many are one half and the rest the other; `None` if they should stay together.
-fn divide(triangles: &mut [Triangle], depth: u32) -> Option<usize> {
-    if triangles.len() <= LEAF {
-        return None;
-    }
-    let centers = Bounds::around(triangles.iter().map(Triangle::center));
-    let axis = longest_axis(&centers);
-    let (low, length) = (centers.low[axis], centers.size()[axis]);
-    if length > 0.0 && depth < DEEP {
-        let bin = |triangle: &Triangle| {
-            let along = (triangle.center()[axis] - low) / length;
-            ((along * BINS as f64) as usize).min(BINS - 1)
-        };
-        if let Some(border) = cheapest_border(triangles, &bin) {
-            return Some(partition(triangles, |triangle| bin(triangle) < border));
-        }
-    }
-    let half = triangles.len() / 2;
-    triangles.select_nth_unstable_by(half, |one, other| {
-        let (one_at, other_at) = (one.center()[axis], other.center()[axis]);
-        one_at
-            .total_cmp(&other_at)
-            .then(one.index.cmp(&other.index))
+/// Orders triangles so that the first so many are on one side of the others, along the longest side of the box around their
+/// middles. `first` is less than their number.
+pub(crate) fn divide(triangles: &mut [Triangle], first: usize) {
+    let size = Bounds::around(triangles.iter().map(Triangle::center)).size();
+    let axis = size.max_position();
+    triangles.select_nth_unstable_by(first, |one, other| {
+        let along = one.center()[axis].total_cmp(&other.center()[axis]);
+        along.then(one.index.cmp(&other.index))
     });
-    Some(half)
-}
-
-/// The axis along which a box is longest.
-pub(crate) fn longest_axis(bounds: &Bounds) -> usize {
-    let size = bounds.size();
-    match (size.x >= size.y && size.x >= size.z, size.y >= size.z) {
-        (true, _) => 0,
-        (false, true) => 1,
-        (false, false) => 2,
-    }
-}
-
-/// The border between bins for which rays have least to do: by surface and number of the two sides. `None` if all
-/// triangles are in one bin.
-fn cheapest_border(triangles: &[Triangle], bin: &impl Fn(&Triangle) -> usize) -> Option<usize> {
-    let mut bins = [(Bounds::EMPTY, 0usize); BINS];
-    for triangle in triangles {
-        let (bounds, count) = &mut bins[bin(triangle)];
-        *bounds = bounds.union(triangle.bounds());
-        *count += 1;
-    }
-    let cost = |bins: &[(Bounds, usize)]| {
-        let sum = |(bounds, count): (Bounds, usize), bin: &(Bounds, usize)| {
-            (bounds.union(bin.0), count + bin.1)
-        };
-        let (bounds, count) = bins.iter().fold((Bounds::EMPTY, 0), sum);
-        (count > 0).then_some(bounds.half_area() * count as f64)
-    };
-    let borders = (1..BINS).filter_map(|border| {
-        let (left, right) = bins.split_at(border);
-        Some((cost(left)? + cost(right)?, border))
-    });
-    let cheapest = borders.min_by(|one, other| one.0.total_cmp(&other.0));
-    cheapest.map(|(_, border)| border)
-}
-
-/// Puts those first for which it is so; how many.
-fn partition(triangles: &mut [Triangle], is_first: impl Fn(&Triangle) -> bool) -> usize {
-    let mut first = 0;
-    for at in 0..triangles.len() {
-        if is_first(&triangles[at]) {
-            triangles.swap(first, at);
-            first += 1;
-        }
-    }
-    first
 }

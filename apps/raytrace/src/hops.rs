@@ -17,7 +17,7 @@ use crate::search::{Search, Step};
 use crate::server::{Loaded, RAYS_IN_A_ROW, Server, check_count, check_job};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use wallaby::{Code, Many, Request, Status};
+use wallaby::{Many, Request, Status};
 
 /// A ray that looks for its nearest hit, for its own sake.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,8 +54,7 @@ impl Hops for Server {
         for (number, some) in paths.chunks(RAYS_IN_A_ROW).enumerate() {
             breathe(number).await;
             let (world, part) = (&loaded.world, &loaded.part);
-            let advanced = part.advance(world, &job, some.iter().copied(), [], &mut onward);
-            advanced.map_err(no_such_triangle)?;
+            part.advance(world, &job, some.iter().copied(), [], &mut onward)?;
         }
         hand_on(&loaded, request, job, onward).await
     }
@@ -72,8 +71,7 @@ impl Hops for Server {
         for (number, some) in shadows.chunks(RAYS_IN_A_ROW).enumerate() {
             breathe(number).await;
             let (world, part) = (&loaded.world, &loaded.part);
-            let advanced = part.advance(world, &job, [], some.iter().copied(), &mut onward);
-            advanced.map_err(no_such_triangle)?;
+            part.advance(world, &job, [], some.iter().copied(), &mut onward)?;
         }
         hand_on(&loaded, request, job, onward).await
     }
@@ -108,7 +106,7 @@ impl Hops for Server {
 }
 
 /// Between two lots of rays others have their turn, and a call that was given up ends.
-async fn breathe(number: usize) {
+pub(crate) async fn breathe(number: usize) {
     if number > 0 {
         tokio::task::yield_now().await;
     }
@@ -143,6 +141,8 @@ async fn hand_on(
     Ok(())
 }
 
-fn no_such_triangle(error: NoSuchTriangle) -> Status {
-    Status::new(Code::InvalidArgument, error.to_string())
+impl From<NoSuchTriangle> for Status {
+    fn from(error: NoSuchTriangle) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
 }

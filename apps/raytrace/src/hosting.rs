@@ -1,10 +1,12 @@
 //! How servers get their parts of a scene.
 
 use crate::client::Client;
-use crate::server::Server;
+use crate::part::Part;
+use crate::server::{Loaded, Receiving, Server, State, check, not_now};
 use crate::triangle::Triangle;
 use crate::world::World;
-use wallaby::{Address, CallError, Status};
+use std::sync::{Arc, PoisonError};
+use wallaby::{Address, CallError, Code, Status};
 
 /// Hosts a part of a scene.
 #[wallaby::service(package = "raytrace")]
@@ -26,16 +28,53 @@ impl Hosting for Server {
         world: World,
         servers: Vec<Address>,
     ) -> Result<(), Status> {
-        Self::begin(self, number, triangles, world, servers)
+        let (parts, count) = (world.map.0.len(), servers.len());
+        let what = format_args!("part {number} of a scene in {parts} parts for {count} servers");
+        check(usize::from(number) < count && count == parts, what)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*state, State::Empty) {
+            let what = "this server has a scene already";
+            return Err(Status::new(Code::AlreadyExists, what));
+        }
+        *state = State::Receiving(Box::new(Receiving {
+            number,
+            expected: triangles as usize,
+            triangles: Vec::new(),
+            world,
+            servers,
+        }));
+        Ok(())
     }
 
     async fn add(&self, triangles: Vec<Triangle>) -> Result<(), Status> {
-        Self::add(self, &triangles)
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let State::Receiving(receiving) = &mut *state else {
+            return Err(not_now("no triangles were announced"));
+        };
+        let count = receiving.triangles.len() + triangles.len();
+        let expected = receiving.expected;
+        let what = format_args!("{count} triangles, but {expected} were announced");
+        check(count <= expected, what)?;
+        receiving.triangles.extend(triangles);
+        Ok(())
     }
 
     /// Takes a while for many triangles: on a thread of its own.
     fn ready(&self) -> Result<(), Status> {
-        Self::ready(self)
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let receiving = match std::mem::replace(&mut *state, State::Empty) {
+            State::Receiving(all) if all.triangles.len() == all.expected => all,
+            before => {
+                *state = before;
+                return Err(not_now("not all triangles of this part are here"));
+            }
+        };
+        *state = State::Ready(Arc::new(Loaded {
+            part: Part::new(receiving.number, receiving.triangles),
+            world: receiving.world,
+            servers: receiving.servers,
+        }));
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use thiserror::Error;
-use wallaby::{Address, CallError, Failure, RequestId};
+use wallaby::{Address, CallError, Failure};
 
 /// A picture that was not finished because of the servers.
 #[derive(Debug, Error)]
@@ -16,45 +16,31 @@ pub struct Lost {
 impl Lost {
     /// Of a call by this client.
     pub fn new(client: &Client, error: &CallError) -> Self {
-        let address = error.server().cloned();
+        let name = |address: Option<&Address>| {
+            address.map_or_else(|| "?".to_owned(), |address| client.name(address))
+        };
         let way = match error {
-            CallError::Status(status) => status.request().map(way_of).unwrap_or_default(),
+            CallError::Status(status) => match status.request() {
+                Some(request) => format!("; rays came to it by client ─▶ request {request}"),
+                None => String::new(),
+            },
             CallError::Failed(Failure::Lost(loss)) => {
                 let steps = loss.path.iter().map(|step| &step.server);
                 let servers = steps.chain([&loss.server]);
                 let way: Vec<String> = servers
-                    .map(|server| place(client, server.address.as_ref()))
+                    .map(|server| name(server.address.as_ref()))
                     .collect();
-                format!("client ─▶ {}", way.join(" ─▶ "))
+                format!("; rays came to it by client ─▶ {}", way.join(" ─▶ "))
             }
-            CallError::Failed(Failure::NotSent { .. }) => "client".to_owned(),
+            CallError::Failed(Failure::NotSent { .. }) => "; rays came to it by client".to_owned(),
             _ => String::new(),
         };
-        let server = address.as_ref().and_then(|address| {
-            let number = client
-                .servers()
-                .iter()
-                .position(|server| server == address)?;
-            Some(number + 1)
-        });
-        let who = match &address {
+        let who = match error.server() {
             Some(address) => format!("{} ({address})", client.name(address)),
             None => "a server".to_owned(),
         };
-        let way = match way.is_empty() {
-            true => String::new(),
-            false => format!("; rays came to it by {way}"),
-        };
         let sentence = format!("{who} failed in the middle of the work{way}: {error}");
+        let server = error.server().and_then(|server| client.number(server));
         Self { sentence, server }
     }
-}
-
-/// The way to a request that a status names: its place in the call's tree.
-fn way_of(request: RequestId) -> String {
-    format!("client ─▶ request {request}")
-}
-
-fn place(client: &Client, address: Option<&Address>) -> String {
-    address.map_or_else(|| "?".to_owned(), |address| client.name(address))
 }

@@ -1,6 +1,6 @@
 //! A part of a scene: some triangles, and what happens to rays there.
 
-use crate::hierarchy::{Hierarchy, longest_axis};
+use crate::hierarchy::{Hierarchy, divide};
 use crate::path::{Job, Path, Shadow};
 use crate::picture::{Contribution, join};
 use crate::ray::{Bounds, Line, Ray};
@@ -48,11 +48,6 @@ impl Part {
             number,
             hierarchy: Hierarchy::new(triangles),
         }
-    }
-
-    /// How many triangles it has.
-    pub fn triangles(&self) -> usize {
-        self.hierarchy.len()
     }
 
     /// The box around it.
@@ -190,14 +185,8 @@ pub fn split(mut triangles: Vec<Triangle>, parts: u16) -> Vec<Vec<Triangle>> {
     }
     let left = parts / 2;
     let middle = triangles.len() * usize::from(left) / usize::from(parts);
-    let axis = longest_axis(&Bounds::around(triangles.iter().map(Triangle::center)));
     if middle < triangles.len() {
-        triangles.select_nth_unstable_by(middle, |one, other| {
-            let (one_at, other_at) = (one.center()[axis], other.center()[axis]);
-            one_at
-                .total_cmp(&other_at)
-                .then(one.index.cmp(&other.index))
-        });
+        divide(&mut triangles, middle);
     }
     let rest = triangles.split_off(middle);
     let mut all = split(triangles, left);

@@ -68,16 +68,6 @@ impl Picture {
         }
     }
 
-    /// How many pixels a row has.
-    pub fn width(&self) -> u32 {
-        self.width
-    }
-
-    /// How many rows.
-    pub fn height(&self) -> u32 {
-        self.height
-    }
-
     /// Adds light. What is for a pixel that does not exist is for another picture, and false is returned.
     #[must_use]
     pub fn add(&mut self, contribution: Contribution) -> bool {

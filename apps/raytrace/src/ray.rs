@@ -85,12 +85,6 @@ impl Bounds {
     pub fn center(&self) -> DVec3 {
         (self.low + self.high) * 0.5
     }
-
-    /// Half of its surface.
-    pub fn half_area(&self) -> f64 {
-        let size = self.size();
-        size.x * size.y + size.y * size.z + size.z * size.x
-    }
 }
 
 impl Line {

@@ -10,7 +10,7 @@ use crate::world::World;
 use anyhow::Context;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use wallaby::{Address, Code, Endpoint, ExecutorConfig, Schedule, Status};
+use wallaby::{Address, Endpoint, ExecutorConfig, Schedule, Status};
 
 /// More rays than this in a request are refused.
 pub const MOST_RAYS: usize = 65_536;
@@ -22,11 +22,11 @@ pub const RAYS_IN_A_ROW: usize = 512;
 /// A server. One value serves all services: see [`serve`](Self::serve).
 #[derive(Debug)]
 pub struct Server {
-    state: RwLock<State>,
+    pub(crate) state: RwLock<State>,
 }
 
 #[derive(Debug)]
-enum State {
+pub(crate) enum State {
     /// It has no scene yet.
     Empty,
     /// Triangles come.
@@ -37,12 +37,12 @@ enum State {
 
 /// A part that is on its way here.
 #[derive(Debug)]
-struct Receiving {
-    number: u16,
-    expected: usize,
-    triangles: Vec<Triangle>,
-    world: World,
-    servers: Vec<Address>,
+pub(crate) struct Receiving {
+    pub(crate) number: u16,
+    pub(crate) expected: usize,
+    pub(crate) triangles: Vec<Triangle>,
+    pub(crate) world: World,
+    pub(crate) servers: Vec<Address>,
 }
 
 /// A part of a scene, ready for rays.
@@ -52,7 +52,7 @@ pub struct Loaded {
     pub world: World,
     /// The part.
     pub part: Part,
-    servers: Vec<Address>,
+    pub(crate) servers: Vec<Address>,
 }
 
 impl Server {
@@ -109,86 +109,6 @@ impl Server {
             _ => Err(not_now("this server has no scene yet")),
         }
     }
-
-    /// Makes ready for a part of so many triangles.
-    ///
-    /// # Errors
-    ///
-    /// A status if it has a part already, or if there can be no such part.
-    pub fn begin(
-        &self,
-        number: u16,
-        expected: u32,
-        world: World,
-        servers: Vec<Address>,
-    ) -> Result<(), Status> {
-        if usize::from(number) >= servers.len() || servers.len() != world.map.0.len() {
-            let what = format!(
-                "part {number} of a scene in {} parts for {} servers",
-                world.map.0.len(),
-                servers.len()
-            );
-            return Err(Status::new(Code::InvalidArgument, what));
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(*state, State::Empty) {
-            return Err(Status::new(
-                Code::AlreadyExists,
-                "this server has a scene already",
-            ));
-        }
-        *state = State::Receiving(Box::new(Receiving {
-            number,
-            expected: expected as usize,
-            triangles: Vec::new(),
-            world,
-            servers,
-        }));
-        Ok(())
-    }
-
-    /// Takes some triangles of its part.
-    ///
-    /// # Errors
-    ///
-    /// A status if there are more than were announced.
-    pub fn add(&self, more: &[Triangle]) -> Result<(), Status> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let State::Receiving(receiving) = &mut *state else {
-            return Err(not_now("no triangles were announced"));
-        };
-        let (count, expected) = (receiving.triangles.len() + more.len(), receiving.expected);
-        if count > expected {
-            let what = format!("{count} triangles, but {expected} were announced");
-            return Err(Status::new(Code::InvalidArgument, what));
-        }
-        receiving.triangles.extend_from_slice(more);
-        Ok(())
-    }
-
-    /// All triangles are here: from now on it serves rays.
-    ///
-    /// # Errors
-    ///
-    /// A status if some are missing.
-    pub fn ready(&self) -> Result<(), Status> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let receiving = match std::mem::replace(&mut *state, State::Empty) {
-            State::Receiving(receiving) if receiving.triangles.len() == receiving.expected => {
-                receiving
-            }
-            before => {
-                *state = before;
-                return Err(not_now("not all triangles of this part are here"));
-            }
-        };
-        *state = State::Ready(Arc::new(Loaded {
-            part: Part::new(receiving.number, receiving.triangles),
-            world: receiving.world,
-            servers: receiving.servers,
-        }));
-        Ok(())
-    }
 }
 
 impl Loaded {
@@ -198,13 +118,9 @@ impl Loaded {
     ///
     /// The status `InvalidArgument` if there is no such part.
     pub fn server(&self, part: u16) -> Result<&Address, Status> {
-        let server = self.servers.get(usize::from(part));
+        let (server, parts) = (self.servers.get(usize::from(part)), self.servers.len());
         server.ok_or_else(|| {
-            let what = format!(
-                "there is no part {part}: the scene has {}",
-                self.servers.len()
-            );
-            Status::new(Code::InvalidArgument, what)
+            Status::invalid_argument(format!("there is no part {part}: the scene has {parts}"))
         })
     }
 }
@@ -215,13 +131,8 @@ impl Loaded {
 ///
 /// The status `InvalidArgument`.
 pub fn check_job(job: &Job) -> Result<(), Status> {
-    match job.bounces <= MOST_BOUNCES {
-        true => Ok(()),
-        false => {
-            let what = format!("{} bounces: at most {MOST_BOUNCES} are taken", job.bounces);
-            Err(Status::new(Code::InvalidArgument, what))
-        }
-    }
+    let what = format_args!("{} bounces: at most {MOST_BOUNCES} are taken", job.bounces);
+    check(job.bounces <= MOST_BOUNCES, what)
 }
 
 /// Refuses requests that are larger than any client here makes.
@@ -230,15 +141,17 @@ pub fn check_job(job: &Job) -> Result<(), Status> {
 ///
 /// The status `InvalidArgument`.
 pub fn check_count(rays: usize) -> Result<(), Status> {
-    match rays <= MOST_RAYS {
+    let what = format_args!("{rays} rays in a request: at most {MOST_RAYS} are taken");
+    check(rays <= MOST_RAYS, what)
+}
+
+pub(crate) fn check(is_right: bool, what: std::fmt::Arguments<'_>) -> Result<(), Status> {
+    match is_right {
         true => Ok(()),
-        false => {
-            let what = format!("{rays} rays in a request: at most {MOST_RAYS} are taken");
-            Err(Status::new(Code::InvalidArgument, what))
-        }
+        false => Err(Status::invalid_argument(what.to_string())),
     }
 }
 
-fn not_now(what: &str) -> Status {
-    Status::new(Code::FailedPrecondition, what)
+pub(crate) fn not_now(what: &str) -> Status {
+    Status::failed_precondition(what)
 }

@@ -1,10 +1,10 @@
 //! The same as plain calls: the client asks each part in turn, and gets back what goes on elsewhere.
 
-use crate::hops::Probe;
+use crate::hops::{Probe, breathe};
 use crate::part::Onward;
 use crate::path::{Job, Path, Shadow};
 use crate::server::{RAYS_IN_A_ROW, Server, check_count, check_job};
-use wallaby::{Code, Status};
+use wallaby::Status;
 
 /// Plain calls.
 #[wallaby::service(package = "raytrace")]
@@ -28,18 +28,11 @@ impl Steps for Server {
         let loaded = self.loaded()?;
         let (world, part) = (&loaded.world, &loaded.part);
         let mut onward = Onward::default();
-        let wrong = |error: crate::part::NoSuchTriangle| {
-            Status::new(Code::InvalidArgument, error.to_string())
-        };
-        for some in paths.chunks(RAYS_IN_A_ROW) {
-            let advanced = part.advance(world, &job, some.iter().copied(), [], &mut onward);
-            advanced.map_err(wrong)?;
-            if paths.len() > RAYS_IN_A_ROW {
-                tokio::task::yield_now().await;
-            }
+        for (number, some) in paths.chunks(RAYS_IN_A_ROW).enumerate() {
+            breathe(number).await;
+            part.advance(world, &job, some.iter().copied(), [], &mut onward)?;
         }
-        part.advance(world, &job, [], shadows, &mut onward)
-            .map_err(wrong)?;
+        part.advance(world, &job, [], shadows, &mut onward)?;
         onward.join();
         Ok(onward)
     }

@@ -1,6 +1,6 @@
 //! `wallaby-raytrace check`: are the nearest hits of rays those that are expected, in every form?
 
-use super::settings::{Servers, Stage, WhichScene};
+use super::settings::{Reading, Servers};
 use crate::lost::Lost;
 use crate::nearest;
 use crate::part::Part;
@@ -25,7 +25,7 @@ pub(super) struct Check {
     #[arg(long = "scene", value_name = "SCENE")]
     source: Source,
     #[command(flatten)]
-    stage: Stage,
+    reading: Reading,
     #[command(flatten)]
     servers: Servers,
     /// How many rays a message has at most
@@ -60,13 +60,10 @@ impl Check {
         for file in &self.files {
             read(file, &mut lines)?;
         }
-        let scene = WhichScene {
-            scene: self.source.clone(),
-            stage: self.stage.clone(),
-        };
-        let (world, parts) = scene.load_bare(self.servers.servers).await?;
-        let all = parts.iter().flatten().copied().collect();
-        let alone = Part::new(0, all);
+        let count = self.servers.servers;
+        let as_it_is = |scene, _| scene;
+        let (world, parts) = self.reading.load(&self.source, count, as_it_is).await?;
+        let alone = Part::new(0, parts.concat());
         let map = Map(vec![alone.bounds()]);
         let ready = self.servers.start(world, parts).await?;
         let (client, world) = (&ready.client, &ready.world);

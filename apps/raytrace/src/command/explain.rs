@@ -20,13 +20,10 @@ pub(super) struct Explain {
 
 impl Explain {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let (world, parts) = self
-            .scene
-            .load(self.servers.servers, self.picture.camera)
-            .await?;
+        let (world, parts) = self.scene.load(self.servers.servers).await?;
         let ready = self.servers.start(world, parts).await?;
         let path = self.choose(&ready).await?;
-        let job = self.picture.paths.job();
+        let job = self.picture.settings().job;
         let Ready { client, world, .. } = &ready;
         // The first time connects servers that have never talked to each other.
         dpc::explain(client, world, job, path).await?;

@@ -1,14 +1,19 @@
 //! `wallaby-raytrace render`: a picture.
 
-use super::settings::{Ready, Servers, WhichPicture, WhichScene};
+use super::settings::{Servers, WhichPicture, WhichScene};
 use crate::file::{check_writable, write};
 use crate::picture::Picture;
-use crate::render::{Form, Settings, dpc, local, rpc};
+use crate::render::local::{self, Local};
+use crate::render::{Settings, dpc, rpc};
+use crate::world::World;
+use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
+use tokio::task::spawn_blocking;
 use wallaby_program::output;
 
 /// Which picture of which scene.
@@ -34,35 +39,41 @@ pub(super) struct Render {
     json: bool,
 }
 
-/// What came of it.
-struct Made {
-    picture: Picture,
-    how: String,
-    triangles: u32,
-    name: String,
-    seconds: f64,
-}
-
 impl Render {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         check_writable(&self.out)?;
         let settings = self.picture.settings();
-        let made = match self.local {
-            true => self.locally(&settings).await?,
-            false => self.by_servers(&settings).await?,
-        };
-        write(&self.out, &made.picture)?;
-        let (paths, out) = (settings.paths(), &self.out);
-        let Made {
-            how,
-            triangles,
-            name,
-            seconds,
-            ..
-        } = &made;
+        let mut watch = growing(&settings);
+        let (begun, took, picture, world, how);
+        if self.local {
+            let (scene, parts) = self.scene.load(1).await?;
+            let local = spawn_blocking(move || Arc::new(Local::new(scene, parts.concat())));
+            let local = local.await.context("the scene could not be prepared")?;
+            begun = Instant::now();
+            picture = local::render(Arc::clone(&local), &settings, &mut watch).await?;
+            took = begun.elapsed();
+            (world, how) = (local.world().clone(), "this process alone".to_owned());
+        } else {
+            let (scene, parts) = self.scene.load(self.servers.servers).await?;
+            let ready = self.servers.start(scene, parts).await?;
+            begun = Instant::now();
+            picture = match self.rpc {
+                true => rpc::render(&ready.client, &ready.world, &settings, &mut watch).await?,
+                false => dpc::render(&ready.client, &ready.world, &settings, &mut watch).await?,
+            };
+            took = begun.elapsed();
+            let form = if self.rpc { "plain" } else { "multi-hop" };
+            how = format!("{form} calls to {} servers", self.servers.servers);
+            world = ready.end().await;
+        }
+        let (seconds, paths) = (took.as_secs_f64(), settings.paths());
+        write(&self.out, &picture)?;
+        let World {
+            name, triangles, ..
+        } = world;
         if self.json {
             return output::line(json!({
-                "out": out, "scene": name, "triangles": triangles, "how": how,
+                "out": self.out, "scene": name, "triangles": triangles, "how": how,
                 "width": settings.width, "height": settings.height, "samples": settings.samples,
                 "paths": paths, "seconds": seconds,
             }));
@@ -70,46 +81,8 @@ impl Render {
         let rate = paths as f64 / seconds.max(1e-9);
         output::line(format_args!(
             "{}: {name}, {triangles} triangles, {paths} paths in {seconds:.1} s ({rate:.0} a second) by {how}",
-            out.display()
+            self.out.display()
         ))
-    }
-
-    async fn locally(&self, settings: &Settings) -> anyhow::Result<Made> {
-        let scene = self.scene.load_local(self.picture.camera).await?;
-        let begun = Instant::now();
-        let picture = local::render(scene.clone(), settings, &mut growing(settings)).await;
-        Ok(Made {
-            picture,
-            how: "this process alone".to_owned(),
-            triangles: scene.world().triangles,
-            name: scene.world().name.clone(),
-            seconds: begun.elapsed().as_secs_f64(),
-        })
-    }
-
-    async fn by_servers(&self, settings: &Settings) -> anyhow::Result<Made> {
-        let (world, parts) = self
-            .scene
-            .load(self.servers.servers, self.picture.camera)
-            .await?;
-        let ready = self.servers.start(world, parts).await?;
-        let Ready { client, world, .. } = &ready;
-        let begun = Instant::now();
-        let form = if self.rpc { Form::Rpc } else { Form::Dpc };
-        let mut watch = growing(settings);
-        let picture = match form {
-            Form::Dpc => dpc::render(client, world, settings, &mut watch).await?,
-            Form::Rpc => rpc::render(client, world, settings, &mut watch).await?,
-        };
-        let made = Made {
-            picture,
-            how: format!("{form} on {} servers", client.servers().len()),
-            triangles: world.triangles,
-            name: world.name.clone(),
-            seconds: begun.elapsed().as_secs_f64(),
-        };
-        ready.end().await;
-        Ok(made)
     }
 }
 

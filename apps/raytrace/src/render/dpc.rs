@@ -1,6 +1,6 @@
 //! A picture by multi-hop calls: one call for each batch of paths, whose light comes from wherever it is found.
 
-use super::{Settings, Watch};
+use super::Settings;
 use crate::client::Client;
 use crate::hops::hops;
 use crate::lost::Lost;
@@ -8,19 +8,7 @@ use crate::path::{Job, Path};
 use crate::picture::{Contribution, Picture, join};
 use crate::search::Step;
 use crate::world::World;
-use std::collections::BTreeMap;
-use tokio::task::JoinSet;
 use wallaby::{Budget, CallError, Failure, LimitReached, Trace};
-
-/// The calls of a picture.
-struct Calls<'a> {
-    client: &'a Client,
-    job: Job,
-    most: usize,
-    running: JoinSet<Result<(Vec<Contribution>, u64), CallError>>,
-    picture: Picture,
-    watch: &'a mut dyn Watch,
-}
 
 /// Makes a picture.
 ///
@@ -31,74 +19,14 @@ pub async fn render(
     client: &Client,
     world: &World,
     settings: &Settings,
-    watch: &mut dyn Watch,
+    watch: &mut dyn FnMut(&Picture),
 ) -> Result<Picture, Lost> {
-    let mut calls = Calls {
-        client,
-        job: settings.job,
-        most: settings.calls(),
-        running: JoinSet::new(),
-        picture: Picture::new(settings.width, settings.height),
-        watch,
-    };
-    // Paths wait for others that begin at the same part.
-    let mut waiting: BTreeMap<u16, Vec<Path>> = BTreeMap::new();
-    for path in settings.camera_paths(world) {
-        let Step::Visit(part) = path.search.step(&world.map) else {
-            calls.take(vec![path.missed(world)], 1);
-            continue;
-        };
-        let paths = waiting.entry(part).or_default();
-        paths.push(path);
-        if paths.len() >= settings.job.batch.max(1) as usize {
-            let paths = std::mem::take(paths);
-            calls.begin(part, paths).await?;
-        }
-    }
-    for (part, paths) in waiting {
-        if !paths.is_empty() {
-            calls.begin(part, paths).await?;
-        }
-    }
-    while !calls.running.is_empty() {
-        calls.end_one().await?;
-    }
-    Ok(calls.picture)
+    let trace = |part, paths| trace(client.clone(), settings.job, part, paths);
+    let picture = super::render(world, settings, watch, trace).await;
+    picture.map_err(|error| Lost::new(client, &error))
 }
 
-impl Calls<'_> {
-    /// Begins one, when there is room for it.
-    async fn begin(&mut self, part: u16, paths: Vec<Path>) -> Result<(), Lost> {
-        while self.running.len() >= self.most {
-            self.end_one().await?;
-        }
-        self.running
-            .spawn(trace(self.client.clone(), self.job, part, paths));
-        Ok(())
-    }
-
-    async fn end_one(&mut self) -> Result<(), Lost> {
-        match self.running.join_next().await {
-            Some(Ok(Ok((light, paths)))) => self.take(light, paths),
-            Some(Ok(Err(error))) => return Err(Lost::new(self.client, &error)),
-            // A task that panicked panics here: it is this program's own mistake.
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-            None => {}
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, light: Vec<Contribution>, paths: u64) {
-        for contribution in light {
-            // Light for a pixel that does not exist would be a server's mistake; there is nothing to add it to.
-            let _ = self.picture.add(contribution);
-        }
-        self.picture.count(paths);
-        self.watch.grown(&self.picture);
-    }
-}
-
-/// All light of some paths that begin at one part, and how many they were.
+/// All light of some paths that begin at one part.
 ///
 /// A call has a budget of branches, and its client room for so many, which paths that scatter in all directions may use up:
 /// then it is made again in two halves. So the light is kept until a call is complete.
@@ -111,8 +39,7 @@ pub async fn trace(
     job: Job,
     part: u16,
     paths: Vec<Path>,
-) -> Result<(Vec<Contribution>, u64), CallError> {
-    let count = paths.len() as u64;
+) -> Result<Vec<Contribution>, CallError> {
     let mut light = Vec::new();
     let mut left = vec![paths];
     while let Some(mut paths) = left.pop() {
@@ -126,7 +53,7 @@ pub async fn trace(
         }
     }
     join(&mut light);
-    Ok((light, count))
+    Ok(light)
 }
 
 async fn trace_once(

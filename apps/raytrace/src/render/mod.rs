@@ -7,9 +7,12 @@ pub mod rpc;
 use crate::camera::{Camera, Lens};
 use crate::chance::{Chance, Dimension};
 use crate::path::{Job, Path};
-use crate::picture::Picture;
+use crate::picture::{Contribution, Picture};
+use crate::search::Step;
 use crate::world::World;
-use std::fmt;
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+use wallaby::CallError;
 
 /// What picture is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,24 +31,83 @@ pub struct Settings {
     pub under_way: u32,
 }
 
-/// How a picture is made by servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Rays hop from server to server.
-    Dpc,
-    /// The client asks each server in turn.
-    Rpc,
+/// Makes a picture of batches of paths, some at a time; `trace` finds all light of one, whose paths begin at this part. `watch` is
+/// told whenever the picture has grown.
+async fn render<F>(
+    world: &World,
+    settings: &Settings,
+    watch: &mut dyn FnMut(&Picture),
+    trace: impl Fn(u16, Vec<Path>) -> F,
+) -> Result<Picture, CallError>
+where
+    F: Future<Output = Result<Vec<Contribution>, CallError>> + Send + 'static,
+{
+    let most = (settings.under_way / settings.job.batch.max(1)).max(1) as usize;
+    let mut picture = Picture::new(settings.width, settings.height);
+    let mut batches = Batches {
+        paths: settings.camera_paths(world),
+        waiting: BTreeMap::new(),
+        world,
+    };
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < most
+            && let Some((part, paths)) = batches.next()
+        {
+            let count = paths.len() as u64;
+            match part {
+                Some(part) => {
+                    let light = trace(part, paths);
+                    running.spawn(async move { Ok::<_, CallError>((light.await?, count)) });
+                }
+                None => grow(
+                    &mut picture,
+                    paths.iter().map(|path| path.missed(world)),
+                    count,
+                ),
+            }
+        }
+        let (light, count) = match running.join_next().await {
+            None => return Ok(picture),
+            Some(Ok(traced)) => traced?,
+            // A task that panicked panics here: it is this program's own mistake.
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+        };
+        grow(&mut picture, light, count);
+        watch(&picture);
+    }
 }
 
-/// Told whenever a picture has grown.
-pub trait Watch {
-    /// The picture until now.
-    fn grown(&mut self, picture: &Picture);
+fn grow(picture: &mut Picture, light: impl IntoIterator<Item = Contribution>, paths: u64) {
+    for contribution in light {
+        // Light for a pixel that does not exist would be a server's mistake; there is nothing to add it to.
+        let _ = picture.add(contribution);
+    }
+    picture.count(paths);
 }
 
-impl<F: FnMut(&Picture)> Watch for F {
-    fn grown(&mut self, picture: &Picture) {
-        self(picture);
+/// Paths of a picture in batches that begin at the same part; or at none, since they hit nothing.
+struct Batches<'a> {
+    paths: CameraPaths,
+    waiting: BTreeMap<Option<u16>, Vec<Path>>,
+    world: &'a World,
+}
+
+impl Batches<'_> {
+    fn next(&mut self) -> Option<(Option<u16>, Vec<Path>)> {
+        let batch = self.paths.settings.job.batch.max(1) as usize;
+        for path in self.paths.by_ref() {
+            let part = match path.search.step(&self.world.map) {
+                Step::Visit(part) => Some(part),
+                Step::Found(_) | Step::Missed => None,
+            };
+            let paths = self.waiting.entry(part).or_default();
+            paths.push(path);
+            if paths.len() >= batch {
+                return Some((part, std::mem::take(paths)));
+            }
+        }
+        self.waiting.pop_first()
     }
 }
 
@@ -67,11 +129,6 @@ impl Settings {
     /// How many paths the picture takes.
     pub fn paths(&self) -> u64 {
         u64::from(self.width) * u64::from(self.height) * u64::from(self.samples)
-    }
-
-    /// How many messages of rays may be under way.
-    pub fn calls(&self) -> usize {
-        (self.under_way / self.job.batch.max(1)).max(1) as usize
     }
 
     /// The paths at the camera.
@@ -118,16 +175,11 @@ impl Iterator for CameraPaths {
     type Item = Path;
 
     fn next(&mut self) -> Option<Path> {
-        let Settings {
-            width,
-            height,
-            samples,
-            ..
-        } = self.settings;
+        let Settings { width, height, .. } = self.settings;
         if width == 0 || height == 0 {
             return None;
         }
-        while self.sample < samples {
+        while self.sample < self.settings.samples {
             let x = self.corner.0 + self.within % SQUARE;
             let y = self.corner.1 + self.within / SQUARE;
             let sample = self.sample;
@@ -137,14 +189,5 @@ impl Iterator for CameraPaths {
             }
         }
         None
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dpc => "DPC",
-            Self::Rpc => "RPC",
-        })
     }
 }

@@ -65,21 +65,6 @@ impl Input {
         Ok(read > 0)
     }
 
-    /// The next bytes.
-    ///
-    /// # Errors
-    ///
-    /// If so many do not come.
-    pub fn bytes(&mut self, bytes: &mut [u8]) -> Result<(), SceneError> {
-        self.spend(bytes.len())?;
-        self.reader
-            .read_exact(bytes)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => self.wrong("the file ends too early"),
-                _ => self.failed(error),
-            })
-    }
-
     fn spend(&mut self, bytes: usize) -> Result<(), SceneError> {
         let left = self.left.checked_sub(bytes as u64);
         self.left = left.ok_or_else(|| self.too_much("bytes in a file", self.limits.bytes))?;

@@ -29,10 +29,8 @@ pub struct Face {
     pub material: u32,
 }
 
-/// Faces that meet at a flatter angle than this are one round surface: the cosine of 40 degrees.
+/// A face that is as near as this to how the surface faces at a point is a part of something round: the cosine of 40 degrees.
 const ROUND: f64 = 0.766;
-/// A point with more faces than this is the tip of something, or an attack.
-const MOST_AROUND: usize = 64;
 
 impl Mesh {
     /// Takes a face of three or more corners as triangles, a fan around the first corner; false if that is too many.
@@ -60,19 +58,32 @@ impl Mesh {
 
     /// The scene of these faces, round where they meet at flat angles and the file does not say how.
     pub fn finish(self, name: String, notes: Vec<String>) -> Scene {
-        let around = Around::new(&self);
         let point = |index: u32| self.points.get(index as usize).copied().unwrap_or_default();
-        let normal = |index: u32| {
-            self.normals
-                .get(index as usize)
-                .copied()
-                .unwrap_or_default()
+        let across = |face: &Face| {
+            let [a, b, c] = face.points.map(point);
+            (b - a).cross(c - a)
         };
+        // Where the surface faces at each point: of all faces there, the larger ones more.
+        let mut around = vec![DVec3::ZERO; self.points.len()];
+        for face in &self.faces {
+            for index in face.points {
+                if let Some(sum) = around.get_mut(index as usize) {
+                    *sum += across(face);
+                }
+            }
+        }
+        let round = |face: &Face, index: u32| {
+            let own = across(face).normalize_or_zero();
+            let all = around.get(index as usize).copied().unwrap_or(own);
+            let all = all.normalize_or(own);
+            if all.dot(own) > ROUND { all } else { own }.as_vec3()
+        };
+        let said = |index: u32| self.normals.get(index as usize).copied();
         let triangle = |(index, face): (u32, &Face)| Triangle {
             corners: face.points.map(point),
             normals: match face.normals {
-                Some(normals) => normals.map(normal),
-                None => face.points.map(|point| around.normal(&self, face, point)),
+                Some(normals) => normals.map(|index| said(index).unwrap_or_default()),
+                None => face.points.map(|index| round(face, index)),
             },
             material: face.material,
             index,
@@ -85,70 +96,5 @@ impl Mesh {
             camera: None,
             notes,
         }
-    }
-
-    fn across(&self, face: &Face) -> DVec3 {
-        let point = |index: u32| self.points.get(index as usize).copied().unwrap_or_default();
-        let [a, b, c] = face.points.map(point);
-        (b - a).cross(c - a)
-    }
-}
-
-/// Which faces are around each point.
-struct Around {
-    /// Where the faces of a point begin in the list.
-    begins: Vec<u32>,
-    faces: Vec<u32>,
-}
-
-impl Around {
-    fn new(mesh: &Mesh) -> Self {
-        let mut begins = vec![0u32; mesh.points.len() + 1];
-        let points = |face: &Face| face.points.map(|point| point as usize);
-        for point in mesh.faces.iter().flat_map(points) {
-            if let Some(count) = begins.get_mut(point + 1) {
-                *count += 1;
-            }
-        }
-        for at in 1..begins.len() {
-            begins[at] += begins[at - 1];
-        }
-        let mut next = begins.clone();
-        let mut faces = vec![0u32; begins.last().copied().unwrap_or(0) as usize];
-        for (number, face) in (0u32..).zip(&mesh.faces) {
-            for point in points(face) {
-                if let Some(at) = next.get_mut(point) {
-                    if let Some(place) = faces.get_mut(*at as usize) {
-                        *place = number;
-                    }
-                    *at += 1;
-                }
-            }
-        }
-        Self { begins, faces }
-    }
-
-    /// The direction that the surface faces at a point of a face: of all faces there that are nearly in one plane with it.
-    fn normal(&self, mesh: &Mesh, face: &Face, point: u32) -> Vec3 {
-        let own = mesh.across(face).normalize_or_zero();
-        let point = point as usize;
-        let range = match (self.begins.get(point), self.begins.get(point + 1)) {
-            (Some(begin), Some(end)) => *begin as usize..*end as usize,
-            _ => return own.as_vec3(),
-        };
-        if range.len() > MOST_AROUND {
-            return own.as_vec3();
-        }
-        let mut sum = DVec3::ZERO;
-        for number in self.faces.get(range).unwrap_or_default() {
-            let Some(other) = mesh.faces.get(*number as usize) else {
-                continue;
-            };
-            let across = mesh.across(other);
-            if across.normalize_or_zero().dot(own) > ROUND {
-                sum += across;
-            }
-        }
-        sum.normalize_or(own).as_vec3()
     }
 }

@@ -16,7 +16,6 @@ use crate::search::Map;
 use crate::triangle::Triangle;
 use crate::world::World;
 use glam::DVec3;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -96,30 +95,6 @@ pub enum Source {
     Generated(u32),
 }
 
-/// What is put around a scene.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Staging {
-    /// Lamps: where, and how bright. With any of them there is no other lamp but the scene's own.
-    pub lamps: Vec<(DVec3, f64)>,
-    /// The colour of the sky.
-    pub sky: Option<DVec3>,
-    /// Which direction is up.
-    pub up: DVec3,
-    /// The camera.
-    pub camera: Option<Camera>,
-}
-
-impl Default for Staging {
-    fn default() -> Self {
-        Self {
-            lamps: Vec::new(),
-            sky: None,
-            up: DVec3::Y,
-            camera: None,
-        }
-    }
-}
-
 /// A scene.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -146,10 +121,9 @@ impl Source {
     pub fn load(&self, limits: &Limits) -> Result<Scene, SceneError> {
         let scene = match self {
             Self::Generated(triangles) => {
-                let most = *triangles > limits.triangles;
-                if most {
+                if *triangles > limits.triangles {
                     return Err(SceneError::TooMuch {
-                        place: self.to_string(),
+                        place: format!("{}:{triangles}", generated::NAME),
                         what: "triangles",
                         limit: limits.triangles.into(),
                     });
@@ -191,15 +165,6 @@ impl FromStr for Source {
     }
 }
 
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => path.display().fmt(f),
-            Self::Generated(triangles) => write!(f, "{}:{triangles}", generated::NAME),
-        }
-    }
-}
-
 impl Scene {
     /// The box around it.
     pub fn bounds(&self) -> Bounds {
@@ -214,7 +179,7 @@ impl Scene {
     pub fn split(
         self,
         parts: u16,
-        staging: &Staging,
+        up: DVec3,
         limits: &Limits,
     ) -> Result<(World, Vec<Vec<Triangle>>), SceneError> {
         let lights = Lights::among(&self.triangles, &self.materials);
@@ -230,8 +195,8 @@ impl Scene {
                 });
             }
         }
-        let camera = staging.camera.or(self.camera);
-        let camera = camera.unwrap_or_else(|| stage::overview(&self, staging.up));
+        let camera = self.camera;
+        let camera = camera.unwrap_or_else(|| stage::overview(&self, up));
         let nudge = 1e-7 * self.bounds().size().length();
         let triangles = self.triangles.len() as u32;
         let parts = split(self.triangles, parts);
@@ -246,7 +211,7 @@ impl Scene {
             materials: self.materials,
             lights,
             sky: self.sky.unwrap_or(Sky::DARK),
-            up: staging.up,
+            up,
             nudge,
             camera,
         };

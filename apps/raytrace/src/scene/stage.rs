@@ -1,54 +1,34 @@
 //! The stage for a scene that has no light of its own: a floor, a lamp, a sky, and where to look from.
 
-use super::{Scene, Staging};
+use super::Scene;
 use crate::camera::Camera;
 use crate::light::{Lights, Sky};
 use crate::material::{Finish, Material};
-use crate::part::Part;
-use crate::ray::{Bounds, Ray};
-use crate::search::{Map, Search, Step};
+use crate::ray::{Bounds, Line, Ray};
 use crate::triangle::Triangle;
 use glam::{DVec3, Vec3};
 
 impl Scene {
-    /// The scene with what its picture needs: lamps that were asked for, or a floor and a soft light if there is none, and
-    /// a nicer material than none. Triangles are only added, at the end.
+    /// The scene with what its picture needs: a floor, a soft light and a sky if it has no light, and a nicer material than none.
+    /// Triangles are only added, at the end.
     #[must_use]
-    pub fn staged(mut self, staging: &Staging) -> Self {
-        let has_light = !Lights::among(&self.triangles, &self.materials).is_empty();
-        let has_sky = self.sky.is_some();
+    pub fn staged(mut self, up: DVec3) -> Self {
+        if self.sky.is_some() || !Lights::among(&self.triangles, &self.materials).is_empty() {
+            return self;
+        }
+        if self.materials.len() == 1 {
+            self.materials[0] = Material::new(Finish::Glazed(DVec3::new(0.58, 0.15, 0.07)));
+        }
         let bounds = self.bounds();
-        let size = bounds.size().length();
-        for (at, strength) in &staging.lamps {
-            let radius = size * 0.02;
-            // As bright from afar as a small surface of one unit would be.
-            let emission = DVec3::splat(*strength / (std::f64::consts::PI * radius * radius));
-            let material = self.material(Material::lamp(emission));
-            self.add_octahedron(*at, radius, material);
-        }
-        if !has_light && !has_sky {
-            if self.materials.len() == 1 {
-                self.materials[0] = Material::new(Finish::Glazed(DVec3::new(0.58, 0.15, 0.07)));
-            }
-            let camera = overview(&self, staging.up);
-            self.camera = Some(camera);
-            self.add_floor(&bounds, staging.up);
-            if staging.lamps.is_empty() {
-                self.add_soft_light(&bounds, staging.up, &camera);
-            }
-            self.sky = Some(Sky {
-                zenith: DVec3::new(0.14, 0.20, 0.34),
-                horizon: DVec3::new(0.42, 0.44, 0.47),
-                ground: DVec3::new(0.25, 0.24, 0.22),
-            });
-        }
-        if let Some(colour) = staging.sky {
-            self.sky = Some(Sky {
-                zenith: colour,
-                horizon: colour,
-                ground: colour,
-            });
-        }
+        let camera = overview(&self, up);
+        self.camera = Some(camera);
+        self.add_floor(&bounds, up);
+        self.add_soft_light(&bounds, up, &camera);
+        self.sky = Some(Sky {
+            zenith: DVec3::new(0.14, 0.20, 0.34),
+            horizon: DVec3::new(0.42, 0.44, 0.47),
+            ground: DVec3::new(0.25, 0.24, 0.22),
+        });
         self
     }
 
@@ -90,33 +70,17 @@ impl Scene {
         }
     }
 
-    fn add_octahedron(&mut self, at: DVec3, radius: f64, material: u32) {
-        let (x, y, z) = (DVec3::X * radius, DVec3::Y * radius, DVec3::Z * radius);
-        for (a, b) in [(x, z), (z, -x), (-x, -z), (-z, x)] {
-            for top in [y, -y] {
-                self.add_triangle([at + a, at + b, at + top], [Vec3::ZERO; 3], material);
-            }
-        }
-    }
-
     fn add_floor(&mut self, bounds: &Bounds, up: DVec3) {
         const CELLS: u32 = 64;
         let size = bounds.size().length();
         let (one, other) = up.any_orthonormal_pair();
-        let center = bounds.center();
-        let below = up.dot(center) - height_of(bounds, up) / 2.0;
-        let middle = center + up * (below - up.dot(center));
+        let middle = bounds.center() - up * (height_of(bounds, up) / 2.0);
         let reach = 40.0 * size;
         let material = Material::new(Finish::Matt(DVec3::new(0.50, 0.49, 0.47)));
         let material = self.material(material);
         let corner = middle - (one + other) * reach;
-        self.add_sheet(
-            corner,
-            one * (2.0 * reach),
-            other * (2.0 * reach),
-            CELLS,
-            material,
-        );
+        let (one, other) = (one * (2.0 * reach), other * (2.0 * reach));
+        self.add_sheet(corner, one, other, CELLS, material);
     }
 
     /// A bright square above, to the left of the camera.
@@ -144,30 +108,24 @@ pub fn overview(scene: &Scene, up: DVec3) -> Camera {
     const DEGREES: f64 = 34.0;
     let bounds = scene.bounds();
     let center = bounds.center();
-    let has_light = !Lights::among(&scene.triangles, &scene.materials).is_empty();
     let half = libm::tan(DEGREES.to_radians() / 2.0);
-    if has_light {
-        let side = open_side(scene, &bounds, up);
-        let depth = (bounds.size() * side).length();
-        let height = height_of(&bounds, up);
-        let width = (bounds.size() * side.cross(up)).length();
-        let distance = depth / 2.0 + 0.54 * height.max(width) / half;
-        return Camera {
-            from: center + side * distance,
-            to: center,
-            degrees: DEGREES,
+    let from = if Lights::among(&scene.triangles, &scene.materials).is_empty() {
+        let ahead = if up == DVec3::Z {
+            DVec3::NEG_Y
+        } else {
+            DVec3::Z
         };
-    }
-    let ahead = if up == DVec3::Z {
-        DVec3::NEG_Y
+        let way = ahead + up.cross(ahead) * 0.55 + up * 0.42;
+        let radius = bounds.size().length() / 2.0;
+        way.normalize_or(DVec3::Z) * (radius * 0.9 / half)
     } else {
-        DVec3::Z
+        let side = open_side(scene, center, up);
+        let depth = (bounds.size() * side).length();
+        let width = (bounds.size() * side.cross(up)).length();
+        side * (depth / 2.0 + 0.54 * height_of(&bounds, up).max(width) / half)
     };
-    let right = up.cross(ahead);
-    let way = (ahead + right * 0.55 + up * 0.42).normalize_or(DVec3::Z);
-    let radius = bounds.size().length() / 2.0;
     Camera {
-        from: center + way * (radius * 0.9 / half),
+        from: center + from,
         to: center,
         degrees: DEGREES,
     }
@@ -177,48 +135,23 @@ fn height_of(bounds: &Bounds, up: DVec3) -> f64 {
     bounds.size().dot(up.abs())
 }
 
-/// The side from which one sees farthest into a scene.
-fn open_side(scene: &Scene, bounds: &Bounds, up: DVec3) -> DVec3 {
-    let part = Part::new(0, scene.triangles.clone());
-    let map = Map(vec![part.bounds()]);
+/// The side on which nothing is seen from the middle.
+fn open_side(scene: &Scene, center: DVec3, up: DVec3) -> DVec3 {
     let sides = [
+        DVec3::Z,
+        DVec3::NEG_Z,
         DVec3::X,
         DVec3::NEG_X,
         DVec3::Y,
         DVec3::NEG_Y,
-        DVec3::Z,
-        DVec3::NEG_Z,
     ];
-    let level = sides.into_iter().filter(|side| side.dot(up).abs() < 0.5);
-    let depth = |side: &DVec3| seen_depth(&part, &map, bounds, *side);
-    // Of equal ones the last: from before rather than from behind.
-    level
-        .max_by(|one, other| depth(one).total_cmp(&depth(other)))
-        .unwrap_or(DVec3::Z)
-}
-
-/// How far one sees from a side until something is hit, on average; as part of the depth, what is not hit left out.
-fn seen_depth(part: &Part, map: &Map, bounds: &Bounds, side: DVec3) -> f64 {
-    const GRID: u32 = 16;
-    let (size, center) = (bounds.size(), bounds.center());
-    let depth = (size * side).length();
-    let across = (DVec3::ONE - side.abs()) * size;
-    let mut sum = 0.0;
-    for (i, j) in (0..GRID).flat_map(|i| (0..GRID).map(move |j| (i, j))) {
-        let share = |k: u32| (f64::from(k) + 0.5) / f64::from(GRID) - 0.5;
-        // Of the three axes one is that of the side, and counts for nothing.
-        let offset = match side.x != 0.0 {
-            true => DVec3::new(0.0, share(i), share(j)),
-            false => DVec3::new(share(i), share(j), share(j)),
-        };
-        let origin = center + side * depth + across * offset;
-        let mut search = Search::new(Ray {
-            origin,
-            direction: -side,
-        });
-        if let Step::Found(hit) = part.follow(&mut search, map) {
-            sum += hit.distance - depth / 2.0;
-        }
-    }
-    sum / depth.max(f64::MIN_POSITIVE)
+    let is_open = |side: &DVec3| {
+        let (origin, direction) = (center, *side);
+        let ray = Ray { origin, direction };
+        let line = Line::new(&ray);
+        let mut triangles = scene.triangles.iter();
+        triangles.all(|triangle| triangle.hit(&ray, &line).is_none())
+    };
+    let mut level = sides.into_iter().filter(|side| side.dot(up).abs() < 0.5);
+    level.find(is_open).unwrap_or(DVec3::Z)
 }

@@ -239,7 +239,7 @@ fn what_is_too_much_is_refused() {
         "{error}"
     );
     let scene = source.load(&limits).unwrap();
-    let split = scene.split(2, &Default::default(), &Limits { lamps: 1, ..limits });
+    let split = scene.split(2, DVec3::Y, &Limits { lamps: 1, ..limits });
     let error = split.map(drop).unwrap_err().to_string();
     assert!(
         error.contains("more than 1 triangles that give off light"),

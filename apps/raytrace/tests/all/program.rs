@@ -187,7 +187,6 @@ fn mistakes_are_told() {
         "more than 67108864 pixels",
     );
     says(&["render", "--camera", "1,2"], 2, "is no camera");
-    says(&["render", "--light", "1,2,x"], 2, "is no lamp");
     says(&["render", "--batch", "0"], 2, "--batch");
     says(&["render", "--servers", "257"], 2, "--servers");
     says(&["render", "--local", "--rpc"], 2, "cannot be used with");

@@ -7,7 +7,7 @@ use wallaby_raytrace::light::Lights;
 use wallaby_raytrace::nearest;
 use wallaby_raytrace::part::{Part, split};
 use wallaby_raytrace::ray::Ray;
-use wallaby_raytrace::scene::{Limits, Staging};
+use wallaby_raytrace::scene::Limits;
 use wallaby_raytrace::search::Map;
 use wallaby_raytrace::triangle::Triangle;
 
@@ -165,9 +165,7 @@ async fn hops_and_plain_calls_find_the_same_as_a_search_of_all() {
     assert_eq!(all.len(), 36);
     let lights = Lights::among(&all, &scene.materials);
     assert_eq!(lights.len(), 2, "a lamp by its Ka");
-    let (world, parts) = scene
-        .split(4, &Staging::default(), &Limits::default())
-        .unwrap();
+    let (world, parts) = scene.split(4, DVec3::Y, &Limits::default()).unwrap();
     let cluster = cluster(&world, parts).await;
     let mut numbers = Numbers::new(3);
     let half = 280.0;

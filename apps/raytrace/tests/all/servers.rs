@@ -157,7 +157,7 @@ async fn a_server_that_is_lost_is_named() {
         .unwrap_err();
     assert_eq!(lost.server, Some(3), "{lost}");
     assert!(lost.to_string().contains("server 3 (mem://"), "{lost}");
-    let lost = rpc::render(cluster.client(), &world, &settings, &mut |_: &Picture| {}).await;
+    let lost = rpc::render(cluster.client(), &world, &settings, &mut |_| {}).await;
     assert_eq!(lost.unwrap_err().server, Some(3));
     cluster.end();
 }

@@ -18,8 +18,8 @@ use wallaby_raytrace::path::Job;
 use wallaby_raytrace::picture::Picture;
 use wallaby_raytrace::ray::Ray;
 use wallaby_raytrace::render::local::{self, Local};
-use wallaby_raytrace::render::{Form, Settings, dpc, rpc};
-use wallaby_raytrace::scene::{Limits, Scene, Source, Staging};
+use wallaby_raytrace::render::{Settings, dpc, rpc};
+use wallaby_raytrace::scene::{Limits, Scene, Source};
 use wallaby_raytrace::triangle::Triangle;
 use wallaby_raytrace::world::World;
 
@@ -31,9 +31,8 @@ pub fn scene(source: &str) -> Scene {
 
 /// The same, with light, in parts.
 pub fn staged(source: &str, parts: u16) -> (World, Vec<Vec<Triangle>>) {
-    let staging = Staging::default();
-    let scene = scene(source).staged(&staging);
-    scene.split(parts, &staging, &Limits::default()).unwrap()
+    let scene = scene(source).staged(DVec3::Y);
+    scene.split(parts, DVec3::Y, &Limits::default()).unwrap()
 }
 
 /// The Cornell box that comes with this crate.
@@ -71,7 +70,15 @@ pub async fn picture_alone(source: &str, settings: &Settings) -> Picture {
     let (world, parts) = staged(source, 1);
     let all = parts.into_iter().flatten().collect();
     let scene = Arc::new(Local::new(world, all));
-    local::render(scene, settings, &mut |_: &Picture| {}).await
+    let picture = local::render(scene, settings, &mut |_| {}).await;
+    picture.unwrap()
+}
+
+/// How a picture is made by servers.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    Dpc,
+    Rpc,
 }
 
 /// A picture by servers.

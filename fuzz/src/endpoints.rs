@@ -10,9 +10,8 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{BodyRefusal, MethodDefinition, StrangerLimits};
 use wallaby_proto::endpoint::{
-    BodyNext, CallKey, CallOptions, Config, ConnId, Endpoint, Follows, How, InBody, InputOutcome,
-    Limits, NewDelegation, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving,
-    StreamEnd,
+    BodyNext, CallKey, CallOptions, Config, ConnId, Endpoint, How, InBody, InputOutcome, Limits,
+    NewDelegation, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, StreamEnd,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -140,11 +139,8 @@ impl World {
             let to = address(choices.below(NODES as u32) as usize);
             let program = Bytes::copy_from_slice(choices.bytes(24));
             let endpoint = &mut self.nodes[host].endpoint;
-            let follows = match is_followed(&program) {
-                true => Follows::Body,
-                false => Follows::Nothing,
-            };
-            let sent = endpoint.send_with(call, &to, &self.method, program, None, follows);
+            let followed = is_followed(&program);
+            let sent = endpoint.send_with(call, &to, &self.method, program, None, followed);
             if let Ok((_, Some(body))) = sent {
                 self.nodes[host].written.insert(body, 0);
                 self.write_body(host, body);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
-use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Follows, Next};
+use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Next};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{CallId, Token};
@@ -94,10 +94,10 @@ impl Applications {
             // One that cannot be sent ends its call, which says so.
             let (endpoint, method) = (&mut host.endpoint, &host.method);
             let body = BodyPlan::of(&root.task);
-            let follows = Follows::of(body.as_ref());
+            let followed = body.is_some();
             let sent = match plan.roots.len() {
-                1 => endpoint.send_only(key, &to, method, payload, follows),
-                _ => endpoint.send_with(key, &to, method, payload, None, follows),
+                1 => endpoint.send_only(key, &to, method, payload, followed),
+                _ => endpoint.send_with(key, &to, method, payload, None, followed),
             };
             let Ok((request, out)) = sent else {
                 continue;

@@ -17,7 +17,7 @@ use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody};
 use wallaby_proto::{Address, Code, RequestId, Status};
 
 #[cfg(target_os = "linux")]
-pub(crate) use self::sending::Outgoing;
+pub(crate) use self::sending::WrittenBody;
 pub(crate) use self::sending::spawn;
 use crate::blocking;
 use crate::driver::shared::Inner;

@@ -38,7 +38,6 @@ pub(crate) struct Logs {
     pub(crate) panics: Limiter,
     pub(crate) late_errors: Limiter,
     pub(crate) stuck: Limiter,
-    pub(crate) lost: Limiter,
     pub(crate) dials: Vain,
     pub(crate) accepts: Limiter,
     pub(crate) opened: Limiter,

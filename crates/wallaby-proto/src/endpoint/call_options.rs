@@ -41,22 +41,3 @@ pub struct CallOptions {
     /// server; if the only one does, the call fails.
     pub tolerant: bool,
 }
-
-/// What follows an initial request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follows {
-    /// Nothing.
-    Nothing,
-    /// Bytes that its server reads as they come.
-    Body,
-}
-
-impl Follows {
-    /// The body, if there is one.
-    pub fn of<T>(body: Option<&T>) -> Self {
-        match body {
-            Some(_) => Self::Body,
-            None => Self::Nothing,
-        }
-    }
-}

@@ -66,9 +66,9 @@ pub enum Output {
     /// A handler goes on for longer than [`Config::grace`](super::Config::grace) after its request was stopped: others have its place,
     /// and an operator should know.
     Stuck(Box<StuckHandler>),
-    /// A call that has ended has lost a part, as nothing was heard of a server: an operator should know. Of many such calls a hundred a
-    /// second are told, and of one that goes on without what is lost the first loss.
-    Lost(Box<Loss>),
+    /// A call that has ended has lost a part, as nothing was heard of a server: an operator should know. Of many such calls ten a
+    /// second are told, and how many were left out before each; of one that goes on without what is lost the first loss.
+    Lost(Box<Loss>, u64),
     /// A message of a request has got its place in the call's tree and leaves: told of those that
     /// [`Endpoint::report_places`](super::Endpoint::report_places) was said of.
     Placed(RequestKey, Box<Placed>),

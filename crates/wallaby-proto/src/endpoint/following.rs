@@ -84,7 +84,14 @@ impl CallContext for Surroundings<'_> {
 }
 
 /// Of calls that lose something no more are told than one in this time: all calls may have lost the same server.
-const LOST_PAUSE: Duration = Duration::from_millis(10);
+const LOST_PAUSE: Duration = Duration::from_millis(100);
+
+/// When a loss is told again, and how many were left out since the last one.
+#[derive(Debug, Default)]
+pub(super) struct LostCalls {
+    next: Duration,
+    left_out: u64,
+}
 
 impl<P: Probe> Endpoint<P> {
     /// A call, as long as anything of it may run, and what it may ask.
@@ -230,11 +237,16 @@ impl<P: Probe> Endpoint<P> {
             _ => self.metrics.calls_completed += 1,
         }
         let loss = call.client.first_loss().filter(|loss| loss.may_pass());
-        if let Some(loss) = loss
-            && self.lost_next <= self.raw
-        {
-            self.lost_next = self.raw.saturating_add(LOST_PAUSE);
-            self.outputs.push_back(Output::Lost(Box::new(loss.clone())));
+        if let Some(loss) = loss {
+            let lost = &mut self.lost;
+            if lost.next <= self.raw {
+                lost.next = self.raw.saturating_add(LOST_PAUSE);
+                let left_out = std::mem::take(&mut lost.left_out);
+                let loss = Box::new(loss.clone());
+                self.outputs.push_back(Output::Lost(loss, left_out));
+            } else {
+                lost.left_out += 1;
+            }
         }
         if std::mem::take(&mut call.reported)
             && let Some(end) = call.client.reported_end()

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::Endpoint;
 use super::bodies::OutBody;
-use super::call_options::{CallOptions, Follows};
+use super::call_options::CallOptions;
 use super::conn::{Cargo, OutRequest, Parcel};
 use super::event::CallKey;
 use super::probe::{Note, Probe};
@@ -28,7 +28,7 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let (request, _) = self.send_with(key, server, method, payload, None, Follows::Nothing)?;
+        let (request, _) = self.send_with(key, server, method, payload, None, false)?;
         Ok(request)
     }
 
@@ -46,10 +46,10 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
         own: Option<&CallOptions>,
-        follows: Follows,
+        followed: bool,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
         let request = self.begin_initial(key, server, method)?;
-        let body = (follows == Follows::Body).then(|| self.bodies.begin_root(key.0));
+        let body = followed.then(|| self.bodies.begin_root(key.0));
         let to = (server, method);
         if let Err(failure) = self.try_initial(key, request, to, payload, own, body) {
             if let Some(body) = body {
@@ -73,10 +73,10 @@ impl<P: Probe> Endpoint<P> {
         server: &Address,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        follows: Follows,
+        followed: bool,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
         self.share_among(key, 1);
-        let sent = self.send_with(key, server, method, payload, None, follows);
+        let sent = self.send_with(key, server, method, payload, None, followed);
         self.close_call(key);
         sent
     }

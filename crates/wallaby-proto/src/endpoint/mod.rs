@@ -42,7 +42,7 @@
 //! - A body that came with a request it reads to its end, or drops; one that it sends it ends, or abandons.
 //! - Of a call that has [ended](Next::Ended) it asks nothing more: where calls are kept, or something has panicked, it is told the same
 //!   for ever.
-//! - If what runs its handlers ends, it says so ([`stop_all`](Endpoint::stop_all), then [`runtime_ended`](Endpoint::runtime_ended)) before
+//! - If what runs its handlers ends, it says so ([`runtime_ended`](Endpoint::runtime_ended), then [`stop_all`](Endpoint::stop_all)) before
 //!   it drops them.
 //! - If a panic comes out of the endpoint, [`handle_panic`](Endpoint::handle_panic) is next.
 //! - Keys of what has ended are ignored. [`Output::Close`] may come while its dial is still under way, and [`Output::Write`]
@@ -96,7 +96,7 @@
 //! use std::time::Duration;
 //! use bytes::BytesMut;
 //! use wallaby_proto::connection::MethodDefinition;
-//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, Follows, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
+//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
 //! use wallaby_proto::{Address, NodeId, Status};
 //!
 //! struct Shell {
@@ -164,7 +164,7 @@
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
-//! client.endpoint.send_only(call, &at, &echo, "hop".into(), Follows::Nothing)?;
+//! client.endpoint.send_only(call, &at, &echo, "hop".into(), false)?;
 //! let mut network = Vec::new();
 //! client.turn(&mut network, Duration::ZERO); // it dials
 //! server.streams.insert(server.endpoint.handle_accepted(), (0, 1));
@@ -225,7 +225,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
-pub use self::call_options::{CallOptions, Follows};
+pub use self::call_options::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds, Shell};
 pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
@@ -250,6 +250,7 @@ use self::conns::note_progress;
 use self::dialling::Dialling;
 use self::directory::Directory;
 use self::draining::{Draining, Lifecycle};
+use self::following::LostCalls;
 use self::handler_table::Handlers;
 use self::methods::Methods;
 use self::queue_room::QueueRoom;
@@ -350,8 +351,7 @@ pub struct Endpoint<P = ()> {
     directory: Directory,
     dialling: Dialling,
     queue_room: QueueRoom,
-    /// When a loss is told again.
-    lost_next: Duration,
+    lost: LostCalls,
     /// When it may be looked again which requests wait in vain.
     purge_next: Duration,
     /// Who has how much of the room for answers that are relayed.
@@ -468,7 +468,7 @@ impl<P: Probe> Endpoint<P> {
             directory: Directory::default(),
             dialling,
             queue_room,
-            lost_next: Duration::ZERO,
+            lost: LostCalls::default(),
             purge_next: Duration::ZERO,
             relayed: Shares::new(relayed),
             unrouted,

@@ -257,7 +257,13 @@ impl Node {
                 Output::Close(conn, closed) => self.close(conn, &closed, context),
                 Output::Body(body) => self.services.body_told(body, host, context),
                 Output::BodyRoom(body) => host.write_body(body, context),
-                _ => {} // none of the others is asked for
+                Output::Sent(_)
+                | Output::Ended(..)
+                | Output::Settled(_)
+                | Output::Drained
+                | Output::Lost(..)
+                | Output::Placed(..)
+                | Output::Connected(..) => {} // nobody asks for it here
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::driver::shared::Inner;
 use crate::driver::waiters::Wait;
 
 /// What follows a request that was sent.
-pub(crate) struct Outgoing {
+pub(crate) struct WrittenBody {
     out: OutBody,
     body: Body,
     /// What was not written yet of what it is made of, and how it ends.
@@ -25,7 +25,7 @@ pub(crate) struct Outgoing {
 /// What the endpoint says to a piece: pending if it takes no more of it now.
 type Taken = Poll<Result<(), BodyRefusal>>;
 
-impl Outgoing {
+impl WrittenBody {
     pub(crate) fn new(out: OutBody, body: Body) -> Self {
         Self {
             out,
@@ -83,7 +83,7 @@ pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
     let sending = SendingBody {
         endpoint: Arc::clone(endpoint),
         out,
-        body: Outgoing::new(out, body),
+        body: WrittenBody::new(out, body),
         is_over: false,
     };
     endpoint.runtime.spawn(sending);
@@ -93,7 +93,7 @@ pub(crate) fn spawn(endpoint: &Arc<Inner>, body: Body, out: OutBody) {
 struct SendingBody {
     endpoint: Arc<Inner>,
     out: OutBody,
-    body: Outgoing,
+    body: WrittenBody,
     is_over: bool,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     /// Who waits for connections.
     connecting: HashMap<ConnId, Vec<oneshot::Sender<Result<(), ConnectError>>>>,
-    streams: BySlot<ConnId, Streaming>,
+    streams: BySlot<ConnId, StreamState>,
     handlings: BySlot<RequestKey, Arc<Handling>>,
     pub(super) ports: Vec<(SocketId, Arc<Port>)>,
     /// Methods in the order in which the endpoint knows them.
@@ -145,7 +145,7 @@ impl Drop for Watched<'_> {
 }
 
 /// How far a stream is.
-pub(super) enum Streaming {
+pub(super) enum StreamState {
     /// It is being opened; by this task, once that has begun.
     Opening(Option<AbortHandle>),
     Open(Arc<Stream>),
@@ -474,11 +474,7 @@ impl Core {
                     effects::push(Effect::Stuck(handler, left_out));
                 }
             }
-            Output::Lost(loss) => {
-                if let Some(left_out) = shell.logs.lost.pass() {
-                    effects::push(Effect::Lost(loss, left_out));
-                }
-            }
+            Output::Lost(loss, left_out) => effects::push(Effect::Lost(loss, left_out)),
             Output::Room(key, lane) => self.wake(Wait::Room(key, lane)),
             Output::Space(key) => self.wake(Wait::Space(key)),
             Output::Body(body) => self.wake(Wait::Read(body)),
@@ -490,17 +486,17 @@ impl Core {
                 }
             }
             Output::Dial(conn, to) => {
-                self.put_stream(conn, Streaming::Opening(None));
+                self.put_stream(conn, StreamState::Opening(None));
                 effects::push(Effect::Dial(Arc::clone(shell), conn, *to));
             }
             Output::Socket(socket, towards) => {
                 effects::push(Effect::Open(Arc::clone(shell), socket, towards));
             }
             Output::Close(conn, closed) => match self.streams.take(conn.slot(), conn) {
-                Some(Streaming::Open(stream)) => {
+                Some(StreamState::Open(stream)) => {
                     effects::push(Effect::Close(Arc::clone(shell), stream, closed));
                 }
-                Some(Streaming::Opening(task)) => {
+                Some(StreamState::Opening(task)) => {
                     if let Some(task) = task {
                         task.abort();
                     }
@@ -616,12 +612,12 @@ impl Core {
 
     pub(super) fn stream(&self, conn: ConnId) -> Option<&Arc<Stream>> {
         match self.streams.get(conn.slot(), conn)? {
-            Streaming::Open(stream) => Some(stream),
-            Streaming::Opening(_) => None,
+            StreamState::Open(stream) => Some(stream),
+            StreamState::Opening(_) => None,
         }
     }
 
-    pub(super) fn put_stream(&mut self, conn: ConnId, stream: Streaming) {
+    pub(super) fn put_stream(&mut self, conn: ConnId, stream: StreamState) {
         if let Some(before) = self.streams.put(conn.slot(), conn, stream) {
             effects::push(Effect::Drop(Box::new(before)));
         }
@@ -631,7 +627,7 @@ impl Core {
     pub(super) fn opens(&mut self, conn: ConnId, task: AbortHandle) -> bool {
         let is_opening = self.is_opening(conn);
         if is_opening {
-            self.put_stream(conn, Streaming::Opening(Some(task)));
+            self.put_stream(conn, StreamState::Opening(Some(task)));
         }
         is_opening
     }
@@ -639,7 +635,7 @@ impl Core {
     /// Whether a stream is still to be opened.
     pub(super) fn is_opening(&self, conn: ConnId) -> bool {
         let stream = self.streams.get(conn.slot(), conn);
-        matches!(stream, Some(Streaming::Opening(_)))
+        matches!(stream, Some(StreamState::Opening(_)))
     }
 
     pub(super) fn port(&self, socket: SocketId) -> Option<&Arc<Port>> {

@@ -10,7 +10,7 @@ use wallaby_proto::Address;
 use wallaby_proto::endpoint::ConnId;
 
 use super::effects;
-use super::shared::{Inner, Streaming, locked};
+use super::shared::{Inner, StreamState, locked};
 use super::stream::Stream;
 use crate::error::{ConnectError, dial_failed};
 use crate::panics::{carried_by, polled};
@@ -105,7 +105,7 @@ impl Inner {
         let wanted = self.enter(|core| {
             let wanted = core.is_opening(conn);
             if wanted {
-                core.put_stream(conn, Streaming::Open(Arc::clone(&stream)));
+                core.put_stream(conn, StreamState::Open(Arc::clone(&stream)));
                 // What there was to write before was told when nobody could.
                 effects::write(self, &stream);
             }
@@ -154,7 +154,7 @@ impl Inner {
         let stream = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
             let stream = Stream::new(conn, identity, writer);
-            core.put_stream(conn, Streaming::Open(Arc::clone(&stream)));
+            core.put_stream(conn, StreamState::Open(Arc::clone(&stream)));
             stream
         });
         self.runtime.spawn(stream.drive(reader, self));
@@ -173,7 +173,7 @@ impl Inner {
     fn open_accepted(self: &Arc<Self>, opening: Opening) {
         let conn = self.enter(|core| {
             let conn = core.endpoint.handle_accepted();
-            core.put_stream(conn, Streaming::Opening(None));
+            core.put_stream(conn, StreamState::Opening(None));
             conn
         });
         let endpoint = Arc::clone(self);

@@ -17,7 +17,7 @@ use futures_core::Stream;
 use wallaby_proto::Code;
 use wallaby_proto::endpoint::{BodyNext, Endpoint as Core, InBody, OutBody, RequestKey};
 
-use crate::body::{self, Body, BodyError, Outgoing};
+use crate::body::{self, Body, BodyError, WrittenBody};
 
 /// So many bytes of a body at most are in a pipe, or one chunk that is longer.
 const AHEAD: usize = 64 * 1024;
@@ -281,7 +281,7 @@ impl Wake for Sender {
 
 /// A body that is sent.
 struct Leaving {
-    body: Outgoing,
+    body: WrittenBody,
     waker: Waker,
 }
 
@@ -348,7 +348,7 @@ impl Bodies {
             notes: Arc::clone(&self.notes),
         };
         let leaving = Leaving {
-            body: Outgoing::new(out, body),
+            body: WrittenBody::new(out, body),
             waker: Waker::from(Arc::new(sender)),
         };
         self.leaving.insert(out, leaving);

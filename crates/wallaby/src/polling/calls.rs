@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Endpoint as Core, Follows, ReportedEnd, RequestKey,
-};
+use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, ReportedEnd, RequestKey};
 use wallaby_proto::{Address, CallId, RequestId};
 
 use super::attempts::Retried;
@@ -190,8 +188,7 @@ impl Calling {
             payload,
             body,
         } = initial;
-        let (_, out) =
-            core.send_only(call, &server, method, payload, Follows::of(body.as_ref()))?;
+        let (_, out) = core.send_only(call, &server, method, payload, body.is_some())?;
         if let Some((out, body)) = out.zip(body) {
             self.bodies.send(core, out, body);
         }
@@ -218,8 +215,8 @@ impl Calling {
             (method, own) = (outgoing.method, Some(outgoing.options));
         }
         let (server, payload) = (&initial.server, initial.payload);
-        let follows = Follows::of(initial.body.as_ref());
-        let sent = core.send_with(call, server, &method, payload, own.as_deref(), follows);
+        let followed = initial.body.is_some();
+        let sent = core.send_with(call, server, &method, payload, own.as_deref(), followed);
         let (request, out) = sent?;
         if let Some((out, body)) = out.zip(initial.body) {
             self.bodies.send(core, out, body);

@@ -186,11 +186,7 @@ impl<D: Datagrams> Endpoint<D> {
                 Output::Datagrams(_) => {} // they leave at the end of the turn
                 Output::Dial(id, to) => self.streams.dial(&mut self.core, id, &to, self.ring),
                 Output::Close(id, closed) => self.streams.close(self.core.node(), id, &closed),
-                Output::Lost(loss) => {
-                    if let Some(left_out) = self.streams.logs.lost.pass() {
-                        log::lost(&loss, left_out);
-                    }
-                }
+                Output::Lost(loss, left_out) => log::lost(&loss, left_out),
                 Output::Drained => log::drained(self.core.node()),
                 Output::Ended(call, end) => {
                     self.calling.ended(self.core.call_id(call), call, &end);

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{
-    BodyNext, CallOptions, Endpoint, Follows, Limits, Output, Placed, Serving,
-};
+use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Limits, Output, Placed, Serving};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 use wallaby_proto::{Code, RequestId};
 
@@ -332,7 +330,7 @@ fn a_body_waits_with_its_request() {
     let [waits, aborted, _refused] = ["waits", "aborted", "refused"].map(|name| {
         let (client, method) = (&mut world.endpoints[0], world.method.clone());
         let call = client.begin(&CallOptions::default()).expect("room");
-        let sent = client.send_only(call, &at(1), &method, name.into(), Follows::Body);
+        let sent = client.send_only(call, &at(1), &method, name.into(), true);
         world.settle();
         (call, sent.expect("it is sent").1)
     });

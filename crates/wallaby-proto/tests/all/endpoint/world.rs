@@ -10,9 +10,8 @@ use wallaby_proto::connection::{
     ConnectionLimits as WireLimits, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::endpoint::{
-    CallKey, CallOptions, Config, ConnId, Endpoint, Follows, InBody, IncomingRequest, InputOutcome,
-    Limits, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
-    StreamEnd,
+    CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
+    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId, StreamEnd,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
@@ -141,7 +140,7 @@ impl World {
         let method = Arc::clone(&self.method);
         let endpoint = self.endpoint(from);
         let call = endpoint.begin(options).expect("room");
-        let sent = endpoint.send_only(call, &at(to), &method, payload, Follows::Body);
+        let sent = endpoint.send_only(call, &at(to), &method, payload, true);
         let (_, body) = sent.expect("it is sent");
         (call, body.expect("it was asked for"))
     }
@@ -303,7 +302,7 @@ impl World {
             | Output::Room(..)
             | Output::Space(_) => {}
             Output::Connected(..) | Output::Placed(..) | Output::Drained | Output::Stuck(_) => {}
-            Output::Lost(_) => {}
+            Output::Lost(..) => {}
             Output::Dial(conn, to) => {
                 let there = (0..self.hosts.len()).find(|there| at(*there) == *to);
                 let stream = self.streams.len();

@@ -276,7 +276,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         let (value, len) = decode(self.rest);
         if len == 0 {
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed {
             what,
@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A byte string of at most `limit` bytes, its length before it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(
         &mut self,
         limit: usize,

@@ -722,7 +722,7 @@ impl Initiator {
     }
 
     /// The branch of this request, which may be heard of for the first time.
-    #[inline]
+    #[inline(always)]
     fn branch(&mut self, request: RequestId) -> Result<u32, Violation> {
         let position = self.find_or_add(request.path)?;
         let branch = self.branches.at(position);
@@ -779,7 +779,7 @@ impl Initiator {
     }
 
     /// The facts of a branch became known, perhaps again.
-    #[inline]
+    #[inline(always)]
     fn learn(&mut self, position: u32, facts: Facts) -> Result<(), Violation> {
         let limit = self.budgets().requests;
         let branch = self.branches.at(position);
@@ -859,7 +859,7 @@ impl Initiator {
         Ok(position)
     }
 
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, position: u32, parent: Option<u32>, index: u32) {
         let branch = self.branches.at(position);
         if branch.expected && branch.parent == parent {

@@ -469,7 +469,7 @@ impl<T> Server<T> {
         self.response(status, payload, last, manifest, record)
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_request(&mut self, to: T, payload: Bytes, record: Option<TraceRecord>) -> Outbound<T> {
         self.assert_open();
         self.ended = true;
@@ -583,7 +583,7 @@ impl<T> Server<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn delegated(
         &mut self,
         to: T,

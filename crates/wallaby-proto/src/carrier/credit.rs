@@ -85,7 +85,7 @@ impl RequestWindows {
     }
 
     /// A request with this payload has come; `false` if it was not granted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, payload: usize) -> bool {
         self.grants.take(cost(payload, self.dearest_own))
     }

@@ -133,7 +133,7 @@ impl Peering {
     }
 
     /// A message was read that has this size, and a payload of so many bytes: counts it. Whether it is too large to be taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_too_large(&mut self, payload: usize, size: u64) -> bool {
         self.counters.messages_received += 1;
         let limit = self.taken;
@@ -141,7 +141,7 @@ impl Peering {
     }
 
     /// A request has come that will wait for its handler: it must have been granted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_request(&mut self, payload: usize) -> Result<(), ConnectionError> {
         match self.requests.take(payload) {
             true => Ok(()),

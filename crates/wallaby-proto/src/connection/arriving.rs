@@ -264,12 +264,12 @@ struct Frame<'a> {
 }
 
 impl Body for Frame<'_> {
-    #[inline]
+    #[inline(always)]
     fn bytes(&self) -> &[u8] {
         &self.input[FRAME_HEADER..FRAME_HEADER + self.len]
     }
 
-    #[inline]
+    #[inline(always)]
     fn behind(self, header: usize) -> Bytes {
         let end = FRAME_HEADER + self.len;
         if header == self.len {

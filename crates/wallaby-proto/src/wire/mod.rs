@@ -275,7 +275,7 @@ fn put_destination(out: &mut Vec<u8>, call: CallId, distance: u32, receiver: Nod
 
 /// Reads what [`put_destination`] writes: the receiver is not named if the message goes to it `directly`. The initiator is
 /// not told who passed it on, even if it is named.
-#[inline]
+#[inline(always)]
 fn read_destination(
     reader: &mut Reader<'_>,
     directly: bool,

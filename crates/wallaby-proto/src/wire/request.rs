@@ -214,7 +214,7 @@ impl Request {
     }
 
     /// Reads what stands between the beginning and the payload.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_rest(
         &mut self,
         reader: &mut Reader<'_>,
@@ -279,7 +279,7 @@ pub(crate) struct Begin {
 }
 
 impl Begin {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
         let what = "request";
         let flags = reader.varint(what)?;
@@ -313,7 +313,7 @@ impl Begin {
         self.flags & DIRECT != 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_method(self, reader: &mut Reader<'_>) -> Result<MethodRef, DecodeError> {
         let what = "request";
         Ok(match self.flags & HASHED {
@@ -323,7 +323,7 @@ impl Begin {
     }
 
     /// The request, if nothing else stands between.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn request(self, method: MethodRef, payload: Bytes) -> Request {
         Request {
             call: self.call,

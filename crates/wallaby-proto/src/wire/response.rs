@@ -94,7 +94,7 @@ fn put_place(out: &mut Vec<u8>, request: RequestId) {
 }
 
 /// Reads the place of who sent a response or an end.
-#[inline]
+#[inline(always)]
 fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, DecodeError> {
     let path = match flags & PLACE {
         0 => Path::FIRST,
@@ -120,7 +120,7 @@ pub(crate) struct Begin {
 }
 
 impl Begin {
-    #[inline]
+    #[inline(always)]
     fn read_known(
         reader: &mut Reader<'_>,
         link: LinkEnds,
@@ -143,7 +143,7 @@ impl Begin {
     }
 
     /// Reads the header of a response: what it begins with, what few have behind that, and where the payload begins.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_header(
         mut reader: Reader<'_>,
         link: LinkEnds,
@@ -189,7 +189,7 @@ impl Begin {
     }
 
     /// The response, with what stood between.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn response(self, behind: Behind, payload: Bytes) -> Response {
         Response {
             call: self.call,

@@ -595,7 +595,7 @@ impl Table {
 }
 
 impl Record {
-    #[inline]
+    #[inline(always)]
     fn new(new: NewRecord<'_>, generation: u32) -> Self {
         let is_cold = new.manifest.is_some() || *new.reply_to != ReplyTo::Peer;
         let cold = is_cold.then(|| {

@@ -14,7 +14,7 @@ use rhai::{
     OptimizationLevel, ParseErrorType, Position, Scope, Shared, Stmt, def_package,
 };
 use wallaby::Status;
-use wallaby_chain::{Effort, Type};
+use wallaby_chain::{Effort, Limit, Type};
 use wallaby_chain_guest::abi::{Given, Input, Output};
 use wallaby_chain_guest::{Error, Written};
 use wallaby_values::ValueError;
@@ -66,8 +66,8 @@ def_package! {
 
 /// How a run ends, if it yields nothing.
 pub(crate) enum Ended {
-    /// It has used up more than it may: what, as the predicate of a sentence.
-    Limit(String),
+    /// It has used up more than it may: what, as the predicate of a sentence, too.
+    Limit(Limit, String),
     Status(Status),
 }
 
@@ -183,7 +183,7 @@ impl Library {
             match error.err_type() {
                 ParseErrorType::ExprTooDeep
                 | ParseErrorType::LiteralTooLarge(..)
-                | ParseErrorType::TooManyFunctions => Status::resource_exhausted(message),
+                | ParseErrorType::TooManyFunctions => Limit::Code.exceeded(message),
                 _ => Status::invalid_argument(message),
             }
         })?;
@@ -208,7 +208,7 @@ impl Library {
                 let message = format!(
                     "the script cannot be compiled: {count} arguments, at most {most} are allowed ({position})"
                 );
-                Err(Status::resource_exhausted(message))
+                Err(Limit::Code.exceeded(message))
             }
         }
     }
@@ -331,7 +331,7 @@ impl Library {
             let most = self.limits.output;
             let what =
                 format!("says more than {most} bytes, or logs and tells more than {MOST_SAID}");
-            return Err(Ended::Limit(what));
+            return Err(Ended::Limit(Limit::Output, what));
         }
         let output = postcard::to_allocvec(&output);
         Ok(output.map_err(|error| Status::internal(error.to_string()))?)
@@ -354,21 +354,30 @@ impl Library {
         while let EvalAltResult::ErrorInFunctionCall(_, _, inner, _) = error {
             error = *inner;
         }
-        Err(Ended::Limit(match error {
+        let (limit, what) = match error {
             EvalAltResult::ErrorTooManyOperations(_) => {
-                format!("takes more than {} steps", limits.operations)
+                let what = format!("takes more than {} steps", limits.operations);
+                (Limit::Instructions, what)
             }
-            EvalAltResult::ErrorTerminated(..) => format!("runs for longer than {:?}", limits.time),
+            EvalAltResult::ErrorTerminated(..) => {
+                let what = format!("runs for longer than {:?}", limits.time);
+                (Limit::Time, what)
+            }
             EvalAltResult::ErrorStackOverflow(_) => {
-                format!("has more than {} functions inside each other", limits.calls)
+                let what = format!("has more than {} functions inside each other", limits.calls);
+                (Limit::Stack, what)
             }
             EvalAltResult::ErrorTooManyVariables(_) => {
-                format!("has more than {} variables", limits.variables)
+                let what = format!("has more than {} variables", limits.variables);
+                (Limit::Stack, what)
             }
-            EvalAltResult::ErrorDataTooLarge(_, position) => format!(
-                "makes a value that is too large: at most {} bytes of text and {} elements are allowed ({position})",
-                limits.text, limits.elements
-            ),
+            EvalAltResult::ErrorDataTooLarge(_, position) => {
+                let what = format!(
+                    "makes a value that is too large: at most {} bytes of text and {} elements are allowed ({position})",
+                    limits.text, limits.elements
+                );
+                (Limit::Memory, what)
+            }
             EvalAltResult::ErrorRuntime(thrown, position) => {
                 return Ok(status_of(thrown, position));
             }
@@ -379,7 +388,8 @@ impl Library {
                 );
                 return Ok(Error::new(Error::INVALID_ARGUMENT, message));
             }
-        }))
+        };
+        Err(Ended::Limit(limit, what))
     }
 }
 

@@ -76,7 +76,7 @@ use std::thread;
 use bytes::Bytes;
 use rhai::AST;
 use wallaby::{Code, Status};
-use wallaby_chain::{Effort, Fault, Module, Runtime};
+use wallaby_chain::{Effort, Fault, Limit, Module, Runtime};
 
 pub use limits::Limits;
 
@@ -122,7 +122,7 @@ impl Runtime for Scripts {
                 "a script of {} bytes: at most {most} are allowed",
                 module.len()
             );
-            return Err(Status::resource_exhausted(message));
+            return Err(Limit::Code.exceeded(message));
         }
         let text = str::from_utf8(module)
             .map_err(|error| Status::invalid_argument(format!("the code is no text: {error}")))?;
@@ -164,7 +164,7 @@ fn on_a_stack<T: Send>(stack: usize, work: impl FnOnce() -> T + Send) -> Result<
             .stack_size(stack)
             .spawn_scoped(scope, work);
         let thread = thread.map_err(|error| {
-            Status::resource_exhausted(format!("there is no thread for a script: {error}"))
+            Limit::Load.exceeded(format!("there is no thread for a script: {error}"))
         })?;
         thread.join().map_err(|panic| panicked(&*panic))
     })
@@ -209,10 +209,10 @@ impl Module for Script {
             Effort::Full => on_a_stack(self.library.limits.stack, run).map_err(Fault::Status)?,
         };
         ended.map_err(|ended| match ended {
-            Ended::Limit(_) if effort == Effort::Brief => Fault::Longer,
-            Ended::Limit(what) => Fault::Status(Status::resource_exhausted(format!(
-                "function {function:?} of the script {what}"
-            ))),
+            Ended::Limit(..) if effort == Effort::Brief => Fault::Longer,
+            Ended::Limit(limit, what) => {
+                Fault::Status(limit.exceeded(format!("function {function:?} of the script {what}")))
+            }
             Ended::Status(status) => Fault::Status(status),
         })
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby::{Code, Status};
-use wallaby_chain::{Effort, Fault, Module, Runtime};
+use wallaby_chain::{Effort, Fault, Limit, Module, Runtime};
 use wallaby_chain_guest::abi::{EXPORT, VERSION};
 use wasmtime::{
     Config, Engine, ExternType, FuncType, InstanceAllocationStrategy, InstancePre, Linker,
@@ -167,7 +167,7 @@ impl Runtime for WebAssembly {
         wasmtime::Module::validate(&self.engine, module).map_err(|error| wrong(&error))?;
         let compiled = wasmtime::Module::from_binary(&self.engine, module);
         let compiled = compiled.map_err(|error| {
-            Status::resource_exhausted(format!("the code needs more than is allowed: {error:#}"))
+            Limit::Code.exceeded(format!("the code needs more than is allowed: {error:#}"))
         })?;
         check_exports(&compiled)?;
         if let Some(import) = compiled.imports().next() {
@@ -314,35 +314,39 @@ impl Compiled {
             at_once,
             ..
         } = *self.limits;
-        let exhausted = |what: String| {
-            Status::resource_exhausted(format!("function {function:?} of the code {what}"))
+        let exhausted = |limit: Limit, what: String| {
+            limit.exceeded(format!("function {function:?} of the code {what}"))
         };
         if let Some(Wrong(what)) = error.downcast_ref() {
             return Status::invalid_argument(format!("function {function:?} of the code: {what}"));
         }
         if let Some(TooMuch(length)) = error.downcast_ref() {
-            return exhausted(format!(
-                "yields {length} bytes: at most {output} are allowed"
-            ));
+            let what = format!("yields {length} bytes: at most {output} are allowed");
+            return exhausted(Limit::Output, what);
         }
         match error.downcast_ref::<Trap>() {
-            Some(Trap::OutOfFuel) => {
-                exhausted(format!("runs for more than {instructions} instructions"))
-            }
-            Some(Trap::StackOverflow) => {
-                exhausted(format!("uses more than {stack} bytes of stack"))
-            }
+            Some(Trap::OutOfFuel) => exhausted(
+                Limit::Instructions,
+                format!("runs for more than {instructions} instructions"),
+            ),
+            Some(Trap::StackOverflow) => exhausted(
+                Limit::Stack,
+                format!("uses more than {stack} bytes of stack"),
+            ),
             Some(trap) => {
                 let message = format!("function {function:?} of the code has ended itself: {trap}");
                 Status::new(Code::Panicked, message)
             }
             None if error.is::<wasmtime::PoolConcurrencyLimitError>() => {
                 let message = format!("this server runs at most {at_once} functions at once");
-                Status::resource_exhausted(message)
+                Limit::Load.exceeded(message)
             }
-            None => exhausted(format!(
-                "asks for more than {memory} bytes of memory, or for too large a table: {error:#}"
-            )),
+            None => exhausted(
+                Limit::Memory,
+                format!(
+                    "asks for more than {memory} bytes of memory, or for too large a table: {error:#}"
+                ),
+            ),
         }
     }
 }

@@ -15,6 +15,7 @@ use wallaby::{Body, BodyError, Status};
 
 use crate::chains::Limits;
 use crate::code::Hash;
+use crate::limit::Limit;
 use crate::stack::{Level, Stack};
 
 /// So many bytes at most a stack has in place of a value, and besides if there are any.
@@ -153,7 +154,7 @@ impl States {
     fn hold(self: &Arc<Self>, bytes: usize, limits: &Limits) -> Result<Held, Status> {
         let (most, all) = (limits.state, limits.states);
         if bytes > most {
-            return Err(Status::resource_exhausted(format!(
+            return Err(Limit::State.exceeded(format!(
                 "a chain with {bytes} bytes of state that follow it: at most {most} are allowed"
             )));
         }
@@ -161,7 +162,7 @@ impl States {
         let of = Arc::clone(self);
         let own = Held { of, bytes };
         if held.saturating_add(bytes) > all {
-            return Err(Status::resource_exhausted(format!(
+            return Err(Limit::Load.exceeded(format!(
                 "states of chains have {all} bytes on their way here: no more are allowed"
             )));
         }

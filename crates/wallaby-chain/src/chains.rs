@@ -20,6 +20,7 @@ use crate::engine::{
 };
 use crate::exception::Exception;
 use crate::gather::{Arrival, Gathered, Gathers};
+use crate::limit::Limit;
 use crate::place::{At, Place};
 use crate::records::{Claim, Look, Outcome, Records};
 use crate::runtime::{CodeLimits, Codes, Runtime};
@@ -108,7 +109,7 @@ impl Limits {
         let most = self.bytes;
         let message =
             format!("a chain with {size} bytes of functions and state: at most {most} are allowed");
-        Err(Status::resource_exhausted(message))
+        Err(Limit::Bytes.exceeded(message))
     }
 
     pub(crate) fn check_levels(&self, levels: usize) -> Result<(), Status> {
@@ -117,7 +118,7 @@ impl Limits {
         }
         let most = self.levels;
         let message = format!("{levels} chains inside each other: at most {most} are allowed");
-        Err(Status::resource_exhausted(message))
+        Err(Limit::Levels.exceeded(message))
     }
 }
 
@@ -339,10 +340,6 @@ impl Interceptor for Admitting {
     fn admit(&self, request: &Incoming) -> Admission {
         let stack = request.continuation().map_or(Ok(None), |bytes| {
             let stack = Stack::read(&bytes)?;
-            if let Some(stack) = &stack {
-                self.engine.limits.check_size(bytes.len())?;
-                self.engine.limits.check_levels(stack.levels.len())?;
-            }
             Ok(stack.map(|stack| (stack, bytes.len())))
         });
         match stack {
@@ -401,6 +398,11 @@ impl Admitting {
         {
             let message = format!("{} may not bring chains here", request.identity());
             return refuse(&stack, &Status::permission_denied(message), place);
+        }
+        let limits = &self.engine.limits;
+        let fits = limits.check_size(size);
+        if let Err(status) = fits.and_then(|()| limits.check_levels(stack.levels.len())) {
+            return refuse(&stack, &status, place);
         }
         let what = match request.method() {
             method if method == MERGE.name() => match self.arrive(request, &stack, size, place) {

@@ -8,6 +8,7 @@ use wallaby::{Continuation, DurableId, Status};
 
 use crate::engine::{Engine, TELL, UNSENT};
 use crate::exception::Exception;
+use crate::limit::Limit;
 use crate::place::Place;
 use crate::said::{Said, Telling};
 use crate::stack::{Level, MARK, Stack};
@@ -183,7 +184,7 @@ impl Engine {
         self.limits.check_levels(stack.levels.len())?;
         let continuation = Continuation::new(bytes);
         let continuation =
-            continuation.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+            continuation.map_err(|error| Limit::Bytes.exceeded(error.to_string()))?;
         let options = to.options_mut();
         options.continuation = Some(continuation);
         options.unless_sent = Some(Arc::clone(UNSENT.definition()));

@@ -18,6 +18,7 @@ use crate::code::Hash;
 use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
 use crate::guest;
+use crate::limit::Limit;
 use crate::place::{At, Place};
 use crate::runtime::{Codes, Module};
 use crate::said::{Message, Said, Told};
@@ -135,7 +136,7 @@ impl Given {
                 let (count, _) = count.map_err(|_| unreadable())?;
                 if count > most {
                     let message = format!("{count} results to merge: at most {most} are allowed");
-                    return Err(Status::resource_exhausted(message));
+                    return Err(Limit::Branches.exceeded(message));
                 }
                 let results: Vec<Vec<u8>> = Postcard::decode(payload).map_err(|_| unreadable())?;
                 let results = results.into_iter().map(|it| Answer(it.into()));
@@ -192,7 +193,7 @@ impl Engine {
         if stack.hops > most {
             let message =
                 format!("a chain of more than {most} hops, the most that this server takes");
-            return Err(Status::resource_exhausted(message));
+            return Err(Limit::Hops.exceeded(message));
         }
         match stack.levels.last() {
             Some(Level::Run { .. }) => self.check_top(stack, place).await,
@@ -439,14 +440,14 @@ impl Engine {
         if !(1..=most).contains(&count) {
             let message =
                 format!("a split into {count} branches: at least 1 and at most {most} are allowed");
-            return Err(Status::resource_exhausted(message));
+            return Err(Limit::Branches.exceeded(message));
         }
         let merges = |level: &&Level| matches!(level, Level::Merge(_));
         let inside = stack.levels.iter().filter(merges).count() + 1;
         if inside > self.limits.splits {
             let most = self.limits.splits;
             let message = format!("{inside} splits inside each other: at most {most} are allowed");
-            return Err(Status::resource_exhausted(message));
+            return Err(Limit::Splits.exceeded(message));
         }
         let of = u32::try_from(count).unwrap_or(u32::MAX);
         let at = self.resolve((&merge.at, place.durable_id()), stack, place)?; // one for all

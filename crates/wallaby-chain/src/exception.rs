@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use wallaby::codec::{Codec, Postcard};
 use wallaby::{Address, Code, Status};
 
+use crate::limit::Limit;
+
 /// So many hosts of a path are kept: of a longer one the first half and the last.
 const MOST_HOSTS: usize = 16;
 
@@ -124,6 +126,14 @@ impl Exception {
     /// What happened, in words.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Which limit was reached, if it was one.
+    pub fn limit(&self) -> Option<Limit> {
+        match self.code() {
+            Code::ResourceExhausted => Limit::read(&self.message),
+            _ => None,
+        }
     }
 
     /// Which chain: the number of its call, and behind it the numbers of the branches where it was split, as in `74.2`. If the

@@ -9,6 +9,7 @@ use wallaby::{CallId, DurableId, Status};
 
 use crate::chains::Limits;
 use crate::exception::Exception;
+use crate::limit::Limit;
 use crate::stack::Merging;
 use crate::state::{Answer, detach};
 
@@ -175,10 +176,11 @@ impl Gathers {
 impl Table {
     /// Whether there is room for one that arrives.
     fn check(&self, key: &Key, of: usize, size: usize, limits: &Limits) -> Result<(), Status> {
-        let full = |message| Err(Status::resource_exhausted(message));
+        let full = |message: String| Err(Limit::Load.exceeded(message));
         if of > limits.branches {
             let most = limits.branches;
-            return full(format!("{of} branches: this server merges at most {most}"));
+            let message = format!("{of} branches: this server merges at most {most}");
+            return Err(Limit::Branches.exceeded(message));
         }
         if size > limits.merge_bytes.saturating_sub(self.bytes) {
             let most = limits.merge_bytes;
@@ -281,7 +283,7 @@ mod tests {
             (
                 1,
                 u32::MAX,
-                "4294967295 branches: this server merges at most 64",
+                "4294967295 branches: this server merges at most 64 (limit: branches)",
             ),
         ] {
             let Err(status) = arrive(&gathers, number, of) else {

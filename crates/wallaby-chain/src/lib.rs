@@ -11,7 +11,7 @@
 //! | [`Walk`], [`Stop`], [`Home`] | a chain whose links are called one by one from where it was started |
 //! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
-//! | [`State`], [`Answer`], [`Exception`] | what they are given |
+//! | [`State`], [`Answer`], [`Exception`], [`Limit`] | what they are given |
 //! | [`glue`] | makes such code of functions of Rust beside the client |
 //! | [`ChainCode`], [`Link`], [`Repository`] | functions that clients bring as WebAssembly, and where these are |
 //! | [`Runtime`], [`Module`] | what runs them: `wallaby-chain-wasm` has one |
@@ -80,6 +80,7 @@ mod exception;
 pub mod fuzzed;
 mod gather;
 mod guest;
+mod limit;
 mod place;
 mod records;
 mod repository;
@@ -98,6 +99,7 @@ pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
 pub use code::{ChainCode, Function, Hash, HashError};
 pub use exception::{Exception, HostPath, hosts};
+pub use limit::Limit;
 pub use repository::{Backing, Functions, Repository, RepositoryLimits, functions};
 pub use running::{BrokenLink, Event, Run, Running};
 pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};

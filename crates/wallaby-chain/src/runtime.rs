@@ -14,6 +14,7 @@ use wallaby::{Client, Code, Status};
 use crate::chains::Policy;
 use crate::code::{ChainCode, Hash, Source, unpack};
 use crate::engine::text_of;
+use crate::limit::Limit;
 use crate::place::Place;
 use crate::repository::functions;
 use crate::turns::{Turns, Who};
@@ -209,7 +210,7 @@ impl Codes {
         let is_full = table.known.len() - table.loaded >= most;
         if is_full && !table.known.contains_key(&hash) {
             let message = format!("this server loads at most {most} functions at once");
-            return Err(Status::resource_exhausted(message));
+            return Err(Limit::Load.exceeded(message));
         }
         let used = table.now;
         let known = table.known.entry(hash).or_insert_with(|| Known {
@@ -263,7 +264,7 @@ impl Codes {
                 let message = format!(
                     "code {hash} has more than {most} bytes, the most that this server takes"
                 );
-                return Err(Status::resource_exhausted(message));
+                return Err(Limit::Code.exceeded(message));
             }
             let is = Hash::of(&module);
             if is != hash {
@@ -312,7 +313,7 @@ impl fmt::Debug for Codes {
 impl Fault {
     fn into_status(self) -> Status {
         match self {
-            Self::Longer => Status::resource_exhausted("the function runs for too long"),
+            Self::Longer => Limit::Instructions.exceeded("the function runs for too long"),
             Self::Status(status) => status,
         }
     }

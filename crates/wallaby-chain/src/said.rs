@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use wallaby::{Address, Status};
 
+use crate::limit::Limit;
 use crate::stack::{Asked, Level, Stack};
 use crate::state::Answer;
 
@@ -68,7 +69,7 @@ impl Said {
                 *self = Self::default();
                 let message =
                     format!("a step logs and tells too much: at most {most} bytes are allowed");
-                Err(Status::resource_exhausted(message))
+                Err(Limit::Said.exceeded(message))
             }
         }
     }

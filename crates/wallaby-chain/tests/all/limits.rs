@@ -1,7 +1,9 @@
 //! What chains may use up, and what of them cannot be read.
 
 use wallaby::{Address, Budgets, Code, Status};
-use wallaby_chain::{Chain, ChainError, Chains, Hop, Limits, State, pipe, start};
+use wallaby_chain::{
+    Chain, ChainError, Chains, Hop, Limit, Limits, Merge, State, Step, pipe, start,
+};
 
 use crate::world::{Net, at, hosts, patience, status, words};
 
@@ -58,6 +60,7 @@ async fn a_chain_without_end_ends_at_the_servers_limit() {
             assert_eq!(refused.code(), Code::ResourceExhausted);
             let text = format!("a chain of more than {hops} hops, the most that this server takes");
             assert!(refused.message().starts_with(&text), "{refused}");
+            assert_eq!(Limit::of(&refused), Some(Limit::Hops));
             assert_eq!(server.metrics().requests_received, hops + 1);
             assert_eq!(
                 hosts(&refused).len(),
@@ -86,6 +89,7 @@ async fn a_state_that_grows_without_end_is_an_exception() {
             assert_eq!(refused.code(), Code::ResourceExhausted);
             let text = format!("bytes of state that follow it: at most {most} are allowed");
             assert!(refused.message().contains(&text), "{refused}");
+            assert_eq!(Limit::of(&refused), Some(Limit::State));
             assert!(hosts(&refused).len() >= 2, "{refused}");
         }
     })
@@ -132,11 +136,13 @@ async fn the_stack_has_a_limit() {
             .call(client.caller())
             .expect("it is small")
             .await;
-        assert_eq!(
-            answer.err().map(|error| error.code()),
-            code,
-            "{levels} levels"
-        );
+        let refused = answer.err().map(|error| status::<()>(Err(error)));
+        let told = refused.as_ref().map(Status::code);
+        assert_eq!(told, code, "{levels} levels");
+        if let Some(refused) = refused {
+            assert_eq!(Limit::of(&refused), Some(Limit::Levels), "{refused}");
+            assert_eq!(hosts(&refused), [at(&server).to_string()]);
+        }
     }
 }
 
@@ -232,10 +238,59 @@ async fn a_budget_that_is_used_up_ends_a_chain() {
                 assert_eq!(ended.code(), Code::ResourceExhausted, "{ended}");
                 let text = format!("the request's budget of {name} is used up: 1 more wanted");
                 assert!(ended.message().starts_with(&text), "{ended}");
+                assert_eq!(Limit::of(&ended), Some(Limit::Budget));
                 assert_eq!(ended.server(), Some(&at(&server)));
                 assert_eq!(server.metrics().requests_received - before, received);
             }
         }
     })
     .await;
+}
+
+/// What a function catches says which limit it was, and each path has its host.
+#[tokio::test]
+async fn limits_are_told_from_each_other() {
+    let net = Net::Unix;
+    let which = |_: State, exception: wallaby_chain::Exception| {
+        let hosts = exception.path().hosts().len();
+        Step::end(&format!("{:?} after {hosts}", exception.limit()))
+    };
+    let into = |branches: usize| {
+        move |state: State, _: wallaby_chain::Answer| {
+            let at: Address = state.get("at")?;
+            let branch =
+                || Hop::to(&at, &words::LENGTH, ("x".to_owned(),)).then("two", state.clone());
+            let branches: Vec<Hop> = (0..branches).map(|_| branch()).collect();
+            Ok(Step::split(branches, Merge::at(&at, "none", State::new())))
+        }
+    };
+    let chains = turning(Limits {
+        hops: 5,
+        splits: 2,
+        state: 2000,
+        ..Limits::default()
+    });
+    let chains = chains.function("many", into(65)).function("two", into(2));
+    let chains = chains
+        .catching("which", which)
+        .function("says", |_, _| Ok(Step::end(&())?.log("x".repeat(70_000))));
+    let (server, client) = (net.serve(chains).await, net.client().await);
+    for (function, limit, hosts) in [
+        ("turn", Limit::Hops, 6),
+        ("grow", Limit::Hops, 6),
+        ("many", Limit::Branches, 1),
+        ("two", Limit::Splits, 3),
+        ("says", Limit::Said, 1),
+    ] {
+        let state = State::new()
+            .with("at", &at(&server))
+            .and_then(|state| state.with("grown", &Vec::<u8>::new()))
+            .expect("it can be written");
+        let first = Hop::to(at(&server), &words::LENGTH, ("x".to_owned(),));
+        let chain = start::<String>(first.then(function, state));
+        let chain = chain.catch(at(&server), "which", State::new());
+        let caught = chain.call(client.caller()).expect("it is small").await;
+        let expected = format!("Some({limit:?}) after {hosts}");
+        assert_eq!(caught, Ok(expected), "{function}");
+    }
 }

@@ -12,6 +12,7 @@ mod code;
 mod composition;
 mod exceptions;
 mod functions;
+mod hostile;
 mod large;
 mod limits;
 mod lost;

@@ -25,7 +25,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`State`], [`Answer`], [`Exception`] | what a function is given: the second is what it is for ([`Given`]) |
+//! | [`State`], [`Answer`], [`Read`], [`Exception`] | what a function is given: the second is what it is for ([`Given`]) |
 //! | [`Step`], [`Hop`], [`Link`], [`Merge`], [`Function`] | what it says |
 //! | [`export!`], [`alone!`] | what makes a module of functions |
 //! | [`abi`] | the same as bytes, for servers and for other languages; `docs/chains.md` has it in words |
@@ -43,5 +43,5 @@ pub use abi::Given;
 pub use module::{Bump, Takes, run};
 #[doc(hidden)]
 pub use module::{answered, room};
-pub use state::{Answer, Error, Exception, State, Value};
+pub use state::{Answer, Error, Exception, Read, State, Value};
 pub use step::{Function, Hop, Link, Merge, Saying, Step, Written};

@@ -4,42 +4,61 @@ use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 
+use serde::Deserialize;
+
 use crate::abi::{Given, Input, Output};
-use crate::state::{Answer, Error, Exception, State};
+use crate::state::{Answer, Error, Exception, Read, State};
 use crate::step::Step;
 
 /// What the second argument of a function may be; it says what the function is for.
 pub trait Takes<'a>: Sized {
     /// It, if that was given.
-    fn take(given: Given<'a>) -> Option<Self>;
+    ///
+    /// # Errors
+    ///
+    /// Something else was given.
+    fn take(given: Given<'a>) -> Result<Self, Error>;
+}
+
+/// The error if it is for something else.
+fn other() -> Error {
+    let why = "the function is for something else: answers, results or exceptions";
+    Error::new(Error::INVALID_ARGUMENT, why.into())
 }
 
 /// A chaining function: it runs on what a link has answered.
 impl<'a> Takes<'a> for Answer<'a> {
-    fn take(given: Given<'a>) -> Option<Self> {
+    fn take(given: Given<'a>) -> Result<Self, Error> {
         match given {
-            Given::Answer(answer) => Some(answer),
-            _ => None,
+            Given::Answer(answer) => Ok(answer),
+            _ => Err(other()),
         }
+    }
+}
+
+/// A chaining function that says of which type that is: it does not run on another one, as far as that shows.
+impl<'a, T: Deserialize<'a>> Takes<'a> for Read<T> {
+    fn take(given: Given<'a>) -> Result<Self, Error> {
+        Answer::take(given)?.read().map(Read)
     }
 }
 
 /// A merging function: it runs on what all branches of a split have come to, in their order.
 impl<'a> Takes<'a> for Vec<Answer<'a>> {
-    fn take(given: Given<'a>) -> Option<Self> {
+    fn take(given: Given<'a>) -> Result<Self, Error> {
         match given {
-            Given::Results(results) => Some(results),
-            _ => None,
+            Given::Results(results) => Ok(results),
+            _ => Err(other()),
         }
     }
 }
 
 /// A catching function: it runs on an exception.
 impl<'a> Takes<'a> for Exception {
-    fn take(given: Given<'a>) -> Option<Self> {
+    fn take(given: Given<'a>) -> Result<Self, Error> {
         match given {
-            Given::Exception(exception) => Some(exception),
-            _ => None,
+            Given::Exception(exception) => Ok(exception),
+            _ => Err(other()),
         }
     }
 }
@@ -49,13 +68,12 @@ pub fn run<'a, G: Takes<'a>>(
     function: impl FnOnce(State, G) -> Result<Step, Error>,
     input: &'a [u8],
 ) -> Vec<u8> {
-    let wrong = |what: &str| Err(Error::new(Error::INVALID_ARGUMENT, what.into()));
     let output: Output = match postcard::from_bytes::<Input<'_>>(input) {
-        Ok(Input { state, given }) => match G::take(given) {
-            Some(given) => function(state, given),
-            None => wrong("the function is for something else: answers, results or exceptions"),
-        },
-        Err(_) => wrong("the function's input cannot be read"),
+        Ok(Input { state, given }) => G::take(given).and_then(|given| function(state, given)),
+        Err(_) => {
+            let why = "the function's input cannot be read";
+            Err(Error::new(Error::INVALID_ARGUMENT, why.into()))
+        }
     };
     postcard::to_allocvec(&output).unwrap_or_default()
 }

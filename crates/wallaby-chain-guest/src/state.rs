@@ -157,6 +157,19 @@ impl fmt::Debug for Answer<'_> {
     }
 }
 
+/// An answer of this type, for a function whose signature says on what it runs. Beside a client, the compiler then checks that the link
+/// before it answers so (`wallaby_chain::Chain::apply`).
+///
+/// ```
+/// use wallaby_chain_guest::{Error, Read, State, Step};
+///
+/// fn length(_: State, Read(text): Read<String>) -> Result<Step, Error> {
+///     Step::end(&(text.len() as u64))
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read<T>(pub T);
+
 /// Exactly one value.
 fn exactly<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {

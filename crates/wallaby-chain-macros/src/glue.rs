@@ -3,7 +3,10 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::spanned::Spanned;
-use syn::{AttrStyle, Attribute, Error, Ident, Item, ItemFn, ItemMod, Result, UseTree, Visibility};
+use syn::{
+    AttrStyle, Attribute, Error, FnArg, GenericArgument, Ident, Item, ItemFn, ItemMod,
+    PathArguments, Result, Type, UseTree, Visibility,
+};
 
 use crate::build;
 
@@ -22,6 +25,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     let (_, items) = module.content.unwrap_or_default();
+    let reads: Vec<(Ident, Type)> = items.iter().filter_map(read).collect();
     let (visibility, name) = (&module.vis, &module.ident);
     let is_outer = |attribute: &&Attribute| matches!(attribute.style, AttrStyle::Outer);
     let (outer, inner): (Vec<_>, Vec<_>) = module.attrs.iter().partition(is_outer);
@@ -48,13 +52,14 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
         )),
     };
     let getters = functions.iter().map(|function| {
-        let text = function.to_string();
-        let doc = format!("[`{text}`](super::{text}), for servers.");
+        let reads = reads.iter().find(|(name, _)| name == function);
+        getter(function, reads.map(|(_, read)| read))
+    });
+    // What they read is named as it is there.
+    let types = (!reads.is_empty()).then(|| {
         quote! {
-            #[doc = #doc]
-            pub fn #function() -> ::wallaby_chain::Function {
-                super::code().function(#text)
-            }
+            #[allow(unused_imports, reason = "the types of arguments are among them")]
+            use super::*;
         }
     });
     quote! {
@@ -80,9 +85,53 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> TokenStream {
 
             /// The functions, for [`Hop::then`](::wallaby_chain::Hop::then) and whatever else takes one.
             pub mod functions {
+                #types
                 #(#getters)*
             }
         }
+    }
+}
+
+/// What says which function servers are to run, and on what it runs if that is said in its signature.
+fn getter(function: &Ident, reads: Option<&Type>) -> TokenStream {
+    let text = function.to_string();
+    let doc = format!("[`{text}`](super::{text}), for servers.");
+    match reads {
+        None => quote! {
+            #[doc = #doc]
+            pub fn #function() -> ::wallaby_chain::Function {
+                super::code().function(#text)
+            }
+        },
+        Some(read) => quote! {
+            #[doc = #doc]
+            pub fn #function() -> ::wallaby_chain::TypedFunction<#read> {
+                super::code().function(#text).reading()
+            }
+        },
+    }
+}
+
+/// A function that says in its signature of which type what it runs on is: `Read<T>`.
+fn read(item: &Item) -> Option<(Ident, Type)> {
+    let Item::Fn(function) = item else {
+        return None;
+    };
+    let FnArg::Typed(argument) = function.sig.inputs.get(1)? else {
+        return None;
+    };
+    let Type::Path(path) = &*argument.ty else {
+        return None;
+    };
+    let last = path.path.segments.last()?;
+    let PathArguments::AngleBracketed(types) = &last.arguments else {
+        return None;
+    };
+    match types.args.first()? {
+        GenericArgument::Type(read) if last.ident == "Read" => {
+            Some((function.sig.ident.clone(), read.clone()))
+        }
+        _ => None,
     }
 }
 
@@ -179,6 +228,25 @@ mod tests {
             .map(Ident::to_string)
             .collect();
         assert_eq!(names, ["f", "i"]);
+    }
+
+    #[test]
+    fn what_a_function_reads_is_what_its_signature_says() {
+        let read = |text: &str| {
+            let item = syn::parse_str(text).expect("an item");
+            read(&item).map(|(name, read)| format!("{name} {}", quote!(#read)))
+        };
+        for (second, told) in [
+            ("Read(text): Read<String>", Some("f String")),
+            ("text: wallaby_chain_guest::Read<u64>", Some("f u64")),
+            ("answer: Answer<'_>", None),
+            ("results: Vec<Answer<'_>>", None),
+            ("exception: Exception", None),
+        ] {
+            let text = format!("pub fn f(state: State, {second}) -> R {{}}");
+            assert_eq!(read(&text).as_deref(), told, "{second}");
+        }
+        assert_eq!(read("const C: u8 = 1;"), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use proc_macro::TokenStream;
 ///
 /// | | what it is |
 /// |---|---|
-/// | `functions::NAME()` | a `wallaby_chain::Function`, one for each `pub fn` |
+/// | `functions::NAME()` | a `wallaby_chain::Function`, one for each `pub fn`; a `TypedFunction<T>` if the second argument is a `Read<T>` |
 /// | `code()` | all of it, a `wallaby_chain::ChainCode` that travels with the chain; `code().at(server)` does not |
 /// | `MODULE` | its bytes, for a repository |
 ///

@@ -13,7 +13,7 @@ use wallaby::{
 };
 
 use crate::chains::MOST_BYTES;
-use crate::code::{ChainCode, Function};
+use crate::code::{ChainCode, Function, TypedFunction};
 use crate::engine::{UNSENT, name};
 use crate::running::{Run, Running};
 use crate::stack::{Level, Link, MARK, Runs, Stack};
@@ -329,6 +329,66 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
             payload: self.payload?,
             stack,
         })
+    }
+}
+
+impl<T: Send + 'static> Chain<T> {
+    /// This function runs on the result so far, at the server that has it, with this state, and says how the chain goes on. The compiler
+    /// checks that the function reads such a result; what the chain comes to then is an `E`, as the caller promises.
+    ///
+    /// ```
+    /// # use wallaby::Address;
+    /// # use wallaby_chain::{ChainCode, State, TypedFunction, pipe};
+    /// #[wallaby::service]
+    /// trait Shelf { async fn fetch(id: u32) -> String; }
+    ///
+    /// // `#[glue]` makes this of `pub fn words(_: State, Read(text): Read<String>) -> ..`.
+    /// fn words(code: &ChainCode) -> TypedFunction<String> {
+    ///     code.function("words").reading()
+    /// }
+    ///
+    /// # fn example(a: Address, code: ChainCode) {
+    /// let chain = pipe(&a, &shelf::FETCH, (7,)).apply::<u64>(words(&code), State::new());
+    /// # }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// ```compile_fail
+    /// # use wallaby::Address;
+    /// # use wallaby_chain::{ChainCode, State, TypedFunction, pipe};
+    /// #[wallaby::service]
+    /// trait Shelf { async fn fetch(id: u32) -> String; }
+    ///
+    /// fn doubled(code: &ChainCode) -> TypedFunction<u32> {
+    ///     code.function("doubled").reading()
+    /// }
+    ///
+    /// # fn example(a: Address, code: ChainCode) {
+    /// // What `fetch` answers is no `u32`.
+    /// let chain = pipe(&a, &shelf::FETCH, (7,)).apply::<u64>(doubled(&code), State::new());
+    /// # }
+    /// # fn main() {}
+    /// ```
+    pub fn apply<E>(mut self, function: TypedFunction<T>, mut state: State) -> Chain<E>
+    where
+        Postcard: Codec<T> + Codec<E>,
+    {
+        let function = Function::from(function);
+        if function.is_typed() {
+            state.put_type(Type::ANSWER, Type::of::<T, Postcard>().as_ref());
+            state.put_type(Type::END, Type::of::<E, Postcard>().as_ref());
+        }
+        let (function, code) = function.parts();
+        self.codes.extend(code);
+        self.levels.insert(0, Level::Run { function, state });
+        Chain {
+            server: self.server,
+            method: self.method,
+            payload: self.payload,
+            levels: self.levels,
+            codes: self.codes,
+            types: PhantomData,
+        }
     }
 }
 

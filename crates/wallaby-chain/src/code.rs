@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -188,6 +189,42 @@ impl Function {
 
     pub(crate) fn parts(self) -> (Runs, Option<ChainCode>) {
         (self.runs, self.code)
+    }
+}
+
+impl Function {
+    /// The same, and it runs on answers of this type, written by postcard: who has written it says so. The compiler then checks that it
+    /// is given such ([`Chain::apply`](crate::Chain::apply)).
+    pub fn reading<T>(self) -> TypedFunction<T> {
+        TypedFunction {
+            function: self,
+            reads: PhantomData,
+        }
+    }
+}
+
+/// A function that runs on answers of a type: what [`glue`](crate::glue) makes of one whose signature says so, by a `Read<T>`.
+pub struct TypedFunction<T> {
+    function: Function,
+    reads: PhantomData<fn(T)>,
+}
+
+impl<T> Clone for TypedFunction<T> {
+    fn clone(&self) -> Self {
+        self.function.clone().reading()
+    }
+}
+
+impl<T> fmt::Debug for TypedFunction<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.function.fmt(f)
+    }
+}
+
+/// Where nobody checks what it is given.
+impl<T> From<TypedFunction<T>> for Function {
+    fn from(typed: TypedFunction<T>) -> Self {
+        typed.function
     }
 }
 

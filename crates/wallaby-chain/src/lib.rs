@@ -97,7 +97,7 @@ mod ways;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
 pub use chains::{Chains, Limits};
-pub use code::{ChainCode, Function, Hash, HashError};
+pub use code::{ChainCode, Function, Hash, HashError, TypedFunction};
 pub use exception::{Exception, HostPath, hosts};
 pub use limit::Limit;
 pub use repository::{Backing, Functions, Repository, RepositoryLimits, functions};

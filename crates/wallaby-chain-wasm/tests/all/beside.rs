@@ -1,6 +1,6 @@
 //! Functions beside the client that brings them, as the attribute `glue` makes modules of them.
 
-use wallaby_chain::{ChainCode, Hop, Link, Repository, State, glue, start};
+use wallaby_chain::{ChainCode, Hop, Link, Repository, State, glue, pipe, start};
 use wallaby_chain_wasm::Limits;
 
 use crate::world::{at, client, serve, text};
@@ -11,7 +11,7 @@ mod words {
     use std::collections::BTreeMap;
 
     use serde::{Deserialize, Serialize};
-    use wallaby_chain_guest::{Answer, Error, Exception, Hop, Link, Merge, State, Step};
+    use wallaby_chain_guest::{Answer, Error, Exception, Hop, Link, Merge, Read, State, Step};
 
     /// What the chain comes to: a type that the client has, too.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,17 @@ mod words {
         }
         let printed = all.join("; ");
         Step::end(&Counted { words, printed })
+    }
+
+    /// What it runs on, its signature says.
+    pub fn lengths(_: State, Read(text): Read<String>) -> Result<Step, Error> {
+        let lengths = text.split(' ').map(|word| word.len() as u64);
+        Step::end(&lengths.collect::<Vec<u64>>())
+    }
+
+    /// The same of a type of its own.
+    pub fn how_many(_: State, Read(lengths): Read<Vec<u64>>) -> Result<Step, Error> {
+        Step::end(&(lengths.len() as u64))
     }
 
     pub fn rescue(_: State, exception: Exception) -> Result<Step, Error> {
@@ -85,6 +96,24 @@ async fn functions_run_where_they_are_not_known() {
             "a, printed; text, printed; about, printed; a, printed; text, printed"
         );
     }
+}
+
+/// The compiler checks that each gets what it reads.
+#[tokio::test]
+async fn what_they_read_is_checked() {
+    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let write = || pipe(at(&server), &text::WRITE, ("hops".into(),));
+    let lengths = || write().apply::<Vec<u64>>(words::functions::lengths(), State::new());
+    let told = lengths().call(client.caller()).expect("it is small").await;
+    assert_eq!(told, Ok(vec![1, 4, 5, 4]));
+    let chain = lengths().apply::<u64>(words::functions::how_many(), State::new());
+    let told = chain.call(client.caller()).expect("it is small").await;
+    assert_eq!(told, Ok(4));
+    // Where nobody checks it.
+    let first = Hop::to(at(&server), &text::WRITE, ("hops".into(),));
+    let first = first.then(words::functions::lengths(), State::new());
+    let told = start::<Vec<u64>>(first).call(client.caller());
+    assert_eq!(told.expect("it is small").await, Ok(vec![1, 4, 5, 4]));
 }
 
 #[tokio::test]

@@ -9,13 +9,10 @@ use std::time::Duration;
 use tracing::field::display;
 use tracing::level_filters::LevelFilter;
 use wallaby_proto::call::watch::Loss;
+#[cfg(target_os = "linux")]
+use wallaby_proto::endpoint::{Endpoint as Core, RequestKey};
 use wallaby_proto::endpoint::{Load, StuckHandler};
 use wallaby_proto::{Address, CallId, NodeId, RequestId, Status};
-#[cfg(target_os = "linux")]
-use wallaby_proto::{
-    Code,
-    endpoint::{Endpoint as Core, RequestKey, Returned},
-};
 
 use crate::error::ConnectError;
 use crate::metrics::Metrics;
@@ -81,17 +78,6 @@ impl Logs {
         if let Some(left_out) = self.late_errors.pass() {
             let (method, call, request) = (&*of.method, of.call, of.request);
             tracing::warn!(method, %call, %request, %status, left_out, "error after the request ended");
-        }
-    }
-
-    /// A handler that is a function has failed, or panicked.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn failed(&self, of: &Of, status: &Status, returned: Returned) {
-        if status.code() == Code::Panicked {
-            self.panicked(of, status.message());
-        }
-        if returned == Returned::Late {
-            self.late_error(of, status);
         }
     }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::clock::earliest;
-use wallaby_proto::endpoint::{CallKey, ConnId, InputOutcome, Output, RequestKey, SocketId};
+use wallaby_proto::endpoint::{
+    CallKey, ConnId, InputOutcome, Output, RequestKey, Returned, SocketId,
+};
 use wallaby_proto::error::Breakdown;
 
 use super::builder::DEAR;
@@ -127,9 +129,8 @@ impl<D: Datagrams> Endpoint<D> {
         }
         self.flush();
         if log::warns()
-            && let Some(trouble) = self
-                .watcher
-                .look(self.core.counted(), self.began + self.now)
+            && let Some(now) = self.began.checked_add(self.now)
+            && let Some(trouble) = self.watcher.look(self.core.counted(), now)
         {
             trouble.tell(self.core.node());
         }
@@ -243,6 +244,7 @@ impl<D: Datagrams> Endpoint<D> {
         self.calling.bodies.offer(incoming.body);
         let request = RawRequest::new(&mut self.core, &mut self.calling, key, true);
         let result = catch_unwind(AssertUnwindSafe(|| handler(request, incoming.payload)));
+        let panicked = result.is_err();
         let result = result.unwrap_or_else(|panic| {
             let text = panic_message("the handler", &*panic);
             Err(self.core.panicked(text))
@@ -254,7 +256,13 @@ impl<D: Datagrams> Endpoint<D> {
         let failed = of.zip(result.as_ref().err().cloned());
         let returned = self.core.returned(key, result);
         if let Some((of, status)) = failed {
-            self.streams.logs.failed(&of, &status, returned);
+            let logs = &self.streams.logs;
+            if panicked {
+                logs.panicked(&of, status.message());
+            }
+            if returned == Returned::Late {
+                logs.late_error(&of, &status);
+            }
         }
     }
 

@@ -354,7 +354,8 @@ fn serve_asking_again(server: &mut Endpoint<Link>, next: Address) -> Asked {
         &work::ONE,
         move |mut request: Request<'_, One<String>>, (what,)| {
             let retry = Retry::idempotent(5).on(Code::ResourceExhausted);
-            let policy = RetryPolicy::default().retry(retry);
+            let long = Duration::from_secs(9);
+            let policy = RetryPolicy::default().retry(retry.backoff(long, long));
             let (target, options) = (work::one(what), CallOptions::default());
             let raw = request.raw();
             let call = raw.call_again(next.clone(), target, &options, &policy)?;

@@ -15,6 +15,7 @@ use crate::events::{Notes, one_of};
 fn serve_obedient(server: &mut Endpoint<Link>) {
     let serve = server.serve(&work::ONE, |request, (what,)| match &*what {
         "panic" => panic!("as it was told"),
+        "fail" => Err(Status::new(Code::Panicked, "another one has panicked")),
         "late" => {
             request.respond(&what)?;
             Err(Status::new(Code::Internal, "too late"))
@@ -53,8 +54,8 @@ fn an_operator_reads_what_is_wrong_with_requests() {
         let call = client.call(to.clone(), target, &CallOptions::default());
         call.expect("it is sent")
     };
-    for _ in 0..2 {
-        ask(&mut client, "x");
+    for what in ["x", "fail"] {
+        ask(&mut client, what);
         outcome(&world, &mut [&mut client, &mut server]);
         assert_eq!(notes.for_operators(), [] as [String; 0]);
     }

@@ -1,11 +1,14 @@
 //! What polling endpoints tell of their methods and of their health: the same as those on tokio (`reflection`). In virtual time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
-use wallaby::codec::Codec;
-use wallaby::polling::{CallKey, CallOptions, Endpoint, Event};
+use wallaby::codec::{Codec, Postcard};
+use wallaby::polling::{CallKey, CallOptions, Endpoint, Event, Wait};
 use wallaby::reflection::{Follows, LOAD, LoadReport, METHODS, MethodDescription};
-use wallaby::{Answers, Body, CallError, Code, Health, Method, Target, health};
+use wallaby::{Answers, Body, CallError, Client, Code, Health, Method, Target, health};
 
 use super::alone::{LONG, pair, work};
 use super::world::{Link, World};
@@ -113,7 +116,7 @@ fn next(world: &World, [client, server]: [&mut Endpoint<Link>; 2], of: CallKey) 
     match world.event(&mut [client, server], 0, LONG) {
         Some(Event::Answer(answer)) if answer.call == of => {
             let payload = answer.payload().expect("no status");
-            Some(wallaby::codec::Postcard::decode(payload).expect("a health"))
+            Some(Postcard::decode(payload).expect("a health"))
         }
         Some(Event::Complete { call, statuses: 0 }) if call == of => None,
         other => panic!("{other:?}"),
@@ -193,4 +196,42 @@ fn health_is_told_and_watched() {
     while !server.is_drained() {
         world.step(&mut [&mut client, &mut server], LONG);
     }
+}
+
+/// As the program `wallaby` does it, which is on tokio: it makes calls by what it is told.
+#[test]
+fn tools_list_call_and_ask_a_polling_endpoint() {
+    let over = Arc::new(AtomicBool::new(false));
+    let (ends, (tell, told)) = (Arc::clone(&over), mpsc::channel());
+    let thread = thread::spawn(move || {
+        let mut server = Endpoint::bind("tcp://127.0.0.1:0").expect("a port");
+        let serve = server.serve(&work::ONE, |request, (what,)| Ok(request.respond(&what)?));
+        serve.expect("no other has its name");
+        tell.send(server.address()).expect("somebody waits");
+        while !ends.load(Ordering::Relaxed) {
+            let turned = server.turn(Wait::For(Duration::from_millis(20)));
+            turned.expect("its sockets live");
+            assert_eq!(server.next_event(), None);
+        }
+    });
+    let server = told.recv().expect("it starts");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = wallaby::Endpoint::client().expect("it needs nothing");
+        let client = Client::new(&endpoint, server);
+        let told = client.call(&METHODS, ("test.".into(),)).collect().await;
+        let method = MethodDescription::parse(&told.expect("all of them")[0]);
+        let definition = method.expect("a description").definition();
+        let definition = Arc::new(definition.expect("all of it is there"));
+        let arguments = Postcard::encode(&("hop".to_owned(),)).expect("a text");
+        let mut call = client.call_raw(&definition, arguments.clone());
+        let answer = call.next().await.expect("an answer").expect("no status");
+        assert_eq!(answer.payload, arguments);
+        let load = client.call(&LOAD, ()).await.expect("an answer");
+        assert_eq!(LoadReport::parse(&load).expect("a report").running, 1);
+        let healthy = client.call(&health::CHECK, ("test.Work".into(),)).await;
+        assert_eq!(healthy, Ok(Health::Serving));
+    });
+    over.store(true, Ordering::Relaxed);
+    thread.join().expect("no panic");
 }

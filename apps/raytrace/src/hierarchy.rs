@@ -5,8 +5,10 @@ use crate::triangle::Triangle;
 
 /// Not more triangles than this are in a box that has no boxes in it, where they can be told apart.
 const LEAF: usize = 4;
-/// Boxes that wait while a ray is followed: one a level. Boxes are halved by number, so there are 32 levels at most.
-const STACK: usize = 40;
+/// From this depth on boxes are halved by number, so that no order of triangles makes the tree deeper than 92.
+const DEEP: u32 = 60;
+/// Boxes that wait while a ray is followed: one a level.
+const STACK: usize = 100;
 
 /// Triangles in a tree of boxes.
 #[derive(Clone, Debug)]
@@ -39,22 +41,21 @@ impl Hierarchy {
     /// Of these triangles.
     pub fn new(mut triangles: Vec<Triangle>) -> Self {
         let mut nodes = vec![Node::around(&triangles, 0)];
-        // What is still to be divided.
-        let mut open = vec![0];
-        while let Some(at) = open.pop() {
+        // What is still to be divided, with its depth.
+        let mut open = vec![(0, 0)];
+        while let Some((at, depth)) = open.pop() {
             let Node { first, count, .. } = nodes[at];
             let range = first as usize..(first + count) as usize;
             if range.len() <= LEAF {
                 continue;
             }
-            let middle = range.start + range.len() / 2;
-            divide(&mut triangles[range.clone()], range.len() / 2);
+            let middle = range.start + halve(&mut triangles[range.clone()], depth);
             let below = nodes.len();
             nodes.push(Node::around(&triangles[range.start..middle], range.start));
             nodes.push(Node::around(&triangles[middle..range.end], middle));
             nodes[at].first = below as u32;
             nodes[at].count = 0;
-            open.extend([below, below + 1]);
+            open.extend([(below, depth + 1), (below + 1, depth + 1)]);
         }
         Self { nodes, triangles }
     }
@@ -176,6 +177,22 @@ impl Node {
             count: triangles.len() as u32,
         }
     }
+}
+
+/// Puts triangles on one side of the middle of their box before those on the other; how many. Where that tells none apart, half of
+/// them.
+fn halve(triangles: &mut [Triangle], depth: u32) -> usize {
+    let centers = Bounds::around(triangles.iter().map(Triangle::center));
+    let axis = centers.size().max_position();
+    let middle = centers.center()[axis];
+    let is_behind = |triangle: &Triangle| triangle.center()[axis] >= middle;
+    triangles.sort_unstable_by_key(is_behind);
+    let first = triangles.partition_point(|triangle| !is_behind(triangle));
+    if depth < DEEP && (1..triangles.len()).contains(&first) {
+        return first;
+    }
+    divide(triangles, triangles.len() / 2);
+    triangles.len() / 2
 }
 
 /// Orders triangles so that the first so many are on one side of the others, along the longest side of the box around their

@@ -49,22 +49,18 @@ where
         waiting: BTreeMap::new(),
         world,
     };
-    let mut running = JoinSet::new();
+    let mut running: JoinSet<Result<(Vec<Contribution>, u64), CallError>> = JoinSet::new();
     loop {
         while running.len() < most
             && let Some((part, paths)) = batches.next()
         {
             let count = paths.len() as u64;
-            match part {
-                Some(part) => {
-                    let light = trace(part, paths);
-                    running.spawn(async move { Ok::<_, CallError>((light.await?, count)) });
-                }
-                None => grow(
-                    &mut picture,
-                    paths.iter().map(|path| path.missed(world)),
-                    count,
-                ),
+            if let Some(part) = part {
+                let light = trace(part, paths);
+                running.spawn(async move { Ok((light.await?, count)) });
+            } else {
+                let light: Vec<_> = paths.iter().map(|path| path.missed(world)).collect();
+                running.spawn(async move { Ok((light, count)) });
             }
         }
         let (light, count) = match running.join_next().await {
@@ -73,17 +69,13 @@ where
             // A task that panicked panics here: it is this program's own mistake.
             Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
         };
-        grow(&mut picture, light, count);
+        for contribution in light {
+            // Light for a pixel that does not exist would be a server's mistake; there is nothing to add it to.
+            let _ = picture.add(contribution);
+        }
+        picture.count(count);
         watch(&picture);
     }
-}
-
-fn grow(picture: &mut Picture, light: impl IntoIterator<Item = Contribution>, paths: u64) {
-    for contribution in light {
-        // Light for a pixel that does not exist would be a server's mistake; there is nothing to add it to.
-        let _ = picture.add(contribution);
-    }
-    picture.count(paths);
 }
 
 /// Paths of a picture in batches that begin at the same part; or at none, since they hit nothing.
@@ -117,10 +109,8 @@ impl Batches<'_> {
 pub struct CameraPaths {
     lens: Lens,
     settings: Settings,
-    sample: u32,
-    /// The square's corner, and the pixel within it.
-    corner: (u32, u32),
-    within: u32,
+    /// How many places of squares came before, some of them beyond the picture.
+    before: u64,
 }
 
 const SQUARE: u32 = 16;
@@ -137,9 +127,7 @@ impl Settings {
         CameraPaths {
             lens: camera.lens(self.width, self.height, world.up),
             settings: *self,
-            sample: 0,
-            corner: (0, 0),
-            within: 0,
+            before: 0,
         }
     }
 }
@@ -153,22 +141,6 @@ impl CameraPaths {
         let down = f64::from(y) + chance.draw(0, Dimension::Down);
         Path::new(pixel, sample, self.lens.ray(across, down))
     }
-
-    fn step(&mut self) {
-        self.within += 1;
-        if self.within < SQUARE * SQUARE {
-            return;
-        }
-        self.within = 0;
-        self.corner.0 += SQUARE;
-        if self.corner.0 >= self.settings.width {
-            self.corner = (0, self.corner.1 + SQUARE);
-        }
-        if self.corner.1 >= self.settings.height {
-            self.corner = (0, 0);
-            self.sample += 1;
-        }
-    }
 }
 
 impl Iterator for CameraPaths {
@@ -176,18 +148,22 @@ impl Iterator for CameraPaths {
 
     fn next(&mut self) -> Option<Path> {
         let Settings { width, height, .. } = self.settings;
-        if width == 0 || height == 0 {
-            return None;
-        }
-        while self.sample < self.settings.samples {
-            let x = self.corner.0 + self.within % SQUARE;
-            let y = self.corner.1 + self.within / SQUARE;
-            let sample = self.sample;
-            self.step();
+        let across = u64::from(width.div_ceil(SQUARE));
+        let squares = across * u64::from(height.div_ceil(SQUARE));
+        let places = u64::from(SQUARE * SQUARE);
+        loop {
+            let (square, within) = (self.before / places, (self.before % places) as u32);
+            let sample = square.checked_div(squares)?;
+            if sample >= self.settings.samples.into() {
+                return None;
+            }
+            self.before += 1;
+            let square = square % squares;
+            let x = (square % across) as u32 * SQUARE + within % SQUARE;
+            let y = (square / across) as u32 * SQUARE + within / SQUARE;
             if x < width && y < height {
-                return Some(self.path(x, y, sample));
+                return Some(self.path(x, y, sample as u32));
             }
         }
-        None
     }
 }

@@ -20,11 +20,6 @@ pub fn make(triangles: u32) -> Scene {
         camera: None,
         notes: Vec::new(),
     };
-    fill(&mut scene, triangles);
-    scene
-}
-
-fn fill(scene: &mut Scene, triangles: u32) {
     let matt = |r, g, b| Material::new(Finish::Matt(DVec3::new(r, g, b)));
     let glazed = |r, g, b| Material::new(Finish::Glazed(DVec3::new(r, g, b)));
     scene.materials = vec![
@@ -64,23 +59,21 @@ fn fill(scene: &mut Scene, triangles: u32) {
         ([0.02, 0.19, -0.35], 0.19, 0.6, 8),
     ] {
         let fine = (f64::from(fine) * share).max(2.0) as u32;
-        add_sphere(scene, DVec3::from(at), radius, fine, material);
+        add_sphere(&mut scene, DVec3::from(at), radius, fine, material);
     }
     scene.camera = Some(Camera {
         from: DVec3::new(0.0, 0.95, 5.1),
         to: DVec3::new(0.0, 0.82, 0.0),
         degrees: 25.0,
     });
+    scene
 }
 
 /// A sphere, made of the eight faces of an octahedron, each of `fine` rows.
 fn add_sphere(scene: &mut Scene, at: DVec3, radius: f64, fine: u32, material: u32) {
-    let signs = [1.0, -1.0];
-    for (sx, sy, sz) in signs.into_iter().flat_map(|sx| {
-        signs
-            .into_iter()
-            .flat_map(move |sy| signs.into_iter().map(move |sz| (sx, sy, sz)))
-    }) {
+    for octant in 0..8 {
+        let sign = |bit| if octant & bit == 0 { 1.0 } else { -1.0 };
+        let (sx, sy, sz) = (sign(4), sign(2), sign(1));
         let point = |i: u32, j: u32| {
             let (x, y) = (f64::from(i), f64::from(j));
             let z = f64::from(fine) - x - y;

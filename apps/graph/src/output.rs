@@ -1,9 +1,7 @@
 //! Rows as a table or as lines of JSON.
 
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use serde_json::Value;
-use wallaby_program::output::line;
+use wallaby_program::output::{line, table, text};
 
 /// Writes rows for people, or for programs: a line of JSON for each.
 pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyhow::Result<()> {
@@ -11,13 +9,8 @@ pub fn print_rows(columns: &[&str], rows: &[Vec<Value>], as_json: bool) -> anyho
         let mut rows = rows.iter();
         return rows.try_for_each(|row| line(Value::from(row.clone())));
     }
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(columns);
-    table.add_rows(rows.iter().map(|row| row.iter().map(shown)));
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    line(table.trim_fmt())
+    let rows = rows.iter().map(|row| row.iter().map(shown));
+    text(table(0..0, columns, rows))
 }
 
 /// A value in a cell: one line, and the beginning of a long one.

@@ -9,12 +9,12 @@ use super::sockets::Sockets;
 use crate::time::{show, show_micros};
 use anyhow::Context;
 use serde::Serialize;
-use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use wallaby::{Address, Call, CallError, Endpoint, One, Trace};
 use wallaby_chain::{ChainCode, Hop, State, start};
 use wallaby_program::child::Cluster;
+use wallaby_program::output;
 
 /// The delay of each message, unless a link was asked for.
 const LINK: Duration = Duration::from_millis(20);
@@ -303,15 +303,15 @@ fn tell(path: &str, word: &str, quotes: &[Quote]) -> String {
 impl Chained {
     /// The servers, for people.
     pub(crate) fn servers(&self) -> String {
-        let mut out = String::new();
-        for server in &self.servers {
-            let _ = writeln!(
-                out,
-                "  {:<14}{}  process {}",
-                server.name, server.address, server.process
-            );
-        }
-        out
+        let rows = self.servers.iter().map(|server| {
+            let (name, process) = (&server.name, server.process);
+            [
+                format!("  {name}"),
+                server.address.to_string(),
+                format!("process {process}"),
+            ]
+        });
+        output::table(0..0, &[], rows)
     }
 
     /// What took how long, as a picture.

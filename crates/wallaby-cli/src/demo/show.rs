@@ -4,6 +4,7 @@ use super::report::{Answer, Collection, Found};
 use crate::time::show_micros;
 use console::style;
 use std::fmt::Write;
+use wallaby_program::output;
 
 /// The documents found for one word, the first `most` of them, with the word highlighted, and what went wrong.
 pub(crate) fn answer(answer: &Answer, most: usize) -> String {
@@ -68,13 +69,15 @@ pub(crate) fn collection(collection: &Collection) -> String {
     for problem in &collection.skipped.problems {
         let _ = writeln!(out, "{} {problem}", style("unreadable:").yellow());
     }
-    for server in &collection.servers {
-        let _ = writeln!(
-            out,
-            "  {:<14}{}  process {}",
-            server.name, server.address, server.process
-        );
-    }
+    let rows = collection.servers.iter().map(|server| {
+        let (name, process) = (&server.name, server.process);
+        [
+            format!("  {name}"),
+            server.address.to_string(),
+            format!("process {process}"),
+        ]
+    });
+    out.push_str(&output::table(0..0, &[], rows));
     out
 }
 

@@ -1,6 +1,5 @@
 //! `wallaby onc list` and `wallaby onc ping`: what is registered at a machine, and whether it answers.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -153,21 +152,18 @@ impl List {
                 });
                 return json_line(&json!(rows.collect::<Vec<_>>()));
             }
-            let mut text = format!(
-                "{:>10} {:>7}  {:<6} {:<24} {}\n",
-                "program", "version", "netid", "address", "owner"
-            );
-            for mapping in &mappings {
-                // Escaped: these are the machine's words, and this may be a terminal.
-                let (netid, address) = (plain(&mapping.netid), plain(&mapping.address));
-                let owner = plain(&mapping.owner);
-                writeln!(
-                    text,
-                    "{:>10} {:>7}  {netid:<6} {address:<24} {owner}",
-                    mapping.program, mapping.version
-                )?;
-            }
-            output::text(text)
+            let heads = ["program", "version", "netid", "address", "owner"];
+            let rows = mappings.iter().map(|mapping| {
+                [
+                    mapping.program.to_string(),
+                    mapping.version.to_string(),
+                    // Escaped: these are the machine's words, and this may be a terminal.
+                    plain(&mapping.netid),
+                    plain(&mapping.address),
+                    plain(&mapping.owner),
+                ]
+            });
+            output::text(output::table(0..2, &heads, rows))
         })
     }
 }

@@ -207,7 +207,8 @@ fn told(address: &Address, seen: &Seen) -> Value {
     })
 }
 
-const HEADS: [&str; 11] = [
+const HEADS: [&str; 12] = [
+    "",
     "up",
     "running",
     "waiting",
@@ -223,27 +224,19 @@ const HEADS: [&str; 11] = [
 
 /// All of them, a line each, numbers below each other.
 fn table(addresses: &[String], seen: &[Seen]) -> String {
-    let cells: Vec<Result<[String; 11], &String>> =
-        (seen.iter()).map(|seen| seen.as_ref().map(cells)).collect();
-    let mut widths = HEADS.map(|head| head.chars().count());
-    for cells in cells.iter().flatten() {
-        for (width, cell) in widths.iter_mut().zip(cells) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+    let rows = addresses.iter().zip(seen).map(|(address, seen)| {
+        let cells = seen.as_ref().map(cells).into_iter().flatten();
+        [address.clone()].into_iter().chain(cells)
+    });
+    let table = output::table(1.., &HEADS, rows);
     let names = addresses.iter().map(|address| address.chars().count());
     let first = names.max().unwrap_or(0);
-    let line = |name: &str, cells: [&str; 11]| {
-        let cells = cells.iter().zip(widths);
-        let cells: String = cells
-            .map(|(cell, width)| format!("  {cell:>width$}"))
-            .collect();
-        format!("{name:first$}{cells}\n")
-    };
-    let mut out = line("", HEADS);
-    for (address, cells) in addresses.iter().zip(&cells) {
-        out += &match cells {
-            Ok(cells) => line(address, cells.each_ref().map(String::as_str)),
+    let mut lines = table.lines();
+    let mut out = format!("{}\n", lines.next().unwrap_or_default());
+    for ((line, address), seen) in lines.zip(addresses).zip(seen) {
+        // Why an endpoint says nothing stands where its numbers would.
+        out += &match seen {
+            Ok(_) => format!("{line}\n"),
             Err(error) => format!("{address:first$}  {}\n", plain(error)),
         };
     }

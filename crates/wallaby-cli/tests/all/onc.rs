@@ -109,7 +109,7 @@ fn an_rpcbind_is_listed_and_pinged() {
     let listed = onc(&["list", "127.0.0.1", "--port", port]);
     assert!(listed.status.success(), "{listed:?}");
     assert!(
-        told(&listed).contains("100000       4  local"),
+        told(&listed).contains("100000        4  local"),
         "{listed:?}"
     );
     let listed = onc(&["list", "127.0.0.1", "--port", port, "--udp", "--json"]);

@@ -4,10 +4,10 @@ mod place;
 mod resolver;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use fastrand::Rng;
 use tokio::task::AbortHandle;
 use wallaby_proto::Address;
 
@@ -52,8 +52,8 @@ pub struct Servers(Arc<State>);
 struct State {
     /// Never empty.
     places: RwLock<Arc<[Arc<Place>]>>,
-    /// What the next draw is made of.
-    dice: AtomicU64,
+    /// Who draws. In a simulation its seed decides, so it is not the thread's generator.
+    dice: Mutex<Rng>,
     /// What follows the resolver; it ends with this.
     follower: OnceLock<AbortHandle>,
 }
@@ -73,10 +73,10 @@ impl Servers {
     ) -> Result<Self, ResolveError> {
         let servers: Vec<Address> = servers.into_iter().map(Into::into).collect();
         let places = places(servers, &[]).ok_or_else(ResolveError::none)?;
-        let dice = crate::random::bytes().map_or(0, u64::from_ne_bytes);
+        let seed = crate::random::bytes().map_or(0, u64::from_ne_bytes);
         Ok(Self(Arc::new(State {
             places: RwLock::new(places),
-            dice: AtomicU64::new(dice),
+            dice: Mutex::new(Rng::with_seed(seed)),
             follower: OnceLock::new(),
         })))
     }
@@ -212,28 +212,21 @@ impl State {
         let best = ranked.iter().map(|(rank, _)| *rank).min();
         let choice = ranked.iter().filter(|(rank, _)| Some(*rank) == best);
         let choice: Vec<&Arc<Place>> = choice.map(|(_, place)| *place).collect();
-        let first = self.draw(choice.len());
-        let second = match choice.len() {
-            1 => first,
-            several => (first + 1 + self.draw(several - 1)) % several,
-        };
+        let (first, second) = self.draw_two(choice.len());
         let less = choice[second].under_way() < choice[first].under_way();
         let chosen = choice[if less { second } else { first }];
         chosen.choose(now);
         Arc::clone(chosen)
     }
 
-    /// A number below this one (SplitMix64).
-    fn draw(&self, below: usize) -> usize {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut drawn = self
-            .dice
-            .fetch_add(STEP, Ordering::Relaxed)
-            .wrapping_add(STEP);
-        drawn = (drawn ^ (drawn >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        drawn = (drawn ^ (drawn >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        drawn ^= drawn >> 31;
-        ((u128::from(drawn) * below as u128) >> 64) as usize
+    /// Two numbers below this one; different ones, if there are two.
+    fn draw_two(&self, below: usize) -> (usize, usize) {
+        let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = dice.usize(..below);
+        match below {
+            1 => (first, first),
+            _ => (first, (first + 1 + dice.usize(..below - 1)) % below),
+        }
     }
 }
 

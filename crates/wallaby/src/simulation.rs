@@ -6,22 +6,22 @@
 //!
 //! turmoil's own seed decides its network; [`seed`] decides what Wallaby draws, so that a run repeats exactly.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::timer::{Alarms, Key, Target};
 
 thread_local! {
-    /// A generator of random numbers (SplitMix64).
-    static RANDOM: Cell<u64> = const { Cell::new(0) };
+    static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(0));
     static ALARMS: RefCell<Alarms> = RefCell::default();
 }
 
 /// Seeds what endpoints draw that this thread makes in a simulation from now on: node ids, tokens, secrets.
 pub fn seed(seed: u64) {
-    RANDOM.set(seed);
+    RANDOM.set(Rng::with_seed(seed));
 }
 
 /// Fills in random bytes; `false` outside of a simulation.
@@ -29,19 +29,8 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     if !turmoil::in_simulation() {
         return false;
     }
-    for chunk in bytes.chunks_mut(8) {
-        let drawn = next().to_le_bytes();
-        chunk.copy_from_slice(&drawn[..chunk.len()]);
-    }
+    RANDOM.with_borrow_mut(|random| random.fill(bytes));
     true
-}
-
-fn next() -> u64 {
-    let state = RANDOM.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    RANDOM.set(state);
-    let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 /// Wakes the target at this time of the simulated host; `Err` with it outside of a simulation.

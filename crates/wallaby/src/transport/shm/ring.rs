@@ -273,6 +273,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fastrand::Rng;
     use std::sync::{Condvar, Mutex};
     use std::thread;
     use std::time::{Duration, Instant};
@@ -294,21 +295,6 @@ mod tests {
             dialler: ends(one, capacity, Side::Dialler),
             acceptor: ends(other, capacity, Side::Acceptor),
             memory,
-        }
-    }
-
-    /// Numbers that look like chance, the same for each seed.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed ^ mixed >> 31
-        }
-
-        fn below(&mut self, end: u64) -> usize {
-            (self.next() % end) as usize
         }
     }
 
@@ -360,7 +346,7 @@ mod tests {
     fn bytes_survive_the_end_of_the_ring_and_of_the_numbers() {
         let seed = 1;
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         for start in [0, u64::MAX - 3 * LEAST as u64 - 5] {
             let mut rings = rings(LEAST);
             let (out, into) = (&mut rings.dialler.0, &mut rings.acceptor.1);
@@ -369,9 +355,9 @@ mod tests {
             out.ring.head().store(start, Ordering::Relaxed);
             let (mut written, mut taken) = (0, 0);
             while taken < 20 * LEAST as u64 {
-                let len = random.below(2 * LEAST as u64);
+                let len = random.usize(..2 * LEAST);
                 written += out.write(&stream(written, len)).expect("an honest peer") as u64;
-                let bytes = read(into, random.below(2 * LEAST as u64));
+                let bytes = read(into, random.usize(..2 * LEAST));
                 assert_eq!(bytes, stream(taken, bytes.len()));
                 taken += bytes.len() as u64;
             }
@@ -436,27 +422,27 @@ mod tests {
         let done = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut random = Random(seed);
+                let mut random = Rng::with_seed(seed);
                 while !done.load(Ordering::Relaxed) {
-                    let lie = match random.below(4) {
-                        0 => random.next(),
+                    let lie = match random.usize(..4) {
+                        0 => random.u64(..),
                         1 => 0,
-                        _ => random.next() % (4 * LEAST as u64),
+                        _ => random.u64(..4 * LEAST as u64),
                     };
-                    let word = match random.below(2) {
-                        0 => random.below(2) * LINE,
-                        _ => random.below(memory.len() as u64),
+                    let word = match random.usize(..2) {
+                        0 => random.usize(..2) * LINE,
+                        _ => random.usize(..memory.len()),
                     };
                     memory[word].store(lie, Ordering::Relaxed);
                 }
             });
-            let mut random = Random(!seed);
+            let mut random = Rng::with_seed(!seed);
             let bytes = stream(0, 2 * LEAST);
             let mut output = BytesMut::with_capacity(2 * LEAST);
             let ((mut out, _), (_, mut into)) = (side(Side::Dialler), side(Side::Acceptor));
             // Until enough of each was seen; a few thousand rounds.
             while broken < 1000 || whole < 1000 {
-                let written = out.write(&bytes[..random.below(2 * LEAST as u64)]);
+                let written = out.write(&bytes[..random.usize(..2 * LEAST)]);
                 output.clear();
                 let read = into.read(&mut output);
                 for result in [written, read] {
@@ -519,13 +505,13 @@ mod tests {
                 ..
             } = rings(LEAST);
             let (reader, writer) = (Bell::default(), Bell::default());
-            let most = [3, 64, 2 * LEAST as u64][seed as usize % 3];
-            let total = 2_000 * most.min(400);
+            let most = [3, 64, 2 * LEAST][seed as usize % 3];
+            let total = 2_000 * most.min(400) as u64;
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let (mut random, mut written) = (Random(seed), 0);
+                    let (mut random, mut written) = (Rng::with_seed(seed), 0);
                     while written < total {
-                        let len = (random.below(most) + 1).min((total - written) as usize);
+                        let len = (random.usize(..most) + 1).min((total - written) as usize);
                         let len = out.write(&stream(written, len)).expect("an honest peer");
                         if out.wakes_reader() {
                             reader.ring();
@@ -537,14 +523,14 @@ mod tests {
                             writer.wait();
                             out.withdraw();
                         }
-                        if random.below(64) == 0 {
+                        if random.usize(..64) == 0 {
                             thread::yield_now();
                         }
                     }
                 });
-                let (mut random, mut taken) = (Random(!seed), 0);
+                let (mut random, mut taken) = (Rng::with_seed(!seed), 0);
                 while taken < total {
-                    let bytes = read(&mut into, random.below(most) + 1);
+                    let bytes = read(&mut into, random.usize(..most) + 1);
                     assert_eq!(bytes, stream(taken, bytes.len()), "at {taken}");
                     taken += bytes.len() as u64;
                     if !bytes.is_empty() {
@@ -556,7 +542,7 @@ mod tests {
                         reader.wait();
                         into.withdraw();
                     }
-                    if random.below(64) == 0 {
+                    if random.usize(..64) == 0 {
                         thread::yield_now();
                     }
                 }

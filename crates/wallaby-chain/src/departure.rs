@@ -187,7 +187,8 @@ impl Engine {
             continuation.map_err(|error| Limit::Bytes.exceeded(error.to_string()))?;
         let options = to.options_mut();
         options.continuation = Some(continuation);
-        options.unless_sent = Some(Arc::clone(UNSENT.definition()));
+        // A link may have its own: what that hands on instead goes on with the chain.
+        (options.unless_sent).get_or_insert_with(|| Arc::clone(UNSENT.definition()));
         if let Some(away) = away {
             let size = away.len();
             if to.has_body() {

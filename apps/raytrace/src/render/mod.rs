@@ -42,7 +42,9 @@ async fn render<F>(
 where
     F: Future<Output = Result<Vec<Contribution>, CallError>> + Send + 'static,
 {
-    let most = (settings.under_way / settings.job.batch.max(1)).max(1) as usize;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = (settings.under_way / settings.job.batch.max(1)) as usize;
+    let most = most.max(processors); // where batches are large, too
     let mut picture = Picture::new(settings.width, settings.height);
     let mut batches = Batches {
         paths: settings.camera_paths(world),

@@ -91,20 +91,31 @@ impl<P: Probe> Endpoint<P> {
         (method, times): (Arc<MethodDefinition>, Times),
         why: Status,
     ) -> bool {
-        let Ok(meant) = self.methods.find(&method) else {
+        let meant = self.methods.find(&method).ok();
+        // Not what handles methods that nothing else does.
+        let Some(meant) = meant.filter(|meant| meant.named.is_none()) else {
             return false;
         };
         let serving = self.methods.serving(meant.served);
         let left = times.until.saturating_sub(self.raw);
-        if !self.takes(serving) || left.is_zero() {
+        // What an endpoint has begun it finishes while it drains.
+        if self.is_ending() || left.is_zero() || request.depth > self.config.max_depth {
             return false;
         }
         let mut request = request.clone();
         request.deadline = Some(left);
         let options = request.options.get_or_insert_default();
-        // Of a connection that did not take it.
-        (options.seal, options.body) = (None, None);
+        (options.seal, options.body) = (None, None); // those of a connection that did not take it
         options.age = Some(self.raw.saturating_sub(times.born));
+        // Its server would have found it sealed.
+        if let Some(key) = self.config.cluster_keys.first() {
+            key.seal(
+                &mut request,
+                method.name(),
+                self.node,
+                self.address.as_ref(),
+            );
+        }
         let payload = std::mem::take(&mut request.payload);
         let most = self.config.max_budgets.as_ref();
         let from = (from, Some(ticket));
@@ -112,6 +123,9 @@ impl<P: Probe> Endpoint<P> {
         handler.payload = payload;
         handler.undelivered = Some(Box::new(why.not_executed(true)));
         let waits = !self.place_for(&mut handler, &meant) && !serving.ahead;
+        if waits && !self.executor.has_room(handler.owner()) {
+            return false;
+        }
         let key = self.handlers.add(handler);
         match waits {
             true => drop(self.wait_for_turn(key)),

@@ -619,7 +619,9 @@ impl HandledRequest {
         let mut last = self.server.fail(&context.own(status.clone()), record);
         // What has begun may hand on the status of somebody else, of whom that is true; what comes of the one that has brought it here
         // is about itself.
-        let unsent = self.undelivered.as_ref();
+        let unsent = (self.undelivered.as_ref()).filter(|unsent| {
+            (unsent.server(), unsent.method()) == (status.server(), status.method())
+        });
         let is_unexecuted = status.is_not_executed() && (!self.has_begun() || unsent.is_some());
         if let (true, Outbound::Response(response)) = (is_unexecuted, &mut last) {
             let options = response.options.get_or_insert_default();

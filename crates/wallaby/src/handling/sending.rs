@@ -41,7 +41,7 @@ impl Handling {
             return Poll::Ready(Ok(()));
         }
         // Its handler may have blocked the runtime: connections that may have ended meanwhile are listened to first.
-        if message.is_some() && self.endpoint.was_away() {
+        if message.is_some() && self.is_polling() && self.endpoint.was_away() {
             self.endpoint.wake_after_listening(cx.waker());
             return Poll::Pending;
         }

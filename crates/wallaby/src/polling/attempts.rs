@@ -350,13 +350,12 @@ impl Calling {
         true
     }
 
-    /// A request was stopped: so are calls on its behalf that are between two attempts, of which the core knows nothing.
-    pub(super) fn abort_pausing(&mut self, core: &mut Core, request: RequestKey) {
+    /// A request was stopped: so are calls on its behalf that are made again, of which the core knows nothing but attempts.
+    pub(super) fn abort_within(&mut self, core: &mut Core, request: RequestKey) {
         let calls = self.retried.calls.iter();
         let within = calls.filter(|(_, call)| call.within == Some(request));
-        let pausing = within.filter(|(_, call)| call.plan.racing().is_empty());
-        let pausing: Vec<CallKey> = pausing.map(|(key, _)| *key).collect();
-        for key in pausing {
+        let within: Vec<CallKey> = within.map(|(key, _)| *key).collect();
+        for key in within {
             self.abort_retried(core, key);
         }
     }

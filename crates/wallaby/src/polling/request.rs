@@ -121,6 +121,11 @@ impl<'a> RawRequest<'a> {
         self.handler().continuation()
     }
 
+    /// Why it is handled here, if a request here has handed it on to another server: see [`crate::RequestInfo::undelivered`].
+    pub fn undelivered(&self) -> Option<&Status> {
+        self.handler().undelivered()
+    }
+
     /// Whether a member of the cluster has sealed it: see [`crate::RequestInfo::is_sealed`].
     pub fn is_sealed(&self) -> bool {
         self.handler().is_sealed()

@@ -26,8 +26,17 @@ impl<D: Datagrams> Endpoint<D> {
     /// [`Call::stop_within`](crate::Call::stop_within).
     pub fn stop_within(&mut self, call: CallKey, grace: Duration) {
         self.look_at_clock();
-        self.settled(call); // who has waited for it is told now
-        let attempts = self.calling.take_attempts(call);
+        let mut attempts = self.calling.take_attempts(call);
+        let waits = self.stops.iter().find(|(_, stop)| stop.call == call);
+        let waits = waits.map(|(attempt, _)| *attempt);
+        if let Some(mut before) = waits.and_then(|attempt| self.stops.remove(&attempt)) {
+            // Who has waited for it is told now.
+            attempts.extend(&before.attempts);
+            while !before.attempts.is_empty() {
+                self.note_stopped(&mut before);
+            }
+            self.tell_of(Notification::Settled(call, Box::new(before.running)));
+        }
         for attempt in &attempts {
             self.core.abort(*attempt);
             let grace = timer::bounded(grace);

@@ -170,7 +170,7 @@ impl<D: Datagrams> Endpoint<D> {
                 }
                 Output::Stopped(key, status) => {
                     self.tell_of(Notification::Stopped(key, status));
-                    self.calling.abort_pausing(&mut self.core, key);
+                    self.calling.abort_within(&mut self.core, key);
                 }
                 Output::Space(key) if self.own.borrow().watches.contains_key(&key) => {
                     self.tell_health();

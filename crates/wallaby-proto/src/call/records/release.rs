@@ -142,15 +142,16 @@ impl Records {
 
     /// A released delegation certainly was not delivered: this server answers or handles it in its name
     /// ([`crate::call::server::undelivered`], docs/protocol.md, rule 19), and is from now on where the initiator finds it. `own`
-    /// says where that is. What is returned names the delegated request; `None` if there is
-    /// no room, then it is answered without being remembered.
+    /// says where that is. What is returned names the delegated request, and says whether it may be handled here: only if that is
+    /// `wanted`, and if its connection, its initiator and its call may have one more. `None` if there is no room, then it is answered
+    /// without being remembered.
     pub fn delegation_undelivered(
         &mut self,
         ticket: Ticket,
-        request: &Request,
+        (request, wanted): (&Request, bool),
         own: Child,
         now: Duration,
-    ) -> Option<Ticket> {
+    ) -> Option<(Ticket, bool)> {
         let slot = self.slot(ticket)?;
         let now = Nanoseconds::from(now);
         self.dropped(ticket, ReleasedMessage::Delegation);
@@ -165,6 +166,10 @@ impl Records {
             return None;
         }
         self.slot(ticket)?; // it may have been forgotten to make room
+        let share = match wanted {
+            true => self.share_of_undelivered(call, request, conn),
+            false => None,
+        };
         let slot = self.table.add_record(NewRecord {
             call,
             id: request.id,
@@ -173,7 +178,7 @@ impl Records {
             base: request.base,
             manifest: request.manifest.as_ref(),
             conn,
-            share: Share::NOBODY, // it comes of one that has a place, and ends soon
+            share: share.unwrap_or(Share::NOBODY), // it ends at once
             direct,
             reply_to: &reply_to,
             carried,
@@ -181,7 +186,25 @@ impl Records {
             now,
         });
         self.look_at(slot, now);
-        Some(self.ticket(slot))
+        Some((self.ticket(slot), share.is_some()))
+    }
+
+    /// What a request that is handled in place of another server takes, as one that comes: `None` if there is none.
+    fn share_of_undelivered(
+        &mut self,
+        call: u32,
+        request: &Request,
+        conn: ConnId,
+    ) -> Option<Share> {
+        let is_stated = (request.options.as_ref()).is_some_and(|options| options.budgets.is_some());
+        let unstated = u32::from(!is_stated);
+        let taken = self.table.calls.get(call).unstated;
+        if unstated > 0 && taken >= self.limits.requests_of_call {
+            return None;
+        }
+        let share = (self.shares.try_take(conn, request.call.initiator)).ok()?;
+        self.table.calls.at(call).unstated += unstated;
+        Some(share)
     }
 
     /// A released message, or a response that is sent again, got its place in a connection's output.

@@ -700,11 +700,10 @@ impl<P: Probe> Endpoint<P> {
                 server,
                 node: Some(self.node),
             };
-            stands_in = self
-                .records
-                .delegation_undelivered(ticket, request, own, self.now);
+            let request = (request, unless_sent.is_some());
+            stands_in = (self.records).delegation_undelivered(ticket, request, own, self.now);
         }
-        if let (Some(ticket), Some(came), Some(by)) = (stands_in, came, unless_sent) {
+        if let (Some((ticket, true)), Some(came), Some(by)) = (stands_in, came, unless_sent) {
             let status = status.clone().called(Some(method.name()));
             if self.handle_unsent(request, (came, ticket), by, status) {
                 return;
@@ -716,7 +715,7 @@ impl<P: Probe> Endpoint<P> {
         let method = Some(Arc::clone(method.name()));
         response.options.get_or_insert_default().method = method;
         self.probe.replaced(&response);
-        let owner = stands_in.map(|ticket| {
+        let owner = stands_in.map(|(ticket, _)| {
             self.records
                 .response_released(ticket, &response, None, self.now);
             MarkOwner::Released(ticket, ReleasedMessage::Response(response.index))

@@ -1002,9 +1002,9 @@ fn a_delegator_stands_in_for_a_request_that_was_not_delivered() {
         node: Some(node(10)),
     };
     let now = shelf.time();
-    let ticket = shelf
+    let (ticket, _) = shelf
         .records
-        .delegation_undelivered(handled.ticket, &lost, own.clone(), now)
+        .delegation_undelivered(handled.ticket, (&lost, false), own.clone(), now)
         .expect("there is room");
     let response = undelivered(&lost, &Status::new(Code::Unavailable, "nobody there"));
     shelf.release(ticket, [Outbound::Response(response)], 1);

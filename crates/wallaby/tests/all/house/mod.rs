@@ -455,7 +455,9 @@ fn guide_is_compiled() {
     let with_code = with_code.filter(|(_, text)| !rust_fences(text).is_empty());
     report(with_code.filter_map(|(page, text)| {
         let is_file = |program: &&str| sources.iter().any(|(_, source)| source.ends_with(program));
-        let compiled = ignored_programs(text).iter().all(is_file);
+        let mut ignored = rust_fences(text).into_iter();
+        let plainly = ignored.all(|fence| !fence.contains("ignore") || fence == "rust,ignore");
+        let compiled = plainly && ignored_programs(text).iter().all(is_file);
         (!compiled || !is_included(page)).then(|| {
             format!(
                 "{page}: its programs are not compiled: put #[doc = include_str!(\"../../../{page}\")] on `Guide` in \

@@ -163,6 +163,26 @@ fn several_come_back_beside_what_is_answered() {
     assert_eq!(heard.answers, ["own", "one", "two"]);
 }
 
+/// Whoever has handed it on hands it on again.
+#[test]
+fn what_always_comes_back_comes_to_an_end() {
+    let (mut world, unsent) = world();
+    let call = hand_on(&mut world, at(GONE), &unsent);
+    let mut times = 0;
+    while let Some(key) = world.next_run() {
+        times += 1;
+        assert!(times <= 4096, "trees are no deeper");
+        world.server().take_request(key).expect("it goes on");
+        let delegation = delegation(&world, at(GONE), &unsent);
+        let sent = world.server().delegate_with(key, delegation, How::Last);
+        assert_eq!(sent.map(|body| body.is_none()), Ok(true));
+        world.server().returned(key, Ok(()));
+        world.settle();
+    }
+    let heard = world.heard(call);
+    assert_eq!(heard.outcome, Some(Outcome::Complete { statuses: 1 }));
+}
+
 #[test]
 fn an_abort_finds_what_has_come_back() {
     let (mut world, unsent) = world();

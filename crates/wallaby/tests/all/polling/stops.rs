@@ -166,8 +166,14 @@ fn all_attempts_of_a_call_are_waited_for() {
         world.step(&mut all, SECOND);
         assert_eq!(all[0].next_event(), None);
     }
+    // Who has waited for it is told when somebody else waits.
     all[0].stop_within(call, 3 * SECOND);
-    let running = settled(&world, &mut all, call).expect_err("one is silent");
+    all[0].stop_within(call, 3 * SECOND);
+    settled(&world, &mut all, call).expect_err("nothing has stopped yet");
+    let Some(Event::Settled { stopped, .. }) = world.event(&mut all, 0, LONG) else {
+        panic!("the other one is told, too");
+    };
+    let running = stopped.expect_err("one is silent");
     let [unheard] = &running.unheard[..] else {
         panic!("{running}")
     };

@@ -33,10 +33,6 @@ if [ $# -eq 0 ]; then
 fi
 
 program=${1##*/}
-calm=()
-case $CARGO_PKG_NAME in
-wallaby-sim | wallaby-model) calm=(env -u RUST_TEST_THREADS nice -n 19) ;; # compute for long, and never wait
-esac
 case $program in
 load-* | patterns-* | processes-*) places=.. ;; # takes all of the machine, or counts who is slow as lost
 *) places=. ;;
@@ -48,7 +44,7 @@ output=$folder/$program.$$
 {
     echo "     Running $CARGO_PKG_NAME: $program"
     TIMEFORMAT="     Took %R s, of processors %U + %S s"
-    time "${calm[@]}" "$@" 3>&- || echo "tests: $CARGO_PKG_NAME: $program has failed with exit status $?" | tee -a "$folder/failed"
+    time "$@" 3>&- || echo "tests: $CARGO_PKG_NAME: $program has failed with exit status $?" | tee -a "$folder/failed"
     mv "$output" "$output.ended"
     printf %s "$places" >&3
 } >"$output" 2>&1 </dev/null &

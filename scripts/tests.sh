@@ -1,35 +1,34 @@
 #!/usr/bin/env bash
 # Runs all tests, doc tests included. Clippy compiles them, so that nothing is checked a second time; its warnings are denied.
 #
-# Most tests wait more than they compute. Those that compute for long, of the simulator and the model, run beside them at the lowest
-# priority, and so does what only later steps need; the output of that comes at the end.
+# The workspace's tests wait more than they compute. What computes for long, the simulator and the model, is therefore built
+# (optimised) and run beside them, at the lowest priority; its output comes at the end.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # What Clippy denies is handed over as cargo itself does it.
 export CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
-linted=(cargo --config 'build.rustc-workspace-wrapper="clippy-driver"' test --locked --no-fail-fast --workspace)
-# One build has all of them, so what computes for long is optimised in it, and the protocol with it; each as one part, as to optimise
-# across parts takes longer.
-for package in wallaby-proto wallaby-sim wallaby-model crc32c siphasher; do
-    linted+=(--config "profile.dev.package.$package.opt-level = 1" --config "profile.dev.package.$package.codegen-units = 1")
+linted=(cargo --config 'build.rustc-workspace-wrapper="clippy-driver"' test --locked --no-fail-fast)
+computed=(-p wallaby-sim -p wallaby-model --profile sim)
+# Where whole endpoints are simulated, tokio and turmoil take the time; to optimise the library, too, takes longer than it saves.
+for library in wallaby wallaby-chain; do
+    computed+=(--config "profile.sim.package.$library.opt-level = 0")
 done
 target=${CARGO_TARGET_DIR:-target}
 
-features=
+workspace=(--workspace --exclude wallaby-sim --exclude wallaby-model)
 # Functions beside a client become WebAssembly, where the toolchain has that target.
 if [ -d "$(rustc --print target-libdir --target wasm32-unknown-unknown)" ]; then
-    features=wallaby-chain-wasm/glue
+    workspace+=(--features wallaby-chain-wasm/glue)
 else
     echo "tests: chaining functions beside clients are NOT tested: rustup target add wasm32-unknown-unknown" >&2
 fi
 
 compute() {
+    echo "== tests: what computes for long, optimised; whole endpoints in 300 random worlds"
+    "${linted[@]}" "${computed[@]}" || return
     echo "== simulator: the protocol in 10,000 random worlds"
-    "$target/debug/wallaby-sim" --seeds 10000 || return
-    echo "== tests: whole endpoints in 300 random worlds"
-    # Of the same packages as below, so that only what this feature changes is built anew.
-    "${linted[@]}" --features "$features wallaby-sim/turmoil" --test turmoil --test page || return
+    "$target/sim/wallaby-sim" --seeds 10000 || return
     # What is left of the time goes to the next step, whose programs take as long to build.
     scripts/instructions.sh build
 }
@@ -40,14 +39,14 @@ run() {
     local runner failed=0
     runner=CARGO_TARGET_$(rustc --print host-tuple | tr a-z- A-Z_)_RUNNER
     export RUST_TEST_THREADS=${RUST_TEST_THREADS:-6} WALLABY_BESIDE=$folder
-    env "$runner=$PWD/scripts/beside.sh" "${linted[@]}" --features "$features" --tests || failed=1
-    "${linted[@]}" --features "$features" --doc || failed=1
+    env "$runner=$PWD/scripts/beside.sh" "${linted[@]}" "${workspace[@]}" --tests || failed=1
+    "${linted[@]}" "${workspace[@]}" --doc || failed=1
     scripts/beside.sh || failed=1
     return "$failed"
 }
 
 echo "== tests: compiled"
-"${linted[@]}" --features "$features" --no-run
+"${linted[@]}" "${workspace[@]}" --no-run
 
 echo "== tests: run"
 folder=$(mktemp -d)

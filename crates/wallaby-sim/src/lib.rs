@@ -37,3 +37,8 @@ pub use oracle::{Rule, Verdict, Violation};
 pub use plan::{CallPlan, Fault, LinkPlan, Manner, NodePlan, Plan};
 pub use shrink::{Shrunk, shrink};
 pub use world::{Options, Report, run};
+
+/// The programs of the guide's page about tests, which need the simulated network.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/testing.md")]
+struct TestingPage;

@@ -186,7 +186,8 @@ struct Readme;
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
 
-/// And those of the guide; that of `docs/guide/changing-types.md` is compiled by `wallaby-library`, which has `.proto` files.
+/// And those of the guide; that of `docs/guide/testing.md` is compiled by `wallaby-sim`, which has the simulated network, that of
+/// `docs/guide/changing-types.md` by `wallaby-library`, which has `.proto` files.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/first-service.md")]
 #[doc = include_str!("../../../docs/guide/services-and-types.md")]
@@ -195,7 +196,6 @@ struct PollingPage;
 #[doc = include_str!("../../../docs/guide/one-to-many.md")]
 #[doc = include_str!("../../../docs/guide/failures.md")]
 #[doc = include_str!("../../../docs/guide/middleware-and-security.md")]
-#[doc = include_str!("../../../docs/guide/testing.md")]
 #[doc = include_str!("../../../docs/guide/operation.md")]
 struct Guide;
 

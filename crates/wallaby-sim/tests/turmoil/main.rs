@@ -2,9 +2,8 @@
 //! and loses, hosts that crash and come back, virtual time, and an oracle that saw every handler.
 //! Apart from other tests, as it needs a feature that changes the network and the time of all endpoints.
 //!
-//! `cargo test -p wallaby-sim --profile sim --features turmoil --test turmoil -- --seeds N [--from S]` runs other seeds
-//! than CI does, `--seed S` one of them with its log, `--lines` only those of lines of servers, `--chains` only those of
-//! chains.
+//! `cargo test -p wallaby-sim --profile sim --test turmoil -- --seeds N [--from S]` runs other seeds than CI does,
+//! `--seed S` one of them with its log, `--lines` only those of lines of servers, `--chains` only those of chains.
 
 mod chains;
 mod faults;
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
     };
     if failed {
         println!(
-            "again, with a log: cargo test -p wallaby-sim --profile sim --features turmoil --test turmoil -- --seed S"
+            "again, with a log: cargo test -p wallaby-sim --profile sim --test turmoil -- --seed S"
         );
     }
     ExitCode::from(u8::from(failed))

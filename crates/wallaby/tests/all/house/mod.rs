@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 use code::{before_tests, code_only, find};
 use project::{
-    Crate, beside, cited_rules, files, headings, ignored_programs, links, named_paths, pages, read,
-    root, rust_fences, sources, test_programs,
+    Crate, beside, cited_rules, files, headings, links, named_paths, pages, read, root,
+    rust_fences, sources, test_programs,
 };
 
 /// The project's crates, lowest layer first: a crate may depend only on those before it.
@@ -442,7 +442,7 @@ fn pages_name_the_oldest_rust() {
     report(problems);
 }
 
-/// A program that nobody compiles does not compile for long. Those that are `ignore`d are files of the repository.
+/// A program that nobody compiles does not compile for long.
 #[test]
 fn guide_is_compiled() {
     let sources = sources();
@@ -454,14 +454,11 @@ fn guide_is_compiled() {
     let with_code = pages().iter().filter(of_guide);
     let with_code = with_code.filter(|(_, text)| !rust_fences(text).is_empty());
     report(with_code.filter_map(|(page, text)| {
-        let is_file = |program: &&str| sources.iter().any(|(_, source)| source.ends_with(program));
-        let mut ignored = rust_fences(text).into_iter();
-        let plainly = ignored.all(|fence| !fence.contains("ignore") || fence == "rust,ignore");
-        let compiled = plainly && ignored_programs(text).iter().all(is_file);
-        (!compiled || !is_included(page)).then(|| {
+        let ignored = rust_fences(text).iter().any(|fence| fence.contains("ignore"));
+        (ignored || !is_included(page)).then(|| {
             format!(
                 "{page}: its programs are not compiled: put #[doc = include_str!(\"../../../{page}\")] on `Guide` in \
-                 crates/wallaby/src/lib.rs, and use `no_run` or `text` in place of `ignore`, or have what is ignored in a file"
+                 crates/wallaby/src/lib.rs, and use `no_run` or `text` in place of `ignore`"
             )
         })
     }));

@@ -261,12 +261,6 @@ pub(crate) fn rust_fences(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The programs in a page that its doc test leaves out.
-pub(crate) fn ignored_programs(page: &str) -> Vec<&str> {
-    let blocks = page.split("```rust,ignore\n").skip(1);
-    blocks.filter_map(|rest| rest.split("```").next()).collect()
-}
-
 mod tests {
     use super::*;
 

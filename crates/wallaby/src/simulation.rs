@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::timer::{Alarms, Key, Target};
 
 thread_local! {
-    static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(0));
+    static RANDOM: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
     static ALARMS: RefCell<Alarms> = RefCell::default();
 }
 

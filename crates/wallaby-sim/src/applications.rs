@@ -47,6 +47,15 @@ impl Applications {
         self.0.len()
     }
 
+    /// How many of them have not ended, though an application may not have looked.
+    pub(crate) fn open(&self, host: &Host) -> usize {
+        let open = self
+            .0
+            .keys()
+            .filter(|call| !host.endpoint.has_ended(**call));
+        open.count()
+    }
+
     /// Whether this is one of them.
     pub(crate) fn has(&self, id: CallId) -> bool {
         self.0.values().any(|call| call.id == id)
@@ -295,7 +304,7 @@ impl Applications {
         }
         // Where a small table has forgotten a request, others have to be found that came of it.
         let roomy = context.plan.nodes.iter().all(NodePlan::is_roomy);
-        if roomy && context.plan.faults.is_empty() {
+        if roomy && context.plan.is_calm() {
             self.look_for_lingering(host, context);
         }
         let endpoint = &mut host.endpoint;

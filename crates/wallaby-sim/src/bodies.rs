@@ -215,7 +215,7 @@ impl Reading {
             Err(why) => {
                 context.hit(Point::BodyLost);
                 // Nothing is lost, and its call goes on.
-                if context.plan.faults.is_empty() && context.oracle.is_open(call) {
+                if context.plan.is_calm() && context.oracle.is_open(call) {
                     let what = format!("the body of {id} of {call}: {why}");
                     context.violate(Rule::FalseFailure, what);
                 }

@@ -396,7 +396,7 @@ impl Terms {
 fn is_prompt(plan: &Plan, call: &CallPlan, now: Duration) -> bool {
     let links = &plan.links;
     let disturbs = |fault: &Fault| match fault {
-        Fault::Crash { .. } => false,
+        Fault::Crash { .. } | Fault::Drain { .. } => false,
         Fault::Cut { at, .. } => *at <= now,
         Fault::Stall { at, .. } | Fault::Partition { at, .. } => {
             *at <= now && fault.end() + RECOVERY > call.at

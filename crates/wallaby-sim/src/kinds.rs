@@ -196,6 +196,7 @@ impl Plan {
             narrow: false,
             tardy: false,
             tokio: random.one_in(2),
+            intercepted: false,
         }));
         for call in &mut self.calls {
             *call = CallPlan {

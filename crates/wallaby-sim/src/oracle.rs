@@ -78,6 +78,8 @@ pub enum Rule {
     LostStatus,
     /// Something is left in a table when it should be empty.
     Leftover,
+    /// An endpoint says that it is drained while it has something to do.
+    DrainedEarly,
     /// The same place in the tree was given twice.
     TwiceNumbered,
     /// The protocol's machine called its honest peers liars.
@@ -623,7 +625,7 @@ impl Oracle {
         let lives = |record: &Record| record.outcome.is_none() && record.losses == 0;
         // A small table may have forgotten the only request that knew where this one is.
         let roomy = plan.nodes.iter().all(NodePlan::is_roomy);
-        if plan.faults.is_empty() && roomy && self.calls.get(&call).is_some_and(lives) {
+        if plan.is_calm() && roomy && self.calls.get(&call).is_some_and(lives) {
             self.violate(now, Rule::FalseFailure, format!("{call}: {what}"));
         }
     }

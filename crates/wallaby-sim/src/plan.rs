@@ -44,6 +44,8 @@ pub struct NodePlan {
     pub(crate) tardy: bool,
     /// Whether it is set as the tokio driver sets its endpoints, else as the polling driver does.
     pub(crate) tokio: bool,
+    /// Whether interceptors decide of each request when it may wait for its turn, as only the tokio driver has them.
+    pub(crate) intercepted: bool,
 }
 
 /// How a node can be reached.
@@ -118,6 +120,13 @@ pub enum Fault {
         restart: Option<Duration>,
         /// In which way.
         manner: Manner,
+    },
+    /// A node finishes what it has begun, and begins nothing: no call is lost by that.
+    Drain {
+        /// Which.
+        node: u32,
+        /// When.
+        at: Duration,
     },
     /// Nothing runs at a node; what arrives waits.
     Stall {
@@ -217,6 +226,12 @@ impl NodePlan {
 }
 
 impl Plan {
+    /// Whether nothing is lost in this world for good: every call must come to a good end.
+    pub(crate) fn is_calm(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.all(|fault| matches!(fault, Fault::Drain { .. }))
+    }
+
     /// The world that a seed names.
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -270,7 +285,28 @@ impl Plan {
         if random.one_in(3) {
             plan.add_bodies(&mut random);
         }
+        plan.add_drains(&mut next(17));
+        plan.add_interceptors(&mut next(18));
         plan
+    }
+
+    /// A node or two are drained, for good.
+    fn add_drains(&mut self, random: &mut Random) {
+        if !random.one_in(8) {
+            return;
+        }
+        for _ in 0..random.between(1, 2) {
+            let node = random.below(self.nodes.len() as u64) as u32;
+            let at = random.millis(0, self.end().as_millis() as u64 + 300);
+            self.faults.push(Fault::Drain { node, at });
+        }
+    }
+
+    /// Somebody is around the requests of some nodes.
+    fn add_interceptors(&mut self, random: &mut Random) {
+        for node in self.nodes.iter_mut().filter(|node| node.tokio) {
+            node.intercepted = random.one_in(4);
+        }
     }
 
     /// Bodies follow some requests, where there are streams for them. Those of one that is sent again can be read once.
@@ -638,7 +674,7 @@ impl Plan {
         let calls = self.calls.iter().map(|call| call.at);
         let faults = self.faults.iter().map(|fault| match fault {
             Fault::Crash { at, restart, .. } => *at + restart.unwrap_or_default(),
-            Fault::Cut { at, .. } => *at,
+            Fault::Drain { at, .. } | Fault::Cut { at, .. } => *at,
             Fault::Stall { .. } | Fault::Partition { .. } => fault.end(),
         });
         calls.chain(faults).max().unwrap_or_default()
@@ -767,6 +803,7 @@ fn random_nodes(random: &mut Random) -> Vec<NodePlan> {
             narrow: random.one_in(4),
             tardy: random.one_in(4),
             tokio: drivers.one_in(2),
+            intercepted: false,
         })
         .collect()
 }
@@ -945,6 +982,7 @@ impl Fault {
                 Manner::Machine => "machine crash",
                 Manner::Closed => "close",
             },
+            Self::Drain { .. } => "drain",
             Self::Stall { .. } => "stall",
             Self::Partition { both: true, .. } => "partition",
             Self::Partition { both: false, .. } => "one-way partition",
@@ -956,6 +994,7 @@ impl Fault {
     pub(crate) fn at(&self) -> Duration {
         match self {
             Self::Crash { at, .. }
+            | Self::Drain { at, .. }
             | Self::Stall { at, .. }
             | Self::Partition { at, .. }
             | Self::Cut { at, .. } => *at,
@@ -965,7 +1004,9 @@ impl Fault {
     /// A bit for each node that it concerns.
     pub(crate) fn nodes(&self) -> u64 {
         match self {
-            Self::Crash { node, .. } | Self::Stall { node, .. } => 1 << node,
+            Self::Crash { node, .. } | Self::Drain { node, .. } | Self::Stall { node, .. } => {
+                1 << node
+            }
             Self::Partition { from, to, .. } => from | to,
             Self::Cut { a, b, .. } => 1 << a | 1 << b,
         }
@@ -974,7 +1015,7 @@ impl Fault {
     /// When its effects are over.
     pub(crate) fn end(&self) -> Duration {
         match self {
-            Self::Crash { .. } | Self::Cut { .. } => Duration::MAX,
+            Self::Crash { .. } | Self::Drain { .. } | Self::Cut { .. } => Duration::MAX,
             Self::Stall { at, lasts, .. } | Self::Partition { at, lasts, .. } => *at + *lasts,
         }
     }
@@ -1013,7 +1054,11 @@ impl fmt::Display for Plan {
             let udp = if node.udp { "udp" } else { "tcp" };
             let narrow = if node.narrow { ", small windows" } else { "" };
             let tardy = if node.tardy { ", stops late" } else { "" };
-            let tokio = if node.tokio { ", set as on tokio" } else { "" };
+            let tokio = match (node.tokio, node.intercepted) {
+                (false, _) => "",
+                (true, false) => ", set as on tokio",
+                (true, true) => ", set as on tokio, with interceptors",
+            };
             let (drift, requests) = (node.drift, node.requests);
             let places = match node.places {
                 Some(places) => format!(", {places} handlers at a time"),
@@ -1087,6 +1132,7 @@ impl fmt::Display for Fault {
                 restart: None,
                 ..
             } => write!(f, "n{node}, for good"),
+            Self::Drain { node, .. } => write!(f, "n{node}"),
             Self::Stall { node, lasts, .. } => write!(f, "n{node} for {lasts:?}"),
             Self::Partition {
                 from, to, lasts, ..

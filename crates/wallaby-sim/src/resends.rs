@@ -148,7 +148,7 @@ impl Resends {
 
     /// Nothing happens any more: all calls must have ended, and where nothing went wrong none of them may have failed.
     pub(crate) fn at_rest(&mut self, now: Duration, plan: &Plan) {
-        let calm = plan.faults.is_empty() && plan.nodes.iter().all(NodePlan::is_roomy);
+        let calm = plan.is_calm() && plan.nodes.iter().all(NodePlan::is_roomy);
         let failed = |(call, resent): (&CallId, &ResentCall)| {
             let failed = resent.outcome == Some(Verdict::Failed) && !resent.stuck;
             (failed && calm).then_some(*call)

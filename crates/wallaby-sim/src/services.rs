@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::endpoint::{
     Destination, Endpoint, How, InBody, Lane, NewDelegation, Offer, Offered, Outline, Permit,
-    RequestKey, Sending,
+    RequestKey, Sending, StuckHandler,
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::Child;
@@ -42,10 +42,14 @@ struct Job {
     finale: Finale,
     /// Of one that goes on when it is told to stop.
     permit: Option<Permit>,
+    /// Which of the methods served it calls.
+    served: usize,
     /// What it waits for, if it goes on as soon as it is told of that.
     awaits: Option<Awaited>,
     /// The body that follows its request.
     body: Option<Reading>,
+    /// Nobody waits any more for it to stop.
+    stuck: bool,
 }
 
 /// What a handler waits for that cannot send something.
@@ -57,6 +61,10 @@ pub(crate) enum Awaited {
     Space,
     /// More of its request's body.
     Body,
+    /// That interceptors let it pass.
+    Decision,
+    /// Its turn, after that.
+    Turn,
 }
 
 /// How far a handler got.
@@ -74,8 +82,26 @@ impl Services {
         self.0.len()
     }
 
+    /// How many of them somebody waits for.
+    pub(crate) fn running(&self) -> usize {
+        self.0.values().filter(|job| !job.stuck).count()
+    }
+
+    /// A handler that was told to stop goes on for long.
+    pub(crate) fn stuck(&mut self, which: &StuckHandler, context: &mut Context<'_>) {
+        context.hit(Point::HandlerStuck);
+        let mut jobs = self.0.values_mut();
+        let job = jobs.find(|job| (job.call, job.id) == (which.call, which.request));
+        if let Some(job) = job {
+            job.stuck = true;
+        }
+    }
+
     /// A request is to be handled.
     pub(crate) fn run(&mut self, key: RequestKey, host: &mut Host, context: &mut Context<'_>) {
+        if self.0.contains_key(&key) {
+            return self.told((key, Awaited::Turn), host, context);
+        }
         let Ok(incoming) = host.endpoint.take_request(key) else {
             return;
         };
@@ -83,25 +109,59 @@ impl Services {
             return;
         };
         let (call, id) = (handler.call(), handler.id());
+        let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
+        let body = incoming.body.and_then(|body| Reading::new(body, &task));
+        let mut job = Job {
+            call,
+            id,
+            served: incoming.method,
+            acts: task.acts.into(),
+            finale: task.finale,
+            permit: None,
+            awaits: None,
+            body,
+            stuck: false,
+        };
+        if host.plan.intercepted {
+            job.put_aside(key, Some(Awaited::Decision), host);
+            let decided = context.random.millis(0, 20);
+            host.wake(decided, Timer::Resume(key), context);
+            self.0.insert(key, job);
+        } else {
+            self.begin(key, job, host, context);
+        }
+    }
+
+    /// Its turn has come.
+    fn begin(&mut self, key: RequestKey, mut job: Job, host: &mut Host, context: &mut Context<'_>) {
+        let (call, id) = (job.call, job.id);
         note!(context, host.index, "runs {id} of {call}");
         let now = context.now();
         context.oracle.progressed(now, call, id); // it may have waited for its turn
         context.oracle.executes(call, id);
-        let task = Task::from_payload(&incoming.payload).unwrap_or(Task::NOTHING);
-        let body = incoming.body.and_then(|body| Reading::new(body, &task));
-        let job = Job {
-            call,
-            id,
-            acts: task.acts.into(),
-            finale: task.finale,
-            permit: match host.plan.tardy {
-                true => host.endpoint.keep_permit(key),
-                false => None,
-            },
-            awaits: None,
-            body,
-        };
+        if host.plan.tardy {
+            job.permit = host.endpoint.keep_permit(key);
+        }
         self.go_on(key, job, host, context);
+    }
+
+    /// Interceptors let a request pass: it runs when it is its turn.
+    fn enqueue(
+        &mut self,
+        key: RequestKey,
+        mut job: Job,
+        host: &mut Host,
+        context: &mut Context<'_>,
+    ) {
+        context.hit(Point::RequestAhead);
+        job.awaits = Some(Awaited::Turn);
+        match host.endpoint.run_as(key, job.served) {
+            Ok(()) => drop(self.0.insert(key, job)),
+            Err(_) => {
+                context.hit(Point::RequestAheadRefused);
+                job.done(host);
+            }
+        }
     }
 
     /// A handler's wait is over.
@@ -109,7 +169,9 @@ impl Services {
         let Some(job) = self.0.remove(&key) else {
             return;
         };
-        if !host.endpoint.resume(key) {
+        if job.awaits == Some(Awaited::Decision) {
+            self.enqueue(key, job, host, context);
+        } else if !host.endpoint.resume(key) {
             job.done(host);
         } else {
             let now = context.now();
@@ -126,8 +188,16 @@ impl Services {
         context: &mut Context<'_>,
     ) {
         let job = self.0.get_mut(&key);
-        if job.is_some_and(|job| job.awaits.take_if(|awaited| *awaited == what).is_some()) {
-            self.resume(key, host, context);
+        if job.is_none_or(|job| job.awaits.take_if(|awaited| *awaited == what).is_none()) {
+            return;
+        }
+        match (what, self.0.remove(&key)) {
+            (Awaited::Turn, Some(job)) => self.begin(key, job, host, context),
+            (_, Some(job)) => {
+                self.0.insert(key, job);
+                self.resume(key, host, context);
+            }
+            _ => {}
         }
     }
 
@@ -168,8 +238,7 @@ impl Services {
         host.endpoint.probe().upcoming.remove(&place);
         match job.step(key, host, context) {
             Step::Awaits(what) => {
-                job.awaits = Some(what);
-                host.endpoint.put_aside(key);
+                job.put_aside(key, Some(what), host);
                 self.0.insert(key, job);
             }
             Step::Waits(wait) => {
@@ -180,12 +249,12 @@ impl Services {
                     let next = Child { server, node: None };
                     host.endpoint.probe().upcoming.insert(place, next);
                 }
-                host.endpoint.put_aside(key);
+                job.put_aside(key, None, host);
                 host.wake(wait, Timer::Resume(key), context);
                 self.0.insert(key, job);
             }
             Step::Returned(result) => {
-                host.endpoint.returned(key, result);
+                job.end(key, result, host);
                 job.done(host);
             }
         }
@@ -202,6 +271,19 @@ impl Job {
             return true;
         };
         host.read_body(request, body, context)
+    }
+
+    fn put_aside(&mut self, key: RequestKey, awaits: Option<Awaited>, host: &mut Host) {
+        self.awaits = awaits;
+        host.endpoint.put_aside(key);
+    }
+
+    /// Its request ends, as each driver ends it.
+    fn end(&self, key: RequestKey, result: Result<(), Status>, host: &mut Host) {
+        match result {
+            Ok(()) if host.plan.tokio => drop(host.endpoint.finish_request(key)),
+            result => drop(host.endpoint.returned(key, result)),
+        }
     }
 
     /// Its handler is done.

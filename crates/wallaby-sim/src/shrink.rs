@@ -93,6 +93,7 @@ impl Search {
             smaller |= self.attempt(|plan| plan.nodes[node].narrow = false);
             smaller |= self.attempt(|plan| plan.nodes[node].tardy = false);
             smaller |= self.attempt(|plan| plan.nodes[node].tokio = false);
+            smaller |= self.attempt(|plan| plan.nodes[node].intercepted = false);
             smaller |= self.attempt(|plan| plan.nodes[node].udp = false);
             smaller |= self.attempt(|plan| plan.nodes[node].requests = ROOMY);
             smaller |= self.attempt(|plan| plan.nodes[node].places = None);

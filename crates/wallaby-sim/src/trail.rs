@@ -428,7 +428,7 @@ impl Trail {
             return Some("stalled"); // it was looked into when the call failed
         }
         let branch = failed.request.path;
-        if plan.faults.is_empty() && !failed.evicted {
+        if plan.is_calm() && !failed.evicted {
             return None; // sessions and connections lose nothing by themselves
         }
         if failed.kind.is_none() {
@@ -471,6 +471,7 @@ impl Trail {
         // Who was stopped or cut off for a while may have lost its sessions, but finds out before it sends the next request.
         let passed = |fault: &Fault| match fault {
             Fault::Stall { .. } | Fault::Partition { .. } => fault.end() <= planned.at,
+            Fault::Drain { .. } => true,
             Fault::Crash { .. } | Fault::Cut { .. } => false,
         };
         let disturbed = !plan.faults.iter().all(passed);

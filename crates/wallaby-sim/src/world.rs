@@ -316,6 +316,10 @@ impl<'a> World<'a> {
                 manner,
                 ..
             } => self.end_incarnation(node, restart, manner),
+            Fault::Drain { node, .. } => {
+                context.hit(Point::FaultDrain);
+                self.give(node, None, Input::Drain);
+            }
             Fault::Stall { node, lasts, .. } => {
                 let place = &mut self.places[node as usize];
                 place.until = place.until.max(context.now() + lasts);

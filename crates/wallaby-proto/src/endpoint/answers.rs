@@ -340,7 +340,7 @@ impl<P: Probe> Endpoint<P> {
         let shown = message.token();
         let Some(call) = self.calls.get(id.sequence).map(|call| &call.client) else {
             self.metrics.late_dropped += 1;
-            return;
+            return self.credit_forgotten(from, message);
         };
         if !call.may_answer(shown, from, &request_of(message).path) {
             self.metrics.forged_dropped += 1;
@@ -376,6 +376,16 @@ impl<P: Probe> Endpoint<P> {
         if let Some(from) = from.filter(|_| received.overdrawn) {
             let what = "answers of a call";
             self.break_stream(from, ConnectionError::Overdrawn { what });
+        }
+    }
+
+    /// An answer to a call that is over and forgotten: its server may send what is left of it, and so comes to rest.
+    #[cold]
+    fn credit_forgotten(&mut self, from: Option<ConnId>, message: &Message) {
+        if let Message::Response(response) = message
+            && let Some(carrier) = from.and_then(|from| self.carrier(from))
+        {
+            carrier.grant_call(response.call, 1, response.payload.len() as u64);
         }
     }
 

@@ -85,7 +85,11 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A ping about an initial request goes out behind what its server's stream has not taken yet: until then no answer can come.
+    /// Servers of later hops have read theirs, and tell of themselves where they are not asked.
     fn note_ping_behind(&mut self, sequence: u64, request: RequestId, id: ConnId) {
+        if request.hop > 0 {
+            return;
+        }
         let stream = self.conns.get(id).and_then(|conn| conn.stream());
         let end = stream.map(|stream| stream.connection.end());
         let call = self.calls.get_mut(sequence);

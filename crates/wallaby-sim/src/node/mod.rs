@@ -22,6 +22,7 @@ use crate::broken::{Broken, Ghosts};
 use crate::context::{Context, note};
 use crate::coverage::Point;
 use crate::network::Socket;
+use crate::oracle::Rule;
 use crate::plan::{LinkPlan, NodePlan, Reach};
 use crate::queue::{Event, Timer};
 use crate::services::{Awaited, Services};
@@ -63,6 +64,8 @@ pub(crate) struct Host {
     raw: Duration,
     /// When the endpoint has something to do next, by that clock.
     due: Option<Duration>,
+    /// It is drained, and has not said yet that nothing is left to be done.
+    draining: bool,
 }
 
 /// Something from outside.
@@ -84,6 +87,8 @@ pub(crate) enum Input {
     Abort(usize),
     /// It ends its sessions with that node.
     HangUp(u32),
+    /// The application drains its endpoint.
+    Drain,
     /// The application closes its endpoint.
     Close,
 }
@@ -119,7 +124,11 @@ impl Node {
             unreachable!("the name is neither empty nor long")
         };
         let method = Arc::new(method);
-        let Ok(_) = endpoint.serve(Arc::clone(&method), Serving::default()) else {
+        let serving = Serving {
+            ahead: plan.intercepted,
+            ..Serving::default()
+        };
+        let Ok(_) = endpoint.serve(Arc::clone(&method), serving) else {
             unreachable!("nothing else is served")
         };
         note!(context, index, "incarnation {incarnation} starts as {id}");
@@ -138,6 +147,7 @@ impl Node {
             udp,
             raw: Duration::ZERO,
             due: None,
+            draining: false,
         };
         Self {
             host,
@@ -204,6 +214,10 @@ impl Node {
             }
             Input::Abort(index) => self.applications.abort(index, &mut self.host, context),
             Input::HangUp(node) => self.hang_up_on(node, context),
+            Input::Drain => {
+                self.host.draining |= !self.host.endpoint.is_draining();
+                self.host.endpoint.drain();
+            }
             Input::Close => self.end(context),
         }
         self.follow(context);
@@ -242,7 +256,7 @@ impl Node {
                 Output::Stopped(request, status) => {
                     self.services.stopped((request, &status), host, context);
                 }
-                Output::Stuck(_) => context.hit(Point::HandlerStuck),
+                Output::Stuck(handler) => self.services.stuck(&handler, context),
                 Output::Room(request, lane) => {
                     let told = (request, Awaited::Room(lane));
                     self.services.told(told, host, context);
@@ -255,12 +269,12 @@ impl Node {
                 Output::Dial(conn, to) => host.dial(conn, &to, context),
                 Output::Write(conn) => self.write(conn, context),
                 Output::Close(conn, closed) => self.close(conn, &closed, context),
+                Output::Drained => self.drained(context),
                 Output::Body(body) => self.services.body_told(body, host, context),
                 Output::BodyRoom(body) => host.write_body(body, context),
                 Output::Sent(_)
                 | Output::Ended(..)
                 | Output::Settled(_)
-                | Output::Drained
                 | Output::Lost(..)
                 | Output::Placed(..)
                 | Output::Connected(..) => {} // nobody asks for it here
@@ -268,8 +282,23 @@ impl Node {
         }
     }
 
+    /// It says that nothing is left to be done here.
+    fn drained(&mut self, context: &mut Context<'_>) {
+        if !std::mem::take(&mut self.host.draining) {
+            return;
+        }
+        context.hit(Point::Drained);
+        let (running, calls) = (self.services.running(), self.applications.open(&self.host));
+        if running + calls > 0 {
+            let index = self.host.index;
+            let what = format!("n{index} is drained with {running} requests and {calls} calls");
+            context.violate(Rule::DrainedEarly, what);
+        }
+    }
+
     /// Closes the endpoint, as the drivers do.
     fn end(&mut self, context: &mut Context<'_>) {
+        self.host.draining = false;
         self.host.endpoint.stop_all();
         self.follow(context);
         self.host.endpoint.close();
@@ -305,6 +334,9 @@ impl Node {
             if size > 0 {
                 found.push(format!("{size} {what}"));
             }
+        }
+        if self.host.draining {
+            found.push("no word that it is drained".to_owned());
         }
         if sizes.remembered != Default::default() {
             found.push(format!("{:?}", sizes.remembered));

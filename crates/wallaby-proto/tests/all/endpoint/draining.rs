@@ -2,9 +2,12 @@
 
 use bytes::Bytes;
 use wallaby_proto::Code;
-use wallaby_proto::endpoint::{DelegateOptions, How, Limits, NewDelegation, Outcome, Output};
+use wallaby_proto::endpoint::{
+    CallOptions, DelegateOptions, How, Limits, NewDelegation, Outcome, Output,
+};
 use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
+use wallaby_proto::wire::PingSettings;
 
 use super::queues::{MS, World, at, executor};
 
@@ -249,6 +252,33 @@ fn what_waits_to_be_delegated_ends_with_a_closed_server() {
     assert_eq!(status.code(), Code::Unavailable);
     assert!(status.is_not_executed(), "{status}");
     assert_eq!(status.request().map(|request| request.hop), Some(1));
+}
+
+/// Nobody waits for it, but its server has to send it, and has credit for a part of it.
+#[test]
+fn what_is_left_of_a_call_that_is_over_keeps_no_endpoint_from_its_rest() {
+    let mut world = World::new(ExecutorConfig::default());
+    let mut options = CallOptions::default();
+    options.ping = Some(PingSettings {
+        period: 50 * MS,
+        timeout: 250 * MS,
+    });
+    let call = world.call_with("a", 1, &options);
+    let (key, _) = world.take();
+    world.deaf = vec![0];
+    let whole_window = Bytes::from(vec![0; Limits::default().call as usize]);
+    for _ in 0..3 {
+        let sent = world.server().reply(key, whole_window.clone());
+        assert_eq!(sent, Ok(()));
+    }
+    world.server().returned(key, Ok(()));
+    world.endpoints[0].abort(call);
+    world.pass_slowly(4000 * MS);
+    assert!(!world.endpoints[0].is_live(call), "it has heard nothing");
+    world.deaf.clear();
+    world.server().drain();
+    world.settle();
+    assert!(world.server().is_drained());
 }
 
 fn always(world: &World, to: usize, payload: &str) -> NewDelegation {

@@ -11,7 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use wallaby_proto::connection::{BodyRefusal, MethodDefinition, StrangerLimits};
 use wallaby_proto::endpoint::{
     BodyNext, CallKey, CallOptions, Config, ConnId, Endpoint, How, InBody, InputOutcome, Limits,
-    NewDelegation, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, StreamEnd,
+    NewDelegation, NewInitial, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving,
+    StreamEnd,
 };
 use wallaby_proto::error::ConnectError;
 use wallaby_proto::wire::{Budgets, PingSettings};
@@ -139,8 +140,11 @@ impl World {
             let to = address(choices.below(NODES as u32) as usize);
             let program = Bytes::copy_from_slice(choices.bytes(24));
             let endpoint = &mut self.nodes[host].endpoint;
-            let followed = is_followed(&program);
-            let sent = endpoint.send_with(call, &to, &self.method, program, None, followed);
+            let new = NewInitial {
+                followed: is_followed(&program),
+                ..NewInitial::new(&to, &self.method, program)
+            };
+            let sent = endpoint.send_with(call, new);
             if let Ok((_, Some(body))) = sent {
                 self.nodes[host].written.insert(body, 0);
                 self.write_body(host, body);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
-use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, Next};
+use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, NewInitial, Next};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{CallId, Token};
@@ -103,10 +103,13 @@ impl Applications {
             // One that cannot be sent ends its call, which says so.
             let (endpoint, method) = (&mut host.endpoint, &host.method);
             let body = BodyPlan::of(&root.task);
-            let followed = body.is_some();
+            let new = NewInitial {
+                followed: body.is_some(),
+                ..NewInitial::new(&to, method, payload)
+            };
             let sent = match plan.roots.len() {
-                1 => endpoint.send_only(key, &to, method, payload, followed),
-                _ => endpoint.send_with(key, &to, method, payload, None, followed),
+                1 => endpoint.send_only(key, new),
+                _ => endpoint.send_with(key, new),
             };
             let Ok((request, out)) = sent else {
                 continue;

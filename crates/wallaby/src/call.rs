@@ -14,7 +14,7 @@ use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Answer, CallKey, Next, OutBody, ReportedEnd};
+use wallaby_proto::endpoint::{Answer, CallKey, NewInitial, Next, OutBody, ReportedEnd};
 use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, RequestId};
@@ -432,11 +432,17 @@ impl Initial {
             let (call, method) = (core.endpoint.call_id(key), Arc::clone(&method));
             effects::push(Effect::Sends(call, method, server.clone()));
         }
-        let (endpoint, followed) = (&mut core.endpoint, self.body.is_some());
+        let new = NewInitial {
+            server: &server,
+            method: &method,
+            payload,
+            own: (!self.only).then_some(&options),
+            followed: self.body.is_some(),
+        };
         let (sent, out) = if self.only {
-            endpoint.send_only(key, &server, &method, payload, followed)?
+            core.endpoint.send_only(key, new)?
         } else {
-            endpoint.send_with(key, &server, &method, payload, Some(&options), followed)?
+            core.endpoint.send_with(key, new)?
         };
         Ok((sent, out.zip(self.body)))
     }

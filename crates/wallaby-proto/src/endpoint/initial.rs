@@ -15,6 +15,35 @@ use super::probe::{Note, Probe};
 use super::streams::MarkOwner;
 use crate::error::{ConnectError, Failure};
 
+/// An initial request of a call.
+#[derive(Debug)]
+pub struct NewInitial<'a> {
+    /// The server.
+    pub server: &'a Address,
+    /// The method.
+    pub method: &'a Arc<MethodDefinition>,
+    /// The arguments.
+    pub payload: Bytes,
+    /// Metadata, a continuation and a durable id of its own in place of the call's: nothing else of it counts.
+    pub own: Option<&'a CallOptions>,
+    /// Whether a body follows it, which is to be [written](Endpoint::write_body). It can be read once, so the request is sent once,
+    /// whatever the call says of [`Resend`](super::Resend).
+    pub followed: bool,
+}
+
+impl<'a> NewInitial<'a> {
+    /// It has nothing of its own, and nothing follows it.
+    pub fn new(server: &'a Address, method: &'a Arc<MethodDefinition>, payload: Bytes) -> Self {
+        Self {
+            server,
+            method,
+            payload,
+            own: None,
+            followed: false,
+        }
+    }
+}
+
 impl<P: Probe> Endpoint<P> {
     /// Sends an initial request of a call.
     ///
@@ -28,13 +57,11 @@ impl<P: Probe> Endpoint<P> {
         method: &Arc<MethodDefinition>,
         payload: Bytes,
     ) -> Result<RequestId, Failure> {
-        let (request, _) = self.send_with(key, server, method, payload, None, false)?;
+        let (request, _) = self.send_with(key, NewInitial::new(server, method, payload))?;
         Ok(request)
     }
 
-    /// The same with metadata, a continuation and a durable id of its own in place of the call's, if `own` is given: nothing else
-    /// of it counts. If a body follows it, that is to be [written](Self::write_body). It can be read once, so the request is
-    /// sent once, whatever the call says of [`Resend`](super::Resend).
+    /// The same with what it has of its own, and a body.
     ///
     /// # Errors
     ///
@@ -42,16 +69,11 @@ impl<P: Probe> Endpoint<P> {
     pub fn send_with(
         &mut self,
         key: CallKey,
-        server: &Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        own: Option<&CallOptions>,
-        followed: bool,
+        new: NewInitial<'_>,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
-        let request = self.begin_initial(key, server, method)?;
-        let body = followed.then(|| self.bodies.begin_root(key.0));
-        let to = (server, method);
-        if let Err(failure) = self.try_initial(key, request, to, payload, own, body) {
+        let request = self.begin_initial(key, new.server, new.method)?;
+        let body = new.followed.then(|| self.bodies.begin_root(key.0));
+        if let Err(failure) = self.try_initial(key, request, new, body) {
             if let Some(body) = body {
                 self.forget_body(body);
             }
@@ -60,23 +82,19 @@ impl<P: Probe> Endpoint<P> {
         Ok((request, body))
     }
 
-    /// Sends the only initial request of a call, which gets all of its budgets, and closes the call. If a body follows it, that
-    /// is to be written as [`send_with`](Self::send_with) says.
+    /// Sends the only initial request of a call, which gets all of its budgets, and closes the call.
     ///
     /// # Errors
     ///
-    /// As `send_with`. The call's outcome says the same, as that of any other that has failed: who does not want to be told twice
+    /// As [`send_with`](Self::send_with). The call's outcome says the same, as that of any other that has failed: who does not want to be told twice
     /// [forgets](Self::forget) it.
     pub fn send_only(
         &mut self,
         key: CallKey,
-        server: &Address,
-        method: &Arc<MethodDefinition>,
-        payload: Bytes,
-        followed: bool,
+        new: NewInitial<'_>,
     ) -> Result<(RequestId, Option<OutBody>), Failure> {
         self.share_among(key, 1);
-        let sent = self.send_with(key, server, method, payload, None, followed);
+        let sent = self.send_with(key, new);
         self.close_call(key);
         sent
     }
@@ -127,11 +145,16 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         key: CallKey,
         id: RequestId,
-        (server, method): (&Address, &Arc<MethodDefinition>),
-        payload: Bytes,
-        own: Option<&CallOptions>,
+        new: NewInitial<'_>,
         body: Option<OutBody>,
     ) -> Result<(), Failure> {
+        let NewInitial {
+            server,
+            method,
+            payload,
+            own,
+            ..
+        } = new;
         let size = payload.len() as u64;
         let not_sent = |error| Failure::NotSent { request: id, error };
         if !self.config.schemes.lead_to(server) {

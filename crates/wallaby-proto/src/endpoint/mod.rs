@@ -96,7 +96,9 @@
 //! use std::time::Duration;
 //! use bytes::BytesMut;
 //! use wallaby_proto::connection::MethodDefinition;
-//! use wallaby_proto::endpoint::{Config, ConnId, Endpoint, InputOutcome, Next, Outcome, Output, Schemes, Seeds, Serving};
+//! use wallaby_proto::endpoint::{
+//!     Config, ConnId, Endpoint, InputOutcome, NewInitial, Next, Outcome, Output, Schemes, Seeds, Serving,
+//! };
 //! use wallaby_proto::{Address, NodeId, Status};
 //!
 //! struct Shell {
@@ -164,7 +166,7 @@
 //!
 //! let at: Address = "mem://server".parse()?;
 //! let call = client.endpoint.begin(&Default::default())?;
-//! client.endpoint.send_only(call, &at, &echo, "hop".into(), false)?;
+//! client.endpoint.send_only(call, NewInitial::new(&at, &echo, "hop".into()))?;
 //! let mut network = Vec::new();
 //! client.turn(&mut network, Duration::ZERO); // it dials
 //! server.streams.insert(server.endpoint.handle_accepted(), (0, 1));
@@ -231,6 +233,7 @@ pub use self::event::{
     Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
     RequestKey, StuckHandler,
 };
+pub use self::initial::NewInitial;
 pub use self::methods::Serving;
 pub use self::metrics::Metrics;
 pub use self::permits::Permit;

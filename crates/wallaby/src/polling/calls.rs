@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{CallKey, CallOptions, Endpoint as Core, ReportedEnd, RequestKey};
+use wallaby_proto::endpoint::{
+    CallKey, CallOptions, Endpoint as Core, NewInitial, ReportedEnd, RequestKey,
+};
 use wallaby_proto::{Address, CallId, RequestId};
 
 use super::attempts::Retried;
@@ -188,7 +190,11 @@ impl Calling {
             payload,
             body,
         } = initial;
-        let (_, out) = core.send_only(call, &server, method, payload, body.is_some())?;
+        let new = NewInitial {
+            followed: body.is_some(),
+            ..NewInitial::new(&server, method, payload)
+        };
+        let (_, out) = core.send_only(call, new)?;
         if let Some((out, body)) = out.zip(body) {
             self.bodies.send(core, out, body);
         }
@@ -214,10 +220,14 @@ impl Calling {
             initial.body = outgoing.body.as_ref().and_then(Attached::take);
             (method, own) = (outgoing.method, Some(outgoing.options));
         }
-        let (server, payload) = (&initial.server, initial.payload);
-        let followed = initial.body.is_some();
-        let sent = core.send_with(call, server, &method, payload, own.as_deref(), followed);
-        let (request, out) = sent?;
+        let new = NewInitial {
+            server: &initial.server,
+            method: &method,
+            payload: initial.payload,
+            own: own.as_deref(),
+            followed: initial.body.is_some(),
+        };
+        let (request, out) = core.send_with(call, new)?;
         if let Some((out, body)) = out.zip(initial.body) {
             self.bodies.send(core, out, body);
         }

@@ -14,7 +14,7 @@ use wallaby_proto::error::{Failure, SendError};
 use wallaby_proto::wire::{MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, RequestId, Status, Token};
 
-use crate::endpoint::world::{WINDOW, World, at, hello, udp};
+use crate::endpoint::world::{WINDOW, World, at, followed, hello, udp};
 
 /// Long enough that a piece is a chunk of its own.
 const PIECE: usize = 8 << 10;
@@ -390,7 +390,7 @@ fn bodies_do_not_go_over_udp() {
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
     let to = wallaby_proto::Address::Udp(udp(1));
-    let sent = endpoint.send_with(call, &to, &method, Bytes::new(), None, true);
+    let sent = endpoint.send_with(call, followed(&to, &method, Bytes::new()));
     let (_, out) = sent.expect("it waits for a session");
     world.turn_all();
     let (_, ended) = outcome(&mut world, 0);
@@ -411,7 +411,7 @@ fn bodies_do_not_go_over_udp() {
     world.turn_all();
     let sent = world
         .endpoint(0)
-        .send_with(call, &to, &method, Bytes::new(), None, true);
+        .send_with(call, followed(&to, &method, Bytes::new()));
     assert!(matches!(sent, Err(Failure::Refused { .. })), "{sent:?}");
     assert_eq!(bodies(&world), [0, 0]);
 }
@@ -423,7 +423,7 @@ fn the_body_of_a_request_that_is_refused_is_stopped() {
     let unknown = std::sync::Arc::new(unknown.expect("a legal name"));
     let endpoint = world.endpoint(0);
     let call = endpoint.begin(&CallOptions::default()).expect("room");
-    let sent = endpoint.send_with(call, &at(1), &unknown, Bytes::new(), None, true);
+    let sent = endpoint.send_with(call, followed(&at(1), &unknown, Bytes::new()));
     let (_, out) = sent.expect("it is sent");
     // The call may have further requests: it does not end yet.
     world.turn_all();

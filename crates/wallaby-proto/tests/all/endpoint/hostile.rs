@@ -9,8 +9,8 @@ use wallaby_proto::connection::{
     Connection, ConnectionLimits as WireLimits, Event, Features, Hello, MethodDefinition, VERSION,
 };
 use wallaby_proto::endpoint::{
-    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, Next, Output,
-    Probe, RequestKey, Schemes, Seeds, Serving, StreamEnd,
+    CallOptions, Config, ConnId, Endpoint, InputOutcome, Lane, Leaving, Limits, NewInitial, Next,
+    Output, Probe, RequestKey, Schemes, Seeds, Serving, StreamEnd,
 };
 use wallaby_proto::error::SendError;
 use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
@@ -486,7 +486,7 @@ fn requests_of_calls_that_have_ended_take_no_room() {
     let send = |client: &mut Endpoint<Attempts>, to: &Address| {
         let key = client.begin(&options).expect("room for calls");
         let payload = vec![7; 1_000].into();
-        let sent = client.send_only(key, to, &Arc::new(method()), payload, false);
+        let sent = client.send_only(key, NewInitial::new(to, &Arc::new(method()), payload));
         (key, sent.map(drop))
     };
     for _ in 0..10 {
@@ -513,7 +513,7 @@ fn what_may_have_been_written_is_not_called_unexecuted() {
     let there: Address = "mem://there".parse().expect("an address");
     let key = client.begin(&CallOptions::default()).expect("room");
     let payload = vec![7; 300_000].into();
-    let sent = client.send_only(key, &there, &Arc::new(method()), payload, false);
+    let sent = client.send_only(key, NewInitial::new(&there, &Arc::new(method()), payload));
     sent.expect("it is sent");
     let dialled = std::iter::from_fn(|| client.poll_output()).find_map(|output| match output {
         Output::Dial(conn, _) => Some(conn),

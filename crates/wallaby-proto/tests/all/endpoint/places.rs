@@ -8,6 +8,8 @@ use wallaby_proto::endpoint::{BodyNext, CallOptions, Endpoint, Limits, Output, P
 use wallaby_proto::executor::{ExecutorConfig, Schedule};
 use wallaby_proto::{Code, RequestId};
 
+use crate::endpoint::world::followed;
+
 use super::queues::{MS, World, at, executor};
 
 fn within(seconds: u64) -> CallOptions {
@@ -330,7 +332,8 @@ fn a_body_waits_with_its_request() {
     let [waits, aborted, _refused] = ["waits", "aborted", "refused"].map(|name| {
         let (client, method) = (&mut world.endpoints[0], world.method.clone());
         let call = client.begin(&CallOptions::default()).expect("room");
-        let sent = client.send_only(call, &at(1), &method, name.into(), true);
+        let to = at(1);
+        let sent = client.send_only(call, followed(&to, &method, name.into()));
         world.settle();
         (call, sent.expect("it is sent").1)
     });

@@ -11,12 +11,25 @@ use wallaby_proto::connection::{
 };
 use wallaby_proto::endpoint::{
     CallKey, CallOptions, Config, ConnId, Endpoint, InBody, IncomingRequest, InputOutcome, Limits,
-    Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId, StreamEnd,
+    NewInitial, Next, OutBody, Outcome, Output, RequestKey, Schemes, Seeds, Serving, SocketId,
+    StreamEnd,
 };
 use wallaby_proto::{Address, NodeId, Status};
 
 /// How much of a body may be under way.
 pub(crate) const WINDOW: usize = 64 << 10;
+
+/// A request that a body follows.
+pub(crate) fn followed<'a>(
+    server: &'a Address,
+    method: &'a Arc<MethodDefinition>,
+    payload: Bytes,
+) -> NewInitial<'a> {
+    NewInitial {
+        followed: true,
+        ..NewInitial::new(server, method, payload)
+    }
+}
 
 pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
@@ -140,7 +153,7 @@ impl World {
         let method = Arc::clone(&self.method);
         let endpoint = self.endpoint(from);
         let call = endpoint.begin(options).expect("room");
-        let sent = endpoint.send_only(call, &at(to), &method, payload, true);
+        let sent = endpoint.send_only(call, followed(&at(to), &method, payload));
         let (_, body) = sent.expect("it is sent");
         (call, body.expect("it was asked for"))
     }

@@ -15,6 +15,7 @@ use http::{HeaderMap, Method as Verb, Request as Asking, Response, StatusCode, U
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
+use percent_encoding::percent_decode;
 use tokio::time::timeout;
 use wallaby::{Code, Metadata, RawRequest, Service, Status};
 
@@ -323,28 +324,8 @@ fn outcome(trailers: &HeaderMap) -> Option<Result<(), Status>> {
         number
     };
     let message = trailers.get(MESSAGE).map_or(&[][..], HeaderValue::as_bytes);
-    let message = String::from_utf8_lossy(&unescaped(message)).into_owned();
+    let message = percent_decode(message).decode_utf8_lossy().into_owned();
     Some(Err(Status::new(Code::from_number(number), message)))
-}
-
-/// With the bytes in place of `%20` and so on; a `%` that is none of these stays.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
-    let mut plain = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        match (byte, digit(text.get(at + 1)), digit(text.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                plain.extend(u8::try_from(high * 16 + low));
-                at += 3;
-            }
-            _ => {
-                plain.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    plain
 }
 
 /// The code for an answer that is none of gRPC, by its number.

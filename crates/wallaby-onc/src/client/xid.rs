@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use tokio::time::Instant;
 
 use super::Result;
@@ -17,7 +17,8 @@ use crate::xdr::DecodeError;
 #[derive(Debug)]
 pub(super) struct Waiting<T> {
     next: u32,
-    calls: HashMap<u32, Call<T>, BuildHasherDefault<Spread>>,
+    /// By numbers of ours: nobody else chooses them, so the hash needs no secret.
+    calls: HashMap<u32, Call<T>, FixedState>,
     unanswered: usize,
     /// When somebody is to look whose time has come: one timer for all calls, which mostly are over before.
     alarm: Option<Instant>,
@@ -43,7 +44,7 @@ pub(super) enum Event {
 }
 
 impl<T> Waiting<T> {
-    /// None yet; numbers start at random, so that the replies to an earlier life's calls are not taken for this one's.
+    /// None yet; numbers start at random, so that the replies to an earlier process's calls are not taken for this one's.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             next: getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?,
@@ -181,27 +182,6 @@ impl<T> Waiting<T> {
         {
             self.unanswered -= 1;
         }
-    }
-}
-
-/// The hash of a number of ours: nobody else chooses them.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Keys write a number; whatever else may not be lost.
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

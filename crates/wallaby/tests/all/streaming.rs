@@ -1,8 +1,6 @@
 //! Items follow requests as values of one type: through any number of hops, no faster than they are read, and what goes wrong
 //! says at which item, of which method, and who sent it.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Gate, Net, at, client, failure, load, service, status, until, work};
 use bytes::Bytes;
+use fastrand::Rng;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -690,29 +689,17 @@ async fn a_trace_shows_every_hop(net: Net) {
     assert_eq!(drawn.matches("Ledger/add").count(), 3, "{drawn}");
 }
 
-/// The same numbers for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Items that are there now and then.
 struct Halting {
     items: std::vec::IntoIter<Vec<u8>>,
-    random: Random,
+    random: Rng,
 }
 
 impl Stream for Halting {
     type Item = Vec<u8>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        if self.random.below(3) == 0 {
+        if self.random.u8(..3) == 0 {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -724,14 +711,14 @@ impl Stream for Halting {
 async fn random_items_arrive_as_they_were_sent(net: Net) {
     let seed = match std::env::var("WALLABY_SEED") {
         Ok(seed) => seed.parse().expect("a number"),
-        Err(_) => RandomState::new().build_hasher().finish() | 1,
+        Err(_) => fastrand::u64(..),
     };
     println!("to repeat: WALLABY_SEED={seed}");
-    let mut random = Random(seed);
-    let narrow = |random: &mut Random| {
+    let mut random = Rng::with_seed(seed);
+    let narrow = |random: &mut Rng| {
         let mut limits = Limits::default();
-        limits.call = 1000 + random.below(20_000);
-        limits.parts = 1000 + random.below(20_000);
+        limits.call = 1000 + random.u64(..20_000);
+        limits.parts = 1000 + random.u64(..20_000);
         Endpoint::builder().limits(limits)
     };
     let last = |request: Request<Many<Vec<u8>>>, (_,): (u64,), items: Streaming<Vec<u8>>| async move {
@@ -761,9 +748,9 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
         .expect("there is a runtime");
     for _ in 0..5 {
         let mut sent = Vec::new();
-        for index in 0..random.below(60) {
-            let most = [1, 10, 200, 10_000, 60_000][random.below(5) as usize];
-            let len = random.below(most) as usize;
+        for index in 0..random.u64(..60) {
+            let most = [1, 10, 200, 10_000, 60_000][random.usize(..5)];
+            let len = random.usize(..most);
             sent.push(
                 (0..len)
                     .map(|place| (place as u64 ^ index) as u8)
@@ -772,9 +759,9 @@ async fn random_items_arrive_as_they_were_sent(net: Net) {
         }
         let items = Halting {
             items: sent.clone().into_iter(),
-            random: Random(random.below(u64::MAX) | 1),
+            random: random.fork(),
         };
-        let read = random.below(20);
+        let read = random.u64(..20);
         let call = Client::new(&client, at(&first))
             .in_order()
             .call_target(mirror::back(read, items));

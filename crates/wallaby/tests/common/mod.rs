@@ -10,7 +10,6 @@
 pub(crate) mod bodies;
 pub(crate) mod lines;
 pub(crate) mod process;
-pub(crate) mod random;
 pub(crate) mod raw;
 #[macro_use]
 pub(crate) mod suite;

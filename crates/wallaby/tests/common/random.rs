@@ -1,10 +1,8 @@
-//! Numbers that a seed decides.
-
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Numbers that a seed decides, for the random worlds of turmoil (`crates/wallaby-sim/tests/turmoil`).
 
 use std::ops::RangeInclusive;
 
-/// A small generator (SplitMix64).
+/// A small generator (SplitMix64). Not fastrand's, whose numbers may change with its version: a seed makes the same world.
 #[derive(Debug, Default)]
 pub(crate) struct Random(u64);
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::common::{Net, at, until};
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use wallaby::{
     Address, Builder, CallError, Code, Endpoint, ExecutorConfig, Many, Metrics, Outcome, Request,
@@ -146,18 +147,6 @@ async fn end(
     Ok(())
 }
 
-/// The same numbers for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
-    }
-}
-
 /// What a plan leads to.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Expected {
@@ -167,7 +156,7 @@ struct Expected {
     panics: u64,
 }
 
-fn plan(random: &mut Random, levels: u32, servers: u64, expected: &mut Expected) -> Plan {
+fn plan(random: &mut Rng, levels: u32, servers: usize, expected: &mut Expected) -> Plan {
     expected.requests += 1;
     let number = |expected: &mut Expected| {
         expected.answers.push(expected.answers.len() as u32);
@@ -175,18 +164,18 @@ fn plan(random: &mut Random, levels: u32, servers: u64, expected: &mut Expected)
     };
     let mut steps = Vec::new();
     let mut moved = false;
-    for _ in 0..random.below(5) {
-        steps.push(match random.below(10) {
+    for _ in 0..random.u64(..5) {
+        steps.push(match random.u64(..10) {
             0..4 => {
-                let size = if random.below(40) == 0 {
+                let size = if random.u64(..40) == 0 {
                     100_000
                 } else {
-                    random.below(50)
+                    random.u64(..50)
                 };
                 Step::Reply(number(expected), size as u32)
             }
             4..7 if levels > 0 => {
-                let server = random.below(servers) as usize;
+                let server = random.usize(..servers);
                 Step::Delegate(server, plan(random, levels - 1, servers, expected))
             }
             7 => Step::Flush,
@@ -197,11 +186,11 @@ fn plan(random: &mut Random, levels: u32, servers: u64, expected: &mut Expected)
             _ => Step::Yield,
         });
     }
-    let end = match random.below(12) {
+    let end = match random.u64(..12) {
         0..5 => End::Drop,
         5..7 => End::Respond(number(expected)),
         7..10 if levels > 0 => {
-            let server = random.below(servers) as usize;
+            let server = random.usize(..servers);
             End::Forward(
                 server,
                 Box::new(plan(random, levels - 1, servers, expected)),
@@ -223,12 +212,12 @@ fn plan(random: &mut Random, levels: u32, servers: u64, expected: &mut Expected)
 
 /// Makes calls one after the other, each another tree.
 async fn client(endpoint: Endpoint, servers: Vec<Address>, seed: u64, calls: u32) -> Expected {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut total = Expected::default();
     for call in 0..calls {
         let mut expected = Expected::default();
-        let plan = plan(&mut random, 4, servers.len() as u64, &mut expected);
-        let server = &servers[random.below(servers.len() as u64) as usize];
+        let plan = plan(&mut random, 4, servers.len(), &mut expected);
+        let server = &servers[random.usize(..servers.len())];
         let mut call_ = tree::at(&endpoint, server).grow(plan.clone());
         let mut got = Expected {
             requests: expected.requests,
@@ -367,14 +356,14 @@ async fn storm(executor: ExecutorConfig, calls: u32, seed: u64) {
 
 /// Calls of which many are given up after some answers, or at once.
 async fn fickle(endpoint: Endpoint, servers: Vec<Address>, seed: u64, calls: u32) -> u64 {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut aborted = 0;
     for _ in 0..calls {
         let mut expected = Expected::default();
-        let plan = plan(&mut random, 4, servers.len() as u64, &mut expected);
-        let server = &servers[random.below(servers.len() as u64) as usize];
+        let plan = plan(&mut random, 4, servers.len(), &mut expected);
+        let server = &servers[random.usize(..servers.len())];
         let mut call = tree::at(&endpoint, server).grow(plan);
-        let patience = random.below(4);
+        let patience = random.u64(..4);
         for _ in 0..patience {
             if call.next().await.is_none() {
                 break;

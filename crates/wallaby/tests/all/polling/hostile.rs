@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use fastrand::Rng;
 use wallaby::polling::{
     CallOptions, Datagrams, Endpoint, Event, Limits, RequestKey, Sizes, Udp, Wait,
 };
@@ -22,14 +23,6 @@ use wallaby_proto::wire::{Message, MethodRef, ReplyTo, Request};
 use super::alone::{outcome, pair, work};
 use super::proxy::Path;
 use super::world::{Link, World};
-
-/// The same numbers for each seed.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
 
 fn socket(address: &Address) -> SocketAddr {
     match address {
@@ -46,12 +39,12 @@ fn garbage_is_dropped_and_counted() {
     serve.expect("no other has its name");
     let mut stranger = world.bind(Endpoint::builder());
     let to = socket(&server.address());
-    let mut state = 40;
+    let mut random = Rng::with_seed(40);
     for round in 0..300 {
-        let len = random(&mut state) as usize % 300;
-        let mut datagram: Vec<u8> = (0..len).map(|_| random(&mut state) as u8).collect();
+        let len = random.usize(..300);
+        let mut datagram: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
         if let Some(kind) = datagram.first_mut() {
-            *kind = [1, 2, 3, 4, 0x10, 0x13][random(&mut state) as usize % 6];
+            *kind = [1, 2, 3, 4, 0x10, 0x13][random.usize(..6)];
         }
         if round % 2 == 0 {
             let sum = crc32c(&datagram);

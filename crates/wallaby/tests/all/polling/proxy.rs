@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fastrand::Rng;
 use wallaby::Address;
 use wallaby::polling::{Endpoint, Event, Wait};
 
@@ -79,7 +80,7 @@ pub(crate) struct Proxy {
     pairs: Vec<(UnixStream, [VecDeque<u8>; 2], UnixStream)>,
     /// Towards the server, and back.
     pub(crate) flows: [Flow; 2],
-    random: u64,
+    random: Rng,
 }
 
 impl Proxy {
@@ -93,7 +94,7 @@ impl Proxy {
             to: to.0.clone(),
             pairs: Vec::new(),
             flows: [FREE; 2],
-            random: seed,
+            random: Rng::with_seed(seed),
         }
     }
 
@@ -132,9 +133,8 @@ impl Proxy {
             Ok(0) => false,
             Ok(read) => {
                 for byte in &mut buffer[..read] {
-                    self.random = self.random.wrapping_mul(6_364_136_223_846_793_005) + 1;
-                    if (self.random >> 33) % 1_000_000 < damaged {
-                        *byte ^= 1 << ((self.random >> 20) % 8);
+                    if self.random.u64(..1_000_000) < damaged {
+                        *byte ^= 1 << self.random.u8(..8);
                     }
                 }
                 bytes.extend(&buffer[..read]);

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::random::Random;
+use fastrand::Rng;
 use wallaby::Address;
 use wallaby::polling::{Builder, Datagrams, Endpoint, Event, Wait};
 
@@ -27,7 +27,7 @@ pub(crate) struct Faults {
 struct State {
     now: Duration,
     faults: Faults,
-    random: Random,
+    random: Rng,
     sent: u64,
     /// Datagrams under way, by when they arrive, with receiver and sender.
     under_way: BTreeMap<(Duration, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
@@ -60,19 +60,19 @@ const LATENCY: Duration = Duration::from_micros(50);
 
 impl State {
     fn chance(&mut self, of_thousand: u64) -> bool {
-        of_thousand > 0 && self.random.next() % 1000 < of_thousand
+        of_thousand > 0 && self.random.u64(..1000) < of_thousand
     }
 }
 
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let world = Self::default();
-        world.0.borrow_mut().random = Random::new(seed);
+        world.0.borrow_mut().random = Rng::with_seed(seed);
         world
     }
 
     pub(crate) fn random(&self, below: u64) -> u64 {
-        self.0.borrow_mut().random.next() % below
+        self.0.borrow_mut().random.u64(..below)
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -188,10 +188,10 @@ impl Link {
         for _ in 0..1 + u32::from(state.chance(faults.doubled)) {
             let mut datagram = datagram.to_vec();
             if state.chance(faults.damaged) {
-                let at = state.random.index(datagram.len());
-                datagram[at] ^= 1 << (state.random.next() % 8);
+                let at = state.random.usize(..datagram.len());
+                datagram[at] ^= 1 << state.random.u8(..8);
             }
-            let late = state.random.next() % (faults.jitter + 1);
+            let late = state.random.u64(..=faults.jitter);
             state.sent += 1;
             let key = (
                 state.now + LATENCY + Duration::from_micros(late),

@@ -292,6 +292,8 @@ impl Drop for Fleet {
     }
 }
 
+/// Not a child of wallaby-program, which is for programs on tokio: who measures waits on its own thread, with a time limit, so
+/// that no runtime takes the processor on which it measures.
 #[derive(Debug)]
 struct Server {
     name: String,

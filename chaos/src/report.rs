@@ -1,4 +1,5 @@
-//! What was found, for people.
+//! What was found, for people: tables in Markdown, for the pages that show them, and counts whose columns are the same below each
+//! title, which a crate for tables would set for each title anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -22,7 +22,8 @@ impl Tree {
     }
 }
 
-/// A process that serves. It ends with this value.
+/// A process that serves. It ends with this value. Not a child of wallaby-program: servers of all systems are stopped and shut down
+/// here, too, and write nothing on this terminal.
 pub(super) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,

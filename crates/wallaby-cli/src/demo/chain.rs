@@ -148,6 +148,7 @@ async fn start_servers(plan: &Plan<'_>) -> anyhow::Result<Cluster<Ready>> {
     Cluster::start(Link::ALL.map(program), read).await
 }
 
+/// Of whole outcomes, by their latency: crates of statistics know numbers only.
 fn median(mut outcomes: Vec<Outcome>) -> Option<Way> {
     outcomes.sort_by(|a, b| a.way.p50_us.total_cmp(&b.way.p50_us));
     let middle = outcomes.len() / 2;

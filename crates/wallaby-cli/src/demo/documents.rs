@@ -200,7 +200,8 @@ struct Entry {
     path: String,
 }
 
-/// The shard's files, in the same order in every process. Hidden ones and links are passed over: a link's target is
+/// The shard's files, in the same order in every process. No crate for it, which `make demo` would have to compile: the limits, the
+/// order and what could not be read are most of this, and ours anyhow. Hidden ones and links are passed over: a link's target is
 /// listed under its own name.
 fn list(folder: &Path, shard: Shard) -> anyhow::Result<(Vec<Entry>, Skipped)> {
     check(folder)?;

@@ -1,4 +1,5 @@
-//! The text of one file as words, directives and lines that are meant for C.
+//! The text of one file as words, directives and lines that are meant for C. By hand, as a line that begins with `#` or `%` is
+//! no word, and what it means is the preprocessor's business.
 
 use super::source::{Place, Problem};
 use super::token::{Comment, Kind, SIGNS, Token};

@@ -1,4 +1,5 @@
-//! Words as definitions: the grammar of RFC 4506 and RFC 5531, and what rpcgen takes besides.
+//! Words as definitions: the grammar of RFC 4506 and RFC 5531, and what rpcgen takes besides. Written by hand: errors say what was
+//! expected and where, in which file that was included, and build scripts compile no crate for parsers.
 
 use super::expression::{Cursor, Dialect, Expression};
 use super::source::{Place, Problem, Sources};

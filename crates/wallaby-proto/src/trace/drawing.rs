@@ -154,7 +154,7 @@ fn times(hop: &Hop) -> [String; 4] {
     ]
 }
 
-/// A time with three digits.
+/// A time with three digits: crates for it write all of them, and this one depends on few.
 fn show(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     let (value, unit) = match micros {

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-/// A small generator (SplitMix64): what is made of its numbers is named by its seed.
+/// A small generator (SplitMix64): what is made of its numbers is named by its seed. Ours, as a seed on record has to make the same
+/// numbers with every version of every crate.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(pub(crate) u64);
 

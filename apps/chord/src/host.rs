@@ -32,21 +32,21 @@ pub struct Host {
 #[derive(Debug, Default)]
 struct Nodes {
     by_id: BTreeMap<RingId, Hosted>,
-    lives: u64,
+    incarnations: u64,
 }
 
 #[derive(Debug)]
 struct Hosted {
     node: Node,
-    /// A node that comes back at its place is another life: what the former one asked is not its business.
-    life: u64,
+    /// A node that comes back at its place is another incarnation: what the former one asked is not its business.
+    incarnation: u64,
 }
 
-/// Which life of which node asks.
+/// Which incarnation of which node asks.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     id: RingId,
-    life: u64,
+    incarnation: u64,
 }
 
 impl Host {
@@ -226,9 +226,11 @@ impl Host {
 
     fn add(&self, node: Node) {
         let mut nodes = self.lock();
-        nodes.lives += 1;
-        let life = nodes.lives;
-        nodes.by_id.insert(node.peer().id, Hosted { node, life });
+        nodes.incarnations += 1;
+        let incarnation = nodes.incarnations;
+        nodes
+            .by_id
+            .insert(node.peer().id, Hosted { node, incarnation });
     }
 
     fn lock(&self) -> MutexGuard<'_, Nodes> {
@@ -238,14 +240,17 @@ impl Host {
     fn tick(&self, id: RingId) -> Vec<(Asker, Errand)> {
         let mut nodes = self.lock();
         let contact = contact(&nodes, id);
-        let Some(Hosted { node, life }) = nodes.by_id.get_mut(&id) else {
+        let Some(Hosted { node, incarnation }) = nodes.by_id.get_mut(&id) else {
             return Vec::new();
         };
         // The one that it was told to ask may be gone.
         if let Some(contact) = contact.filter(|_| node.is_seeking()) {
             node.add_contact(contact);
         }
-        let asker = Asker { id, life: *life };
+        let asker = Asker {
+            id,
+            incarnation: *incarnation,
+        };
         let errands = node.tick().into_iter();
         errands.map(|errand| (asker, errand)).collect()
     }
@@ -263,7 +268,7 @@ impl Host {
         };
         let mut nodes = self.lock();
         let hosted = nodes.by_id.get_mut(&asker.id);
-        let Some(hosted) = hosted.filter(|hosted| hosted.life == asker.life) else {
+        let Some(hosted) = hosted.filter(|hosted| hosted.incarnation == asker.incarnation) else {
             return Vec::new();
         };
         let errands = hosted.node.handle_told(&errand, told);

@@ -92,14 +92,14 @@ impl Hops for Server {
                 Step::Found(_) | Step::Missed => certain.push(probe),
             }
         }
+        if !certain.is_empty() {
+            request.reply(certain).await?;
+        }
         for (part, probes) in elsewhere {
             for some in probes.chunks(batch.max(1) as usize) {
                 let target = hops::nearest(some.to_vec(), batch);
                 request.delegate(loaded.server(part)?, target).await?;
             }
-        }
-        if !certain.is_empty() {
-            request.respond(certain).await?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ pub(crate) struct World {
     hosts: Vec<Address>,
     alive: BTreeSet<Address>,
     nodes: BTreeMap<RingId, Hosted>,
-    lives: u64,
+    incarnations: u64,
     now: u64,
     sent: u64,
     queue: BTreeMap<(u64, u64, u64), Message>,
@@ -36,8 +36,8 @@ pub(crate) struct World {
 #[derive(Debug)]
 struct Hosted {
     node: Node,
-    /// A node that comes back at its place is another life.
-    life: u64,
+    /// A node that comes back at its place is another incarnation.
+    incarnation: u64,
 }
 
 #[derive(Debug)]
@@ -50,11 +50,11 @@ enum Message {
     Again(u64),
 }
 
-/// Who asks: a life of a node.
+/// Who asks: an incarnation of a node.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     id: RingId,
-    life: u64,
+    incarnation: u64,
 }
 
 /// Who made a lookup.
@@ -76,7 +76,7 @@ impl World {
             alive: hosts.iter().cloned().collect(),
             hosts,
             nodes: BTreeMap::new(),
-            lives: 0,
+            incarnations: 0,
             now: 0,
             sent: 0,
             queue: BTreeMap::new(),
@@ -199,7 +199,7 @@ impl World {
                 if let Some(hosted) = self.nodes.get_mut(&id) {
                     let asker = Asker {
                         id,
-                        life: hosted.life,
+                        incarnation: hosted.incarnation,
                     };
                     if let Some(contact) = contact {
                         hosted.node.add_contact(contact);
@@ -247,9 +247,10 @@ impl World {
     }
 
     fn add(&mut self, node: Node) {
-        self.lives += 1;
-        let life = self.lives;
-        self.nodes.insert(node.peer().id, Hosted { node, life });
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        self.nodes
+            .insert(node.peer().id, Hosted { node, incarnation });
     }
 
     fn bury(&mut self, id: RingId) {
@@ -280,7 +281,9 @@ impl World {
             Message::Ask(asker, errand) => self.deliver_ask(asker, errand),
             Message::Told(asker, errand, told) => {
                 let hosted = self.nodes.get_mut(&asker.id);
-                if let Some(hosted) = hosted.filter(|hosted| hosted.life == asker.life) {
+                if let Some(hosted) =
+                    hosted.filter(|hosted| hosted.incarnation == asker.incarnation)
+                {
                     let errands = hosted.node.handle_told(&errand, told);
                     self.send_errands(asker, errands);
                     self.bury(asker.id);

@@ -134,7 +134,7 @@ impl RequestInfo {
         self.handling.undelivered()
     }
 
-    /// The name under which this work may have been asked for before, by an earlier life of its initiator perhaps
+    /// The name under which this work may have been asked for before, by an earlier incarnation of its initiator perhaps
     /// ([`Client::durable`](crate::Client::durable)). What is delegated or called has a name that follows from it, and from how
     /// much its handler has delegated and called before: a handler that does the same again gives the same names, whoever is around
     /// it, and whenever it leaves. `None` if it has none, or the request has ended.

@@ -89,7 +89,7 @@ pub(crate) struct Seed {
 impl Seed {
     pub(crate) fn of(scope: &Scope, server: u8) -> Self {
         let mut options = CallOptions::default();
-        options.ping = Some(scope.ping());
+        options.ping = Some(Scope::ping());
         Self {
             server,
             options,

@@ -30,12 +30,11 @@ pub struct Explored {
 }
 
 /// Explores all runs of a scope, up to the first violation.
-pub fn explore(scope: Scope, threads: usize) -> Explored {
+pub fn explore(scope: Scope) -> Explored {
     let start = Instant::now();
     let trees = scope.trees.len();
     let checker = World::new(scope)
         .checker()
-        .threads(threads)
         .finish_when(HasDiscoveries::AnyFailures)
         .spawn_bfs()
         .join();

@@ -93,7 +93,7 @@ impl Seed {
             places: requests
                 .map(|request| scope.endpoint(tree, request))
                 .collect(),
-            ping: scope.ping(),
+            ping: Scope::ping(),
             transit: PERIOD * u32::from(scope.delay.unwrap_or(0)),
             variant: scope.variant,
         }

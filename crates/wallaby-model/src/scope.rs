@@ -8,6 +8,8 @@ use crate::plan::Tree;
 
 /// The ping period: what one tick of the clock advances time by.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+/// The call timeout in ticks.
+const TIMEOUT: u8 = 3;
 
 /// What one exploration tries.
 #[derive(Debug, Clone)]
@@ -30,15 +32,11 @@ pub struct Scope {
     pub abort: bool,
     /// The initiator may be told that a crashed server is gone, when all that it sent has arrived; so are the other servers.
     pub hints: bool,
-    /// For how many ticks a request, a response or an end may be under way: 0 is until the next one. `None`: no time
-    /// passes at all, and nobody asks anything.
+    /// For how many ticks a request, a response or an end may be under way: 0 is until the next one, as for pings and pongs. `None`: no
+    /// time passes at all, and nobody asks anything.
     pub delay: Option<u8>,
-    /// The same for pings and pongs.
-    pub control_delay: u8,
     /// Handlers may dawdle until this tick.
     pub slow: u8,
-    /// The call timeout in ticks.
-    pub timeout: u8,
     /// What is broken.
     pub variant: Variant,
 }
@@ -94,9 +92,7 @@ impl Scope {
             abort: false,
             hints: false,
             delay: None,
-            control_delay: 0,
             slow: 0,
-            timeout: 3,
             variant: Variant::Sound,
         }
     }
@@ -114,10 +110,10 @@ impl Scope {
         }
     }
 
-    pub(crate) fn ping(&self) -> PingSettings {
+    pub(crate) fn ping() -> PingSettings {
         PingSettings {
             period: PERIOD,
-            timeout: PERIOD * u32::from(self.timeout),
+            timeout: PERIOD * u32::from(TIMEOUT),
         }
     }
 
@@ -137,7 +133,6 @@ impl Scope {
     /// The tick by which every run must have ended: dawdling, a timeout until the failure, one until all is quiet, and
     /// as long for what is found out on the way.
     pub(crate) fn horizon(&self) -> u8 {
-        let delay = self.delay.unwrap_or(0).max(self.control_delay);
-        self.slow + 3 * self.timeout + 4 * (delay + 1)
+        self.slow + 3 * TIMEOUT + 4 * (self.delay.unwrap_or(0) + 1)
     }
 }

@@ -221,10 +221,7 @@ impl World {
         let Some(delay) = self.scope.delay else {
             return false;
         };
-        let late = |flight: &Flight| match flight.letter.is_control() {
-            true => state.now >= flight.sent + self.scope.control_delay,
-            false => state.now >= flight.sent + delay,
-        };
+        let late = |flight: &Flight| flight.letter.is_control() || state.now >= flight.sent + delay;
         let dawdles = state.hosts.iter().any(|host| host.view.running != 0);
         !state.client.1.over
             && !state.net.iter().any(late)

@@ -7,7 +7,7 @@ use wallaby_model::{
 
 /// The variant breaks this property in this scope. What is explored in `sound` holds in each of them without it.
 fn check(variant: Variant, property: &str, scope: Scope) {
-    let explored = explore(Scope { variant, ..scope }, 1);
+    let explored = explore(Scope { variant, ..scope });
     println!("{variant:?}: {explored}");
     let broken: Vec<&str> = explored.violations.iter().map(|found| found.0).collect();
     assert!(broken.contains(&property), "{broken:?}");

@@ -12,7 +12,7 @@ fn timed(messages: usize) -> Scope {
 }
 
 fn check(scope: Scope, least_states: usize) {
-    let explored = explore(scope, 1);
+    let explored = explore(scope);
     println!("{explored}");
     let Explored {
         states,

@@ -122,7 +122,7 @@ need_peers() {
     need_peer Thrift has_thrift pkg-config thrift-compiler libthrift-dev libboost-dev
 }
 
-# unpack NAME PROGRAM PACKAGE...: Debian's packages, below the build output: installed, their servers would be started.
+# unpack NAME PROGRAM PACKAGE...: Debian's packages, which it names, below the build output: installed, their servers would be started.
 unpack() {
     local name=$1 program=$2 folder=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}/tools/$1
     local packages package place status=0
@@ -131,7 +131,7 @@ unpack() {
         [ ! -x "$folder/$place/$program" ] || return 0
     done
     have apt-get && have dpkg-deb || return 1
-    say "no $name; unpacking Debian's to $folder"
+    say "no $name: downloading Debian's packages '$*', to be unpacked to $folder"
     packages=$(mktemp -d)
     if (cd "$packages" && apt-get -qq download "$@") >/dev/null 2>&1 </dev/null; then
         mkdir -p "$folder"

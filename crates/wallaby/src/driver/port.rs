@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -28,6 +28,9 @@ const AT_ONCE: usize = 16;
 /// Batches of datagrams that one thread sends before it does something else.
 const SENDS_A_TURN: usize = 16;
 
+/// How often one thread looks whether others want something sent meanwhile.
+const FLUSHES: usize = 4;
+
 /// News of datagrams that could not be delivered that are taken at a time.
 const MOST_UNREACHABLE: usize = 64;
 
@@ -41,6 +44,8 @@ pub(crate) struct Port {
     socket: RwLock<Option<Socket>>,
     /// What is being sent; between turns what the socket did not take.
     outbox: Mutex<Outbox>,
+    /// Who wants something sent, while one of them sends: the others need not wait for that.
+    wanted: AtomicUsize,
     /// Several answers came at once: what those who waited for them send next leaves together, in the reader's next turn, which
     /// comes after theirs.
     gathering: AtomicBool,
@@ -55,6 +60,7 @@ impl Port {
             id,
             socket: RwLock::new(Some(socket)),
             outbox: Mutex::new(outbox),
+            wanted: AtomicUsize::new(0),
             gathering: AtomicBool::new(false),
             reader: Mutex::default(),
         })
@@ -78,9 +84,39 @@ impl Port {
 
     /// Sends what may be sent now, unless the reader is about to.
     pub(super) fn flush(&self, endpoint: &Arc<Inner>) {
-        if !self.gathering.load(Ordering::Acquire) {
-            self.transmit(endpoint);
+        if self.gathering.load(Ordering::Acquire) {
+            return;
         }
+        // What this sets off comes when the socket and the outbox are free again.
+        let _inside = Inside::enter();
+        if let Some(socket) = self.socket().as_ref() {
+            self.flush_from(socket, endpoint);
+        }
+    }
+
+    /// The same, or lets who sends already do that.
+    fn flush_from(&self, socket: &Socket, endpoint: &Arc<Inner>) {
+        let mut wanted = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
+        if wanted > 1 {
+            return;
+        }
+        for _ in 0..FLUSHES {
+            self.transmit_from(socket, endpoint);
+            let done =
+                (self.wanted).compare_exchange(wanted, 0, Ordering::AcqRel, Ordering::Acquire);
+            match done {
+                Ok(_) => return,
+                Err(more) => wanted = more,
+            }
+        }
+        self.wanted.store(0, Ordering::Release);
+        self.leave_to_reader();
+    }
+
+    /// Others go on to send: the reader does the rest, as this thread has more to do.
+    fn leave_to_reader(&self) {
+        self.gathering.store(true, Ordering::Release);
+        self.wake();
     }
 
     fn transmit(&self, endpoint: &Arc<Inner>) {
@@ -104,9 +140,7 @@ impl Port {
         let mut rounds = 0..SENDS_A_TURN;
         loop {
             if rounds.next().is_none() {
-                // Others go on to send: the reader does the rest, as this thread has more to do.
-                self.gathering.store(true, Ordering::Release);
-                self.wake();
+                self.leave_to_reader();
                 break;
             }
             let goes_on = endpoint.enter(|core| {
@@ -220,9 +254,12 @@ impl Port {
         let socket = self.socket();
         let socket = socket.as_ref()?;
         let gathered = self.gathering.swap(false, Ordering::AcqRel);
-        let unsent = !self.outbox().is_empty() && socket.poll_writable(cx).is_ready();
-        if gathered || unsent {
-            self.transmit_from(socket, endpoint);
+        let unsent = self
+            .outbox
+            .try_lock()
+            .is_ok_and(|outbox| !outbox.is_empty());
+        if gathered || unsent && socket.poll_writable(cx).is_ready() {
+            self.flush_from(socket, endpoint);
         }
         if reader.is_pausing(cx) {
             return Some(true);

@@ -2,9 +2,10 @@
 //! who a peer has proven to be.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use wallaby::intercept::{Admission, Incoming, Interceptor};
 use wallaby::transport::{
-    Accepted, Connector, Dialled, Identity, Listened, Listener, Name, Proven, ReadHalf, Stream,
-    Transport, WriteHalf,
+    Accepted, Connector, DatagramSocket, Dialled, Identity, Listened, Listener, Name, Proven,
+    ReadHalf, Stream, Transport, Wrap, WriteHalf,
 };
 use wallaby::{
     Address, BindError, Code, ConnectError, Endpoint, Many, OtherAddress, Request, Service, Status,
@@ -371,4 +372,107 @@ async fn answers_go_back_to_an_initiator_of_another_transport() {
     let (answers, statuses) = patience(sorted(&mut call)).await;
     assert_eq!((answers.len(), statuses), (2, vec![]));
     assert_eq!(first.metrics().relayed, 1);
+}
+
+/// The next write waits, with its thread, until something comes here; it says first that it has begun.
+type Gate = Arc<Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>>;
+
+struct SlowWrites(Gate);
+
+#[derive(Debug)]
+struct Slow<T>(T, Gate);
+
+impl Wrap for SlowWrites {
+    fn stream(&self, stream: Stream) -> Stream {
+        stream.map_writer(|writer| Slow(writer, Arc::clone(&self.0)))
+    }
+
+    fn datagrams(&self, socket: Box<dyn DatagramSocket>) -> Box<dyn DatagramSocket> {
+        Box::new(Slow(socket, Arc::clone(&self.0)))
+    }
+}
+
+impl<T> Slow<T> {
+    fn pass(&self) {
+        if let Some((began, released)) = self.1.lock().expect("nobody has panicked").take() {
+            began.send(()).expect("somebody waits");
+            released.recv().expect("it is let go");
+        }
+    }
+}
+
+impl WriteHalf for Slow<Box<dyn WriteHalf>> {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.pass();
+        self.0.try_write(bytes)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_writable(cx)
+    }
+
+    fn shutdown(&self) {
+        self.0.shutdown();
+    }
+}
+
+impl DatagramSocket for Slow<Box<dyn DatagramSocket>> {
+    fn local(&self) -> SocketAddr {
+        self.0.local()
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        self.0.poll_receive(cx, buffer)
+    }
+
+    fn try_send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.pass();
+        self.0.try_send(datagram, to)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_writable(cx)
+    }
+}
+
+/// Over the same connection: what the others have to send leaves when the system has taken what came first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_sends_does_not_wait_for_what_another_one_writes() {
+    for net in [Net::tcp(), Net::udp()] {
+        send_while_another_thread_writes(net).await;
+    }
+}
+
+async fn send_while_another_thread_writes(net: Net) {
+    let server = net.serve(who()).await;
+    let gate = Gate::default();
+    let slow = Arc::new(SlowWrites(Arc::clone(&gate)));
+    let client = net.bind(Endpoint::builder().wrap_transports(slow)).await;
+    let to = at(&server);
+    let mut call = work::at(&client, to.clone()).many(String::new());
+    patience(sorted(&mut call)).await;
+
+    let ((release, released), (began, begun)) = (mpsc::channel(), mpsc::channel());
+    *gate.lock().expect("nobody has panicked") = Some((began, released));
+    let (sent, sends) = mpsc::channel();
+    let send = |sent: mpsc::Sender<_>| {
+        let (client, to) = (client.clone(), to.clone());
+        std::thread::spawn(move || sent.send(work::at(&client, to).many(String::new())))
+    };
+    let first = send(sent.clone());
+    let long = Duration::from_secs(10);
+    begun.recv_timeout(long).expect("it writes");
+    let second = send(sent);
+    let early = sends.recv_timeout(long);
+    release.send(()).expect("it waits for that");
+    let late = sends.recv_timeout(long);
+    for (thread, call) in [(second, early), (first, late)] {
+        thread.join().expect("no panic").expect("somebody waits");
+        let mut call = call.expect("it was sent");
+        assert_eq!(patience(sorted(&mut call)).await.0.len(), 1);
+    }
 }

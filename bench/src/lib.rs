@@ -87,8 +87,10 @@ pub fn server_main(
     if let Some(served) = scale::serve(&config) {
         return served;
     }
-    if config.stack == Own::WallabySplit.name() {
-        return Own::WallabySplit.serve(&config);
+    for of_one_benchmark in [Own::WallabySplit, Own::WallabyThreads] {
+        if config.stack == of_one_benchmark.name() {
+            return of_one_benchmark.serve(&config);
+        }
     }
     if let Some(served) = flexrpc::serve(&config) {
         return served;

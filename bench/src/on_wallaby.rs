@@ -39,7 +39,7 @@ type Directory = Arc<OnceLock<Vec<Address>>>;
 
 /// Runs a server until its client has gone.
 pub(crate) fn serve(config: &ServerConfig) -> Result<()> {
-    let runtime = runtime()?;
+    let runtime = runtime_of(config)?;
     let directory = Directory::default();
     let server = builder(config, &format!("server-{}", config.index))?.serve(relay(&directory));
     let endpoint = runtime.block_on(server.bind())?;
@@ -213,7 +213,7 @@ struct Flowing {
 impl Caller {
     pub(crate) fn connect(mut fleet: Fleet, config: &ServerConfig, payload: usize) -> Result<Self> {
         fleet.connect(None)?;
-        let runtime = runtime()?;
+        let runtime = runtime_of(config)?;
         let endpoint = runtime.block_on(builder(config, "client")?.bind())?;
         let operator = Operator::new(&endpoint, addresses(fleet.addresses())?, payload);
         let pool = u8::try_from(fleet.addresses().len())?;
@@ -449,6 +449,15 @@ pub(crate) fn builder(config: &ServerConfig, name: &str) -> Result<wallaby::Buil
         config.link,
         config.bandwidth,
     )?)
+}
+
+/// What a stack runs on.
+fn runtime_of(config: &ServerConfig) -> Result<Runtime> {
+    if config.stack != Own::WallabyThreads.name() {
+        return runtime();
+    }
+    let mut threads = Builder::new_multi_thread();
+    Ok(threads.worker_threads(2).enable_io().build()?)
 }
 
 pub(crate) fn runtime() -> Result<Runtime> {

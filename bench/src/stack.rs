@@ -114,6 +114,8 @@ pub enum Own {
     WallabyPollingEpoll,
     /// Wallaby's polling driver, turned again and again without a wait.
     WallabyPollingBusy,
+    /// Wallaby on runtimes of two threads each.
+    WallabyThreads,
     /// Wallaby, with its processor time split into parts by a [`meter`] that takes some itself.
     WallabySplit,
 }
@@ -144,6 +146,7 @@ impl Own {
             Self::Wallaby
             | Self::WallabyPolling
             | Self::WallabyPollingBusy
+            | Self::WallabyThreads
             | Self::WallabySplit => true,
         }
     }
@@ -161,6 +164,7 @@ impl Stack for Own {
             Self::WallabyPolling => "wallaby-polling",
             Self::WallabyPollingEpoll => "wallaby-polling-epoll",
             Self::WallabyPollingBusy => "wallaby-polling-busy",
+            Self::WallabyThreads => "wallaby-threads",
             Self::WallabySplit => "wallaby-split",
         }
     }
@@ -183,6 +187,8 @@ impl Stack for Own {
         Some(match (self, pattern) {
             (Self::Wallaby, Pattern::Multihop(_)) => "wallaby-dpc",
             (Self::Wallaby, _) => "wallaby-rpc",
+            (Self::WallabyThreads, Pattern::Multihop(_)) => "wallaby-threads-dpc",
+            (Self::WallabyThreads, _) => "wallaby-threads-rpc",
             (Self::WallabySplit, Pattern::Multihop(_)) => "wallaby-split-dpc",
             (Self::WallabySplit, _) => "wallaby-split-rpc",
             (Self::WallabyPolling, Pattern::Multihop(_)) => "wallaby-polling-dpc",
@@ -243,7 +249,7 @@ impl Stack for Own {
             Self::FloorTokio => Box::new(floor(fleet, Loops::Tokio)?),
             Self::FloorFutex => Box::new(floor(fleet, Loops::Memory(floor::Waiting::Sleeping))?),
             Self::FloorSpinning => Box::new(floor(fleet, Loops::Memory(floor::Waiting::Spinning))?),
-            Self::Wallaby | Self::WallabySplit => {
+            Self::Wallaby | Self::WallabyThreads | Self::WallabySplit => {
                 Box::new(on_wallaby::Caller::connect(fleet, config, payload)?)
             }
             Self::WallabyPolling => on_polling::connect(fleet, config, payload, Waiting::Own)?,
@@ -261,7 +267,7 @@ impl Stack for Own {
             Self::FloorTokio => floor::serve(Loops::Tokio, config),
             Self::FloorFutex => floor::serve(Loops::Memory(floor::Waiting::Sleeping), config),
             Self::FloorSpinning => floor::serve(Loops::Memory(floor::Waiting::Spinning), config),
-            Self::Wallaby => on_wallaby::serve(config),
+            Self::Wallaby | Self::WallabyThreads => on_wallaby::serve(config),
             Self::WallabySplit => {
                 let _measuring = meter::begin();
                 on_wallaby::serve(config)

@@ -4,6 +4,7 @@ use crate::comparison::{RunOptions, compare};
 use crate::harness::Progress;
 use crate::pattern::Pattern;
 use crate::row::Row;
+use crate::stack::Own;
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ impl Default for ThroughputOptions {
         Self {
             calls: vec![1, 8, 64, 512],
             run: RunOptions {
+                stacks: [&Own::ALL[..], &[&Own::WallabyThreads]].concat(),
                 // Long enough that hundreds of calls reach a steady state.
                 turn: Duration::from_millis(100),
                 ..RunOptions::default()

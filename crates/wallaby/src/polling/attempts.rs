@@ -37,6 +37,8 @@ pub(super) struct Retried {
     attempts: HashMap<CallKey, CallKey>,
     /// When calls are looked at again.
     due: BTreeSet<(Duration, CallKey)>,
+    /// The calls on behalf of requests, by these.
+    within: HashMap<RequestKey, BTreeSet<CallKey>>,
 }
 
 #[derive(Debug)]
@@ -182,6 +184,9 @@ impl Calling {
             core.decide(call.number);
             return made.map(Call::new).map_err(|unsent| unsent.failure);
         };
+        if let Some(request) = within {
+            self.retried.within.entry(request).or_default().insert(key);
+        }
         self.note_attempt(core, (key, call), made);
         Ok(Call::new(key))
     }
@@ -302,6 +307,14 @@ impl Calling {
             return;
         };
         core.decide(call.number);
+        if let Some(request) = call.within
+            && let Some(calls) = self.retried.within.get_mut(&request)
+        {
+            calls.remove(&key);
+            if calls.is_empty() {
+                self.retried.within.remove(&request);
+            }
+        }
         self.retried.give_up(core, &call.plan.give_up());
         for past in call.past {
             core.wait_for_stop(past, None);
@@ -352,10 +365,7 @@ impl Calling {
 
     /// A request was stopped: so are calls on its behalf that are made again, of which the core knows nothing but attempts.
     pub(super) fn abort_within(&mut self, core: &mut Core, request: RequestKey) {
-        let calls = self.retried.calls.iter();
-        let within = calls.filter(|(_, call)| call.within == Some(request));
-        let within: Vec<CallKey> = within.map(|(key, _)| *key).collect();
-        for key in within {
+        for key in self.retried.within.remove(&request).unwrap_or_default() {
             self.abort_retried(core, key);
         }
     }

@@ -464,6 +464,31 @@ fn guide_is_compiled() {
     }));
 }
 
+/// Figures that are taken anew with each change would be wrong on a page before long.
+#[test]
+fn instructions_that_the_page_names_are_on_record() {
+    let (record, page) = (
+        read("scripts/instructions.tsv"),
+        read("docs/performance.md"),
+    );
+    let recorded: BTreeSet<&str> = record.split_whitespace().collect();
+    let heading = "## Where the distance to the floor comes from";
+    let (_, section) = page.split_once(heading).expect("the page has this heading");
+    let rows = section.lines().skip_while(|line| !line.starts_with("|---"));
+    let rows = rows.skip(1).take_while(|line| line.starts_with('|'));
+    // The call, the floor, and what is on record.
+    let figures = rows.flat_map(|row| row.trim_matches('|').split('|').skip(2));
+    let figures = figures.map(str::trim).filter(|figure| !figure.is_empty());
+    let mut count = 0;
+    report(figures.inspect(|_| count += 1).filter_map(|figure| {
+        let missing = !recorded.contains(&*figure.replace(',', ""));
+        missing.then(|| {
+            format!("docs/performance.md: {figure}: scripts/instructions.tsv has no such count")
+        })
+    }));
+    assert!(count > 5, "the table was found");
+}
+
 /// Fails with all problems at once, one a line.
 fn report(problems: impl IntoIterator<Item = String>) {
     let problems: Vec<String> = problems.into_iter().collect();

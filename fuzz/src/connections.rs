@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{BodyEvent, BodyRefusal, Charge, Connection, Event, Refusal};
+use wallaby_proto::connection::{BodyEvent, BodyRefusal, Charge, Connection, Event, SendRefusal};
 use wallaby_proto::wire::Message;
 
 use crate::choices::Choices;
@@ -192,7 +192,7 @@ fn send(end: &mut End, choices: &mut Choices<'_>, number: u64, from: usize) {
     };
     match sent {
         Ok(_) => end.sent.push(message),
-        Err(Refusal::NotOpen) => assert!(!end.opened),
+        Err(SendRefusal::NotOpen) => assert!(!end.opened),
         Err(refusal) => drop(refusal.to_string()),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, Event};
-use wallaby_proto::datagram::{Gate, SessionId, Settings};
+use wallaby_proto::datagram::{Gate, GateSettings, SessionId};
 use wallaby_proto::wire::{Message, MethodRef};
 
 use crate::choices::Choices;
@@ -53,10 +53,10 @@ impl Net {
     pub(crate) fn new(choices: &mut Choices<'_>) -> Self {
         let ends = [0, 1].map(|end| {
             let me = Arc::new(hello(node(end), limits(choices)));
-            let settings = Settings {
+            let settings = GateSettings {
                 sessions: 4,
                 unacknowledged: 100_000,
-                ..Settings::default()
+                ..GateSettings::default()
             };
             End {
                 gate: Gate::new(me, [end as u8; 16], settings),

@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use wallaby_idl::onc::Compiler;
-use wallaby_onc::auth::{AuthSys, Identity, OpaqueAuth};
+use wallaby_onc::auth::{AuthSys, Credential, OpaqueAuth};
 use wallaby_onc::message::{Body, Message};
-use wallaby_onc::record::Records;
+use wallaby_onc::record::RecordReader;
 use wallaby_onc::rpcbind::interface::{
     AddressDescriptionEntry, PortCall, PortCallResult, PortMapping, PortMappingEntry, RemoteCall,
     RemoteResult, Rpcb, RpcbEntry, StatisticsOfVersions, TransportAddress,
 };
 use wallaby_onc::rpcbind::{netid, parse, universal_address};
-use wallaby_onc::xdr::{self, Limits, Xdr};
+use wallaby_onc::xdr::{self, Xdr, XdrLimits};
 
 use crate::choices::Choices;
 
@@ -23,15 +23,15 @@ pub(crate) fn message(bytes: &[u8]) {
     let written = message.encode().expect("what was read can be written");
     assert_eq!(Message::decode(written), Ok(message.clone()));
     if let Body::Call(call) = message.body
-        && let Ok(Identity::Sys(caller)) = Identity::from_credential(call.credential)
+        && let Ok(Credential::Sys(caller)) = Credential::from_opaque(call.credential)
     {
         let credential = caller.credential().expect("what was read can be written");
-        let read = Identity::from_credential(credential);
-        assert_eq!(read, Ok(Identity::Sys(caller)));
+        let read = Credential::from_opaque(credential);
+        assert_eq!(read, Ok(Credential::Sys(caller)));
     }
 }
 
-/// Records are the same however the stream comes in pieces, and none is longer than the limit.
+/// RecordReader are the same however the stream comes in pieces, and none is longer than the limit.
 pub(crate) fn records(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let limit = choices.number().min(1 << 20) as usize;
@@ -45,7 +45,7 @@ pub(crate) fn records(bytes: &[u8]) {
 
 /// The records of a stream; whether it went wrong in the end.
 fn read(limit: usize, stream: &[u8], piece: usize) -> (Vec<Bytes>, bool) {
-    let mut records = Records::new(limit);
+    let mut records = RecordReader::new(limit);
     let mut found = Vec::new();
     for piece in stream.chunks(piece) {
         records.handle_input(piece);
@@ -87,10 +87,10 @@ pub(crate) fn values(bytes: &[u8]) {
 }
 
 fn value<T: Xdr + PartialEq + std::fmt::Debug>(bytes: Bytes) {
-    match xdr::decode::<T>(bytes, Limits::default()) {
+    match xdr::decode::<T>(bytes, XdrLimits::default()) {
         Ok(value) => {
             let written = xdr::encode(&value).expect("what was read can be written");
-            assert_eq!(xdr::decode::<T>(written, Limits::default()), Ok(value));
+            assert_eq!(xdr::decode::<T>(written, XdrLimits::default()), Ok(value));
         }
         Err(error) => drop(error.to_string()),
     }

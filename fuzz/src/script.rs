@@ -7,14 +7,14 @@ use wallaby::Code;
 use wallaby_chain::{Effort, Fault, Runtime, Type};
 use wallaby_chain_guest::abi::{Given, Input, Output};
 use wallaby_chain_guest::{Answer, State, Value};
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
-    Scripts::new(Limits {
+    Scripts::new(ScriptLimits {
         brief: 500,
         operations: 2_000,
         stack: 4 << 20,
-        ..Limits::default()
+        ..ScriptLimits::default()
     })
 });
 

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::connection::{ConnectionLimits, Features, Hello, MethodDefinition, VERSION};
 use wallaby_proto::wire::{
-    Child, End, Heartbeats, LinkEnds, Message, MethodRef, Options, Ping, PingSettings, Pong,
+    Child, End, Heartbeats, LinkEnds, Message, MessageOptions, MethodRef, Ping, PingSettings, Pong,
     Progress, ReplyTo, Request, Response,
 };
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
@@ -127,7 +127,7 @@ pub(crate) fn child(choices: &mut Choices<'_>) -> Child {
 
 pub(crate) fn request(choices: &mut Choices<'_>, call: CallId, id: RequestId) -> Request {
     let options = choices.once_in(3).then(|| {
-        Box::new(Options {
+        Box::new(MessageOptions {
             ping: choices.once_in(2).then(|| PingSettings {
                 period: choices.time(),
                 timeout: choices.time(),
@@ -139,7 +139,7 @@ pub(crate) fn request(choices: &mut Choices<'_>, call: CallId, id: RequestId) ->
             }),
             quiet: choices.once_in(2).then(|| choices.time()),
             attempt: choices.number(),
-            ..Options::default()
+            ..MessageOptions::default()
         })
     });
     Request {

@@ -114,8 +114,8 @@ impl Stand {
         std::fs::write(&config, self.config())?;
         let _ = std::fs::remove_file(&log); // of its life before
         // It registers with an rpcbind, or ends; nobody asks that afterwards. So each has an empty one, while it starts.
-        let directory = Directory::new(rpcbind::Options::default());
-        let rpcbind = Server::new(directory.programs(), server::Options::default());
+        let directory = Directory::new(rpcbind::DirectoryOptions::default());
+        let rpcbind = Server::new(directory.programs(), server::ServerOptions::default());
         let anywhere = (std::net::Ipv4Addr::UNSPECIFIED, rpcbind::PORT).into();
         rpcbind.listen_tcp(anywhere).await.context("port 111")?;
         rpcbind.listen_udp(anywhere).await.context("port 111")?;

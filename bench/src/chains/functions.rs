@@ -16,7 +16,7 @@ const SIZES: [usize; 4] = [600, 1_000, 5_000, 50_000];
 pub(super) fn points() -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for bytes in SIZES {
-        let limits = wallaby_chain_script::Limits::default();
+        let limits = wallaby_chain_script::ScriptLimits::default();
         points.extend(both(
             "script",
             Scripts::new(limits),

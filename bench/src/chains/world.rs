@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use wallaby::transport::Proven;
 use wallaby::{Address, Endpoint, One, Request, Status};
 use wallaby_chain::{Chain, ChainCode, Chains, Hop, State, pipe, start};
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 use wallaby_program::scratch::Scratch;
 
 /// What an operation is.
@@ -123,7 +123,7 @@ fn functions() -> Chains {
             }
         }
     });
-    chains.code(Scripts::new(Limits::default()), |request| {
+    chains.code(Scripts::new(ScriptLimits::default()), |request| {
         matches!(request.identity().peer, Proven::LocalUser { .. })
     })
 }

@@ -15,13 +15,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use wallaby_onc::client::{Options, TcpChannel, UdpChannel};
-use wallaby_onc::{AcceptError, Channel, Procedure, Programs, Refusal, Service, server, service};
+use wallaby_onc::client::{ClientOptions, TcpChannel, UdpChannel};
+use wallaby_onc::{AcceptError, Channel, Procedure, Program, Programs, Refusal, server, service};
 
 /// What rpcgen's compiler here would write for a procedure that takes opaque data and answers with nothing.
 struct Take;
 
-impl Service for Take {
+impl Program for Take {
     const PROGRAM: u32 = TAKE.program;
     const VERSION: u32 = TAKE.version;
 
@@ -55,7 +55,7 @@ const TAKE: Procedure = Procedure {
 pub(super) fn serve(config: &ServerConfig) -> Result<()> {
     let runtime = runtime()?;
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = server::Server::new(Programs::new().with(Take), server::Options::default());
+    let server = server::Server::new(Programs::new().with(Take), server::ServerOptions::default());
     let address = runtime.block_on(async {
         match config.transport {
             Transport::Udp => server.listen_udp(anywhere).await,
@@ -104,10 +104,10 @@ impl Onc {
         let channel = runtime.block_on(async {
             anyhow::Ok(match config.transport {
                 Transport::Tcp => {
-                    Either::Tcp(TcpChannel::connect(server, Options::default()).await?)
+                    Either::Tcp(TcpChannel::connect(server, ClientOptions::default()).await?)
                 }
                 Transport::Udp => {
-                    Either::Udp(UdpChannel::connect(server, Options::default()).await?)
+                    Either::Udp(UdpChannel::connect(server, ClientOptions::default()).await?)
                 }
                 other => bail!("ONC RPC is not measured over {other}"),
             })

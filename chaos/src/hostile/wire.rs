@@ -206,7 +206,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::time::Duration;
     use wallaby_proto::connection::Event;
-    use wallaby_proto::datagram::{Gate, Settings};
+    use wallaby_proto::datagram::{Gate, GateSettings};
 
     use crate::hostile::datagrams::{self, Arrived, Session};
     use crate::hostile::ground::{many_method, request};
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn what_is_made_by_hand_is_understood_in_datagrams() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let mut gate = Gate::new(honest(), [1; 16], Settings::default());
+        let mut gate = Gate::new(honest(), [1; 16], GateSettings::default());
         let now = Duration::from_millis(1);
         let mut exchange = |datagram: Vec<u8>| {
             gate.handle_datagram(now, at(1), datagram.into());

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use wallaby_chain::{Effort, Fault, Module, Runtime, Type};
 use wallaby_chain_guest::abi::{Given, Input};
 use wallaby_chain_guest::{Answer, State, Value};
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 const ROUNDS: usize = 51;
 const CALLS: u32 = 1_000;
@@ -91,7 +91,7 @@ fn worst(which: &str) -> (String, Effort) {
     let header = "// wallaby: rhai 1\n";
     // As deep as it may be.
     let nested = || {
-        let scripts = Scripts::new(Limits::default());
+        let scripts = Scripts::new(ScriptLimits::default());
         let nested = |depth: usize| {
             let (open, close) = ("(-".repeat(depth), ")".repeat(depth));
             format!(
@@ -141,9 +141,9 @@ fn worst(which: &str) -> (String, Effort) {
 
 fn run_worst(which: &str) -> Result<String, Failure> {
     let (text, effort) = worst(which);
-    let scripts = Scripts::new(Limits {
+    let scripts = Scripts::new(ScriptLimits {
         time: Duration::from_secs(60),
-        ..Limits::default()
+        ..ScriptLimits::default()
     });
     let module = scripts
         .load(text.as_bytes())
@@ -169,9 +169,9 @@ fn main() -> Result<(), Failure> {
             let work = move || {
                 let (text, effort) = worst(&which);
                 // All of it is on this thread.
-                let limits = Limits {
+                let limits = ScriptLimits {
                     stack: size,
-                    ..Limits::default()
+                    ..ScriptLimits::default()
                 };
                 let scripts = Scripts::new(limits);
                 let Ok(module) = scripts.load(text.as_bytes()) else {
@@ -199,9 +199,9 @@ fn main() -> Result<(), Failure> {
         }
         _ => {}
     }
-    let scripts = Scripts::new(Limits {
+    let scripts = Scripts::new(ScriptLimits {
         source: 128 << 10,
-        ..Limits::default()
+        ..ScriptLimits::default()
     });
     let input = input("a text about hops")?;
     println!("{:>12}  {:22}  a call", "script", "compiled in");

@@ -19,7 +19,7 @@ use wallaby_chain_guest::abi::{Given, Input, Output};
 use wallaby_chain_guest::{Error, Written};
 use wallaby_values::ValueError;
 
-use crate::limits::Limits;
+use crate::limits::ScriptLimits;
 use crate::plain;
 use crate::said::{self, Step};
 use crate::values;
@@ -79,13 +79,13 @@ impl From<Status> for Ended {
 
 /// What scripts are compiled with and run by.
 pub(crate) struct Library {
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ScriptLimits>,
     functions: Shared<Module>,
 }
 
 /// What a function that runs has said, and what it may.
 pub(crate) struct Run {
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ScriptLimits>,
     /// Of which type the chain's end is.
     pub(crate) end: Option<Type>,
     spoken: Mutex<Spoken>,
@@ -142,7 +142,7 @@ impl Run {
 }
 
 impl Library {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: ScriptLimits) -> Self {
         Self {
             limits: Arc::new(limits),
             functions: Packages::new().as_shared_module(),

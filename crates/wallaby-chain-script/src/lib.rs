@@ -6,7 +6,7 @@
 //! ```
 //! use wallaby::{Endpoint, transport::Proven};
 //! use wallaby_chain::{ChainCode, Chains, Hop, State, start};
-//! use wallaby_chain_script::{Limits, Scripts};
+//! use wallaby_chain_script::{ScriptLimits, Scripts};
 //!
 //! #[wallaby::service(package = "example")]
 //! trait Mail { async fn fetch(id: u32) -> String; }
@@ -42,7 +42,7 @@
 //! # let socket = std::env::temp_dir().join(format!("wallaby-script-{}", std::process::id()));
 //! # let socket = format!("unix://{}", socket.display());
 //! // Users of this machine may bring code.
-//! let chains = Chains::new().code(Scripts::new(Limits::default()), |request| {
+//! let chains = Chains::new().code(Scripts::new(ScriptLimits::default()), |request| {
 //!     matches!(request.identity().peer, Proven::LocalUser { .. })
 //! });
 //! let server = Endpoint::builder().serve(mail::service(Server)).serve(ads::service(Server)).listen(&socket);
@@ -78,7 +78,7 @@ use rhai::AST;
 use wallaby::{Code, Status};
 use wallaby_chain::{Effort, Fault, Limit, Module, Runtime};
 
-pub use limits::Limits;
+pub use limits::ScriptLimits;
 
 use crate::engine::{Ended, Library};
 
@@ -96,7 +96,7 @@ pub struct Scripts {
 
 impl Scripts {
     /// Within these limits.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ScriptLimits) -> Self {
         let library = Arc::new(Library::new(limits));
         Self { library }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What a script may use up. Memory is not counted exactly: the worst script that we know, within all defaults, takes about 50 MiB
 /// while it runs, on its own thread, of which there are so many as `CodeLimits::long_runs` of wallaby-chain says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ScriptLimits {
     /// Bytes of the text of a script. Default 64 KiB.
     pub source: usize,
     /// Steps of a function that runs where answers are sent: each part of an expression is about one. One that needs more is run
@@ -34,7 +34,7 @@ pub struct Limits {
     pub stack: usize,
 }
 
-impl Default for Limits {
+impl Default for ScriptLimits {
     fn default() -> Self {
         Self {
             source: 64 << 10,

@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use wallaby::codec::{Codec, Postcard};
 use wallaby_chain::{Link as Wire, LinkTypes, Type};
 use wallaby_chain_guest::State;
-use wallaby_values::{Format, Room, Schema, Value, ValueError, read, write};
+use wallaby_values::{Room, Schema, SerdeFormat, Value, ValueError, read, write};
 
 use crate::engine::Run;
-use crate::limits::Limits;
+use crate::limits::ScriptLimits;
 use crate::said::Link;
 
 /// Values may be so deep inside each other.
@@ -37,11 +37,11 @@ impl Handle {
 pub(crate) fn from_payload(
     payload: Bytes,
     of: Option<&Type>,
-    limits: &Limits,
+    limits: &ScriptLimits,
 ) -> Result<Dynamic, ValueError> {
     let name = "an answer";
     match of {
-        Some(of) if let Some(format) = Format::of(&of.codec) => {
+        Some(of) if let Some(format) = SerdeFormat::of(&of.codec) => {
             let room = Room {
                 bytes: limits.text + limits.elements * 128,
             };
@@ -61,7 +61,7 @@ pub(crate) fn to_payload(
 ) -> Result<Vec<u8>, ValueError> {
     let value = to_value(value, 0).map_err(|error| ValueError::new(name, &error))?;
     run.take(value.size(), name)?;
-    match (Format::of(&of.codec), of.codec.as_str(), value) {
+    match (SerdeFormat::of(&of.codec), of.codec.as_str(), value) {
         (Some(format), _, value) => write(format, &of.schema, &value, name),
         (None, "json", value) => Ok(value.to_string().into_bytes()),
         (None, "raw", Value::Bytes(bytes)) => Ok(bytes.into()),
@@ -86,7 +86,7 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// What JSON holds is many times as large, so it may not be longer than a text.
-fn from_json(json: &[u8], name: &str, limits: &Limits) -> Result<Dynamic, ValueError> {
+fn from_json(json: &[u8], name: &str, limits: &ScriptLimits) -> Result<Dynamic, ValueError> {
     if json.len() > limits.text {
         let (found, most) = (json.len(), limits.text);
         let why = format!("{found} bytes of JSON: at most {most} are read");
@@ -98,7 +98,7 @@ fn from_json(json: &[u8], name: &str, limits: &Limits) -> Result<Dynamic, ValueE
 }
 
 /// What functions are given of the state.
-pub(crate) fn state(state: &State, limits: &Limits) -> Result<Map, ValueError> {
+pub(crate) fn state(state: &State, limits: &ScriptLimits) -> Result<Map, ValueError> {
     let mut map = Map::new();
     let values = state.values().filter(|(name, _)| !name.starts_with(' '));
     for (name, value) in values {
@@ -117,7 +117,7 @@ pub(crate) fn state(state: &State, limits: &Limits) -> Result<Map, ValueError> {
                     let room = Room {
                         bytes: 64 * bytes.len() + 64,
                     };
-                    dynamic(read(Format::Postcard, schema, &bytes, room, name)?)
+                    dynamic(read(SerdeFormat::Postcard, schema, &bytes, room, name)?)
                 }
                 None => Dynamic::from(Handle { bytes, shape }),
             }

@@ -4,11 +4,11 @@
 //! use wallaby::Endpoint;
 //! use wallaby::transport::Proven;
 //! use wallaby_chain::Chains;
-//! use wallaby_chain_wasm::{Limits, WebAssembly};
+//! use wallaby_chain_wasm::{WasmLimits, WebAssembly};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Users of this machine may bring code.
-//! let chains = Chains::new().code(WebAssembly::new(Limits::default())?, |request| {
+//! let chains = Chains::new().code(WebAssembly::new(WasmLimits::default())?, |request| {
 //!     matches!(request.identity().peer, Proven::LocalUser { .. })
 //! });
 //! let server = chains.add_to(Endpoint::builder());
@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! A module imports nothing, so that all it can do is compute on what it is given. What it uses up is limited by [`Limits`]. Each
+//! A module imports nothing, so that all it can do is compute on what it is given. What it uses up is limited by [`WasmLimits`]. Each
 //! call has an instance of its own, which is gone afterwards.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ const PAGE: usize = 65_536;
 
 /// What a function may use up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct WasmLimits {
     /// Instructions of a function that runs where answers are sent. One that needs more is run again elsewhere. Default 100,000.
     pub brief: u64,
     /// Instructions of any function. Default 100 million. Of bulk operations each byte counts as one.
@@ -56,7 +56,7 @@ pub struct Limits {
     pub at_once: u32,
 }
 
-impl Default for Limits {
+impl Default for WasmLimits {
     fn default() -> Self {
         Self {
             brief: 100_000,
@@ -75,7 +75,7 @@ impl Default for Limits {
 pub struct WebAssembly {
     engine: Engine,
     linker: Arc<Linker<StoreLimits>>,
-    limits: Arc<Limits>,
+    limits: Arc<WasmLimits>,
 }
 
 /// Why there is no engine.
@@ -96,7 +96,7 @@ impl WebAssembly {
     /// # Errors
     ///
     /// If there is no engine for this processor, or not so much address space.
-    pub fn new(mut limits: Limits) -> Result<Self, EngineError> {
+    pub fn new(mut limits: WasmLimits) -> Result<Self, EngineError> {
         limits.memory = limits.memory.next_multiple_of(PAGE);
         let engine = Engine::new(&config(&limits)).map_err(EngineError)?;
         Ok(Self {
@@ -113,7 +113,7 @@ impl fmt::Debug for WebAssembly {
     }
 }
 
-fn config(limits: &Limits) -> Config {
+fn config(limits: &WasmLimits) -> Config {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_core_instances(limits.at_once)
         .total_memories(limits.at_once)
@@ -236,7 +236,7 @@ struct Compiled {
     /// Whether each is one that can be called.
     functions: HashMap<String, bool>,
     size: usize,
-    limits: Arc<Limits>,
+    limits: Arc<WasmLimits>,
 }
 
 impl Module for Compiled {
@@ -306,7 +306,7 @@ impl Compiled {
 
     /// What ends the chain.
     fn status(&self, function: &str, error: &wasmtime::Error) -> Status {
-        let Limits {
+        let WasmLimits {
             instructions,
             memory,
             stack,

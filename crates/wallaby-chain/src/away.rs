@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use wallaby::intercept::Incoming;
 use wallaby::{Body, BodyError, Status};
 
-use crate::chains::Limits;
+use crate::chains::ChainLimits;
 use crate::code::Hash;
 use crate::limit::Limit;
 use crate::stack::{Level, Stack};
@@ -151,7 +151,7 @@ impl States {
     /// # Errors
     ///
     /// If it is more than the limits allow.
-    fn hold(self: &Arc<Self>, bytes: usize, limits: &Limits) -> Result<Held, Status> {
+    fn hold(self: &Arc<Self>, bytes: usize, limits: &ChainLimits) -> Result<Held, Status> {
         let (most, all) = (limits.state, limits.states);
         if bytes > most {
             return Err(Limit::State.exceeded(format!(
@@ -174,7 +174,11 @@ impl States {
     /// # Errors
     ///
     /// If it is more than the limits allow.
-    pub(crate) fn leave(self: &Arc<Self>, bytes: Bytes, limits: &Limits) -> Result<Body, Status> {
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        limits: &ChainLimits,
+    ) -> Result<Body, Status> {
         let held = self.hold(bytes.len(), limits)?;
         let bytes = Cursor::new(bytes);
         Ok(Body::from_read(Leaving { bytes, _held: held }))
@@ -189,7 +193,7 @@ impl States {
         self: &Arc<Self>,
         request: &Incoming,
         stack: &Stack,
-        limits: &Limits,
+        limits: &ChainLimits,
     ) -> Result<Option<Coming>, Status> {
         let Some(away) = &stack.tail.away else {
             return Ok(None);

@@ -212,7 +212,7 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     ///
     /// ```
     /// # use wallaby::{Address, CallError, Endpoint};
-    /// # use wallaby_chain::{Event, Hop, Run, State, start};
+    /// # use wallaby_chain::{ChainEvent, Hop, Run, State, start};
     /// # #[wallaby::service(package = "example")]
     /// # trait Mail { async fn fetch(id: u32) -> String; }
     /// # async fn example(endpoint: Endpoint, mail: Address) -> Result<(), Box<dyn std::error::Error>> {
@@ -220,8 +220,8 @@ impl<T: Send + 'static, C: Codec<T>> Chain<T, C> {
     /// let mut running = start::<String>(first).run(endpoint.caller(), Run::new().lines())?;
     /// while let Some(event) = running.next().await {
     ///     match event? {
-    ///         Event::Line(line) => println!("{} at hop {}: {}", line.chain, line.hop, line.text),
-    ///         Event::End(page) => println!("{page}"),
+    ///         ChainEvent::Line(line) => println!("{} at hop {}: {}", line.chain, line.hop, line.text),
+    ///         ChainEvent::End(page) => println!("{page}"),
     ///         _ => {}
     ///     }
     /// }

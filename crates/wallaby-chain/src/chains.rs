@@ -38,7 +38,7 @@ pub(crate) const MOST_BYTES: usize = 16 << 10;
 
 /// Limits of what chains use up at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ChainLimits {
     /// Hops of a chain, sub-chains included. Default 2,000.
     pub hops: u32,
     /// Bytes of all that travels with a request of a chain besides its arguments: functions, states, the path. Default, and at
@@ -78,7 +78,7 @@ pub struct Limits {
     pub code: CodeLimits,
 }
 
-impl Default for Limits {
+impl Default for ChainLimits {
     fn default() -> Self {
         Self {
             hops: 2000,
@@ -101,7 +101,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ChainLimits {
     pub(crate) fn check_size(&self, size: usize) -> Result<(), Status> {
         if size <= self.bytes {
             return Ok(());
@@ -218,7 +218,7 @@ impl Chains {
     }
 
     /// What chains may use up here.
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ChainLimits) -> Self {
         self.engine.limits = limits;
         self
     }
@@ -628,7 +628,7 @@ async fn known(
     records: &Arc<Records>,
     stack: &Stack,
     request: &Incoming,
-    limits: &Limits,
+    limits: &ChainLimits,
 ) -> Known {
     let durable: Option<DurableId> = request.durable_id();
     let (true, Some(id)) = (stack.tail.asked.record, durable) else {

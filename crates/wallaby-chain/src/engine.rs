@@ -13,7 +13,7 @@ use wallaby::intercept::{DelegatedRequest, Incoming, Intent};
 use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, Servers, Status};
 
 use crate::away::States;
-use crate::chains::{Limits, Policy};
+use crate::chains::{ChainLimits, Policy};
 use crate::code::Hash;
 use crate::departure::{Departure, Departures};
 use crate::exception::Exception;
@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) hearing: HashMap<String, Hears>,
     /// Whom names of servers stand for.
     pub(crate) names: HashMap<String, Servers>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ChainLimits,
     /// None if it runs no code that clients bring.
     pub(crate) codes: Option<Codes>,
     /// Where such code runs, if not here.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use wallaby::extension::Token;
 use wallaby::{CallId, DurableId, Status};
 
-use crate::chains::Limits;
+use crate::chains::ChainLimits;
 use crate::exception::Exception;
 use crate::limit::Limit;
 use crate::stack::Merging;
@@ -93,7 +93,7 @@ impl Gathers {
         (call, token): (CallId, Token),
         merging: &Merging,
         (mut what, hops, durable): (Arrived, u32, Option<DurableId>),
-        (more, limits): (usize, &Limits),
+        (more, limits): (usize, &ChainLimits),
     ) -> Result<Arrival, Status> {
         let Merging { number, of, .. } = *merging;
         let index = (number as usize).wrapping_sub(1);
@@ -175,7 +175,7 @@ impl Gathers {
 
 impl Table {
     /// Whether there is room for one that arrives.
-    fn check(&self, key: &Key, of: usize, size: usize, limits: &Limits) -> Result<(), Status> {
+    fn check(&self, key: &Key, of: usize, size: usize, limits: &ChainLimits) -> Result<(), Status> {
         let full = |message: String| Err(Limit::Load.exceeded(message));
         if of > limits.branches {
             let most = limits.branches;
@@ -243,7 +243,7 @@ mod tests {
             (call, Token::new(5)),
             &merging,
             what,
-            (0, &Limits::default()),
+            (0, &ChainLimits::default()),
         )
     }
 
@@ -344,7 +344,12 @@ mod tests {
                 raised: false,
             };
             let call = (call, Token::new(5));
-            early(gathers.arrive(call, &merging, (what, 1, None), (3, &Limits::default())))
+            early(gathers.arrive(
+                call,
+                &merging,
+                (what, 1, None),
+                (3, &ChainLimits::default()),
+            ))
         };
         let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);
         let answer = buffer.split_to(9).freeze();

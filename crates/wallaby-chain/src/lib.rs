@@ -7,9 +7,9 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`pipe`], [`start`], [`Chain`] | a chain, by a client or by a handler that answers with one |
-//! | [`Run`], [`Running`], [`Event`] | a chain of which its starter hears before its end: [`Line`], [`Told`] |
+//! | [`Run`], [`Running`], [`ChainEvent`] | a chain of which its starter hears before its end: [`Line`], [`Told`] |
 //! | [`Walk`], [`Stop`], [`Home`] | a chain whose links are called one by one from where it was started |
-//! | [`Chains`], [`Limits`] | what makes an endpoint's methods links, and the functions it has |
+//! | [`Chains`], [`ChainLimits`] | what makes an endpoint's methods links, and the functions it has |
 //! | [`Step`], [`Hop`], [`Merge`] | what functions say: how it goes on |
 //! | [`State`], [`Answer`], [`Exception`], [`Limit`] | what they are given |
 //! | [`glue`] | makes such code of functions of Rust beside the client |
@@ -96,12 +96,12 @@ mod walk;
 mod ways;
 
 pub use chain::{Chain, ChainError, Chained, Passes, pipe, start, start_by};
-pub use chains::{Chains, Limits};
+pub use chains::{ChainLimits, Chains};
 pub use code::{ChainCode, Function, Hash, HashError, TypedFunction};
 pub use exception::{Exception, HostPath, hosts};
 pub use limit::Limit;
 pub use repository::{Backing, Functions, Repository, RepositoryLimits, functions};
-pub use running::{BrokenLink, Event, Run, Running};
+pub use running::{BrokenLink, ChainEvent, Run, Running};
 pub use runtime::{CodeLimits, Effort, Fault, Module, Runtime};
 pub use said::{Line, Told};
 pub use stack::Link;

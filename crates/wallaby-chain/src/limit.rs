@@ -16,19 +16,19 @@ const BUDGET: &str = "the request's budget of ";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// The length of the chain: [`Limits::hops`](crate::Limits::hops).
+    /// The length of the chain: [`ChainLimits::hops`](crate::ChainLimits::hops).
     Hops,
-    /// Chains inside each other: [`Limits::levels`](crate::Limits::levels).
+    /// Chains inside each other: [`ChainLimits::levels`](crate::ChainLimits::levels).
     Levels,
-    /// What travels with its requests: [`Limits::bytes`](crate::Limits::bytes).
+    /// What travels with its requests: [`ChainLimits::bytes`](crate::ChainLimits::bytes).
     Bytes,
-    /// States that follow them: [`Limits::state`](crate::Limits::state).
+    /// States that follow them: [`ChainLimits::state`](crate::ChainLimits::state).
     State,
-    /// Branches of one split: [`Limits::branches`](crate::Limits::branches).
+    /// Branches of one split: [`ChainLimits::branches`](crate::ChainLimits::branches).
     Branches,
-    /// Splits inside each other: [`Limits::splits`](crate::Limits::splits).
+    /// Splits inside each other: [`ChainLimits::splits`](crate::ChainLimits::splits).
     Splits,
-    /// Lines and values that are said in one step: [`Limits::said`](crate::Limits::said).
+    /// Lines and values that are said in one step: [`ChainLimits::said`](crate::ChainLimits::said).
     Said,
     /// The size of code, or of what it consists of.
     Code,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use wallaby::intercept::Intent;
 use wallaby::{DurableId, Status};
 
-use crate::chains::Limits;
+use crate::chains::ChainLimits;
 use crate::state::detach;
 
 /// What a link has come to: what its handler has said, or the status with which it has ended.
@@ -67,7 +67,7 @@ impl Records {
         self: &Arc<Self>,
         id: DurableId,
         request: (&str, &[u8]),
-        limits: &Limits,
+        limits: &ChainLimits,
     ) -> Look {
         let key = (id.key(), self.hasher.hash_one(request));
         let mut table = self.lock();
@@ -98,7 +98,7 @@ impl Records {
 
 impl Claim {
     /// The link has come to this.
-    pub(crate) fn done(self, outcome: &Outcome, limits: &Limits) {
+    pub(crate) fn done(self, outcome: &Outcome, limits: &ChainLimits) {
         if matches!(outcome, Ok(Intent::Delegation { to, .. }) if to.has_body()) {
             return; // it can be sent once
         }
@@ -131,7 +131,7 @@ impl Drop for Claim {
 
 impl Table {
     /// What is too old, or too much.
-    fn forget(&mut self, limits: &Limits) {
+    fn forget(&mut self, limits: &ChainLimits) {
         let now = Instant::now();
         while let Some((until, key)) = self.done.front()
             && (until.is_some_and(|until| until <= now)
@@ -190,7 +190,7 @@ mod tests {
         let mut buffer = bytes::BytesMut::from(&[7; 128 * 1024][..]);
         let answer = buffer.split_to(9).freeze();
         buffer.clear();
-        let limits = Limits::default();
+        let limits = ChainLimits::default();
         let look = || records.look(DurableId::new(7, 1), ("test.A/b", b""), &limits);
         let Look::New(claim) = look() else {
             panic!("it is new");

@@ -61,7 +61,7 @@ impl Run {
         self
     }
 
-    /// What one step says may be so many bytes at most, as of [`Limits::said`](crate::Limits::said): 64 KiB if nothing is said. A
+    /// What one step says may be so many bytes at most, as of [`ChainLimits::said`](crate::ChainLimits::said): 64 KiB if nothing is said. A
     /// server that sends more, or what was not asked for, ends the call by an error.
     pub fn most_said(mut self, bytes: usize) -> Self {
         self.most_said = Some(bytes);
@@ -70,7 +70,7 @@ impl Run {
 
     /// A chain that is lost on its way is made again, so many times at most, as long as there is time: because a server cannot be
     /// reached, has died, or was closed. Servers keep for a while what its links have come to, and do not run them again
-    /// ([`Limits::records`](crate::Limits::records)); only a link that was lost in the middle, or whose server has forgotten it
+    /// ([`ChainLimits::records`](crate::ChainLimits::records)); only a link that was lost in the middle, or whose server has forgotten it
     /// with all else, runs twice. So methods that are links of such a chain may run twice, or keep records of their own. A handler
     /// that goes on after it was stopped, as shielded sections do and blocking handlers that have their `Request`, is waited for at
     /// its server, and runs again; blocking ones without it may run twice at once. A chain that ends by an exception is not made
@@ -110,7 +110,7 @@ impl Run {
 /// Something of a chain that runs.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Event<T> {
+pub enum ChainEvent<T> {
     /// A function has logged this.
     Line(Line),
     /// A function has told this.
@@ -152,7 +152,7 @@ pub struct Running<T, C = Postcard> {
     start: Box<Start>,
     now: Now<T>,
     /// What one message has brought and nobody has taken yet.
-    heard: VecDeque<Event<T>>,
+    heard: VecDeque<ChainEvent<T>>,
     /// Its end was heard.
     ended: bool,
     /// Which way it goes, if that was looked at, and since when.
@@ -196,7 +196,7 @@ struct Broken {
 
 /// A chain that is walked by a task of its own.
 struct Walking<T> {
-    events: mpsc::Receiver<Result<Event<T>, Broken>>,
+    events: mpsc::Receiver<Result<ChainEvent<T>, Broken>>,
     task: AbortHandle,
 }
 
@@ -359,7 +359,7 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     ///
     /// As of the chain's call: the exception that nobody has caught, as a status, or why the call failed; of a chain that was made
     /// several times the last one.
-    pub async fn next(&mut self) -> Option<Result<Event<T>, CallError>> {
+    pub async fn next(&mut self) -> Option<Result<ChainEvent<T>, CallError>> {
         loop {
             // Of a message that came before it was over.
             if let Some(event) = self.heard.pop_front() {
@@ -403,13 +403,13 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
                     Some(Ok(event)) => {
                         let (start, asked) = (&self.start, self.start.how.asked);
                         let is_for_nobody = match &event {
-                            Event::Line(line) => {
+                            ChainEvent::Line(line) => {
                                 !asked.lines || start.has_heard(&line.chain, line.hop)
                             }
-                            Event::Told(told) => {
+                            ChainEvent::Told(told) => {
                                 !asked.told || start.has_heard(&told.chain, told.hop)
                             }
-                            Event::End(_) => {
+                            ChainEvent::End(_) => {
                                 self.note_time();
                                 false
                             }
@@ -450,7 +450,7 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
             }
             self.ended = true;
             self.note_time();
-            self.heard.push_back(Event::End(end));
+            self.heard.push_back(ChainEvent::End(end));
             return Ok(());
         };
         let message = message.map_err(|error| CodecError::new("chain", error))?;
@@ -503,8 +503,8 @@ impl<T: Send + 'static, C: Codec<T>> Running<T, C> {
     pub async fn answer(&mut self) -> Result<T, CallError> {
         loop {
             match self.next().await {
-                Some(Ok(Event::End(end))) => return Ok(end),
-                Some(Ok(Event::Line(_) | Event::Told(_))) => {}
+                Some(Ok(ChainEvent::End(end))) => return Ok(end),
+                Some(Ok(ChainEvent::Line(_) | ChainEvent::Told(_))) => {}
                 Some(Err(error)) => return Err(error),
                 None => return Err(Failure::NoAnswer.into()),
             }
@@ -549,7 +549,7 @@ fn is_lost(error: &CallError) -> bool {
 /// Walks a chain that was perhaps lost by this, and tells of it.
 async fn tell<T, C: Codec<T>>(
     mut walk: Walk<T, C>,
-    told: mpsc::Sender<Result<Event<T>, Broken>>,
+    told: mpsc::Sender<Result<ChainEvent<T>, Broken>>,
     lost: Option<CallError>,
 ) {
     while let Some(events) = walk.step().await {
@@ -572,7 +572,7 @@ async fn tell<T, C: Codec<T>>(
     }
 }
 
-pub(crate) fn events<T>(mut message: Message) -> impl Iterator<Item = Event<T>> {
+pub(crate) fn events<T>(mut message: Message) -> impl Iterator<Item = ChainEvent<T>> {
     let (chain, host, hop) = (
         Arc::<str>::from(&*message.chain),
         message.host.clone(),
@@ -581,14 +581,14 @@ pub(crate) fn events<T>(mut message: Message) -> impl Iterator<Item = Event<T>> 
     let lines = std::mem::take(&mut message.lines)
         .into_iter()
         .map(move |text| {
-            Event::Line(Line {
+            ChainEvent::Line(Line {
                 chain: chain.clone(),
                 host: host.clone(),
                 hop,
                 text,
             })
         });
-    lines.chain(message.told().map(Event::Told))
+    lines.chain(message.told().map(ChainEvent::Told))
 }
 
 impl<T, C> fmt::Debug for Running<T, C> {

@@ -18,7 +18,7 @@ use crate::types::{self, LinkTypes, Type};
 ///
 /// A value remembers what its type looks like, so that reading another one is an error and not a wrong value; one that a function
 /// as WebAssembly has put there does not. What is
-/// too large to travel within a request follows it while its link runs ([`Limits::state`](crate::Limits::state)).
+/// too large to travel within a request follows it while its link runs ([`ChainLimits::state`](crate::ChainLimits::state)).
 ///
 /// ```
 /// use wallaby_chain::State;

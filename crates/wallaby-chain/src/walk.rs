@@ -19,7 +19,7 @@ use crate::engine::{Engine, MERGE, RAISE, answered_again, unanswered};
 use crate::exception::{Exception, bare};
 use crate::gather::{Arrival, Gathers, Waiting as Early};
 use crate::place::{At, Place};
-use crate::running::{self, BrokenLink, Event};
+use crate::running::{self, BrokenLink, ChainEvent};
 use crate::stack::{Level, Runs, Stack};
 use crate::state::State;
 use crate::step::Step;
@@ -202,7 +202,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
     /// The exception that nobody has caught, as a status; the chain is over then. Or why a link could not be called, or is lost, or
     /// what comes next cannot be done here, since a function is not at home or may not run: it comes next still, and may be tried
     /// again. Nobody catches that.
-    pub async fn step(&mut self) -> Option<Result<Vec<Event<T>>, CallError>> {
+    pub async fn step(&mut self) -> Option<Result<Vec<ChainEvent<T>>, CallError>> {
         let next = self.waiting.pop()?;
         let mut said = Vec::new();
         if let Err(error) = self.take(next, &mut said).await {
@@ -227,7 +227,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
     pub async fn answer(&mut self) -> Result<T, CallError> {
         while let Some(events) = self.step().await {
             for event in events? {
-                if let Event::End(end) = event {
+                if let ChainEvent::End(end) = event {
                     return Ok(end);
                 }
             }
@@ -235,7 +235,11 @@ impl<T, C: Codec<T>> Walk<T, C> {
         Err(Failure::NoAnswer.into())
     }
 
-    async fn take(&mut self, next: Waiting, said: &mut Vec<Event<T>>) -> Result<(), CallError> {
+    async fn take(
+        &mut self,
+        next: Waiting,
+        said: &mut Vec<ChainEvent<T>>,
+    ) -> Result<(), CallError> {
         self.steps += 1;
         self.unable = false;
         let Waiting { what, mut durable } = next;
@@ -245,7 +249,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
                 let request = RequestId::FIRST;
                 let end = C::decode(answer);
                 let end = end.map_err(|error| CallError::unreadable(request, error))?;
-                said.push(Event::End(end));
+                said.push(ChainEvent::End(end));
                 return Ok(());
             }
             What::Leaves(Departure::Failed(exception)) => {
@@ -289,7 +293,7 @@ impl<T, C: Codec<T>> Walk<T, C> {
         &mut self,
         departures: Departures,
         durable: Option<DurableId>,
-        events: &mut Vec<Event<T>>,
+        events: &mut Vec<ChainEvent<T>>,
     ) {
         let Departures {
             from,

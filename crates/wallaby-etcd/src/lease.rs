@@ -17,13 +17,13 @@ const SHORTEST: Duration = Duration::from_secs(2);
 /// A thread says that it is still there. While etcd cannot be reached it tries again; if the server was forgotten meanwhile, or
 /// somebody has removed its key, it is written down anew.
 #[derive(Debug)]
-pub struct Registration {
+pub struct Lease {
     key: String,
     /// Its thread ends with this.
     _alive: Sender<()>,
 }
 
-impl Registration {
+impl Lease {
     pub(crate) async fn begin(
         api: Arc<Api>,
         key: String,

@@ -55,7 +55,7 @@ use wallaby::{Address, Code};
 
 use self::api::Api;
 pub use self::builder::Builder;
-pub use self::lease::Registration;
+pub use self::lease::Lease;
 #[cfg(feature = "chain")]
 pub use self::modules::EtcdModules;
 pub use self::resolver::EtcdServers;
@@ -158,10 +158,10 @@ impl Etcd {
         service: &str,
         server: &Address,
         life: Duration,
-    ) -> Result<Registration, EtcdError> {
+    ) -> Result<Lease, EtcdError> {
         let key = self.key(service, &server.to_string());
         let (api, value) = (Arc::clone(&self.api), server.to_string());
-        Registration::begin(api, key, value, life).await
+        Lease::begin(api, key, value, life).await
     }
 
     /// The modules of chains that are kept here, for repositories on several machines: what one keeps, all have. Their keys are

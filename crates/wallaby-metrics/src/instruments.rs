@@ -19,7 +19,7 @@ use crate::labels::{CodeLabel, EndedCall, EndedRequest, Name, Names, OfMethod, O
 
 /// How metrics are kept. There may be more fields in any later version: end a literal with `..Default::default()`.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct MetricsSettings {
     /// How many methods have metrics of their own, of requests and of calls each; all further ones share those of the method
     /// `other`. Those that an endpoint serves by their names come first. Default 200.
     pub methods: usize,
@@ -27,7 +27,7 @@ pub struct Settings {
     pub buckets: Vec<f64>,
 }
 
-impl Default for Settings {
+impl Default for MetricsSettings {
     fn default() -> Self {
         let bounds = [
             0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
@@ -69,12 +69,12 @@ impl MetricConstructor<Histogram> for Buckets {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self::new(Settings::default())
+        Self::new(MetricsSettings::default())
     }
 }
 
 impl Shared {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: MetricsSettings) -> Self {
         let buckets = Buckets(settings.buckets.into());
         let histograms = || Family::new_with_constructor(buckets.clone());
         Self {
@@ -93,7 +93,7 @@ impl Shared {
 
 impl Instruments {
     /// Instruments that are set so.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: MetricsSettings) -> Self {
         Self(Arc::new(Shared::new(settings)))
     }
 

@@ -33,7 +33,7 @@ mod labels;
 
 use prometheus_client::registry::Registry;
 
-pub use self::instruments::{Instruments, Settings};
+pub use self::instruments::{Instruments, MetricsSettings};
 
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

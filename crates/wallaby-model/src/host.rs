@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, ReleasedMessage,
-    Remembered,
+    ConnId, Judgement, MessageOrigin, OutputMark, RecordAction, RecordLimits, Records,
+    ReleasedMessage, Remembered,
 };
 use wallaby_proto::call::server::{Delegated, Outbound, undelivered};
 use wallaby_proto::endpoint::How;
@@ -207,7 +207,7 @@ impl Host {
     }
 
     fn receive(&mut self, from: u8, message: &Message, now: Duration, effects: &mut Vec<Effect>) {
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: match from {
                 CLIENT => self.to_client(),
                 peer => conn(peer, 0),
@@ -249,7 +249,7 @@ impl Host {
     fn admit(
         &mut self,
         mut request: Request,
-        origin: Origin,
+        origin: MessageOrigin,
         now: Duration,
         effects: &mut Vec<Effect>,
     ) {
@@ -382,8 +382,8 @@ impl Host {
     fn settle(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         while let Some(action) = self.records.poll() {
             match action {
-                Action::Announce { .. } if self.seed.variant == Variant::NoAnnouncements => {}
-                Action::Pong { mut pong, .. } | Action::Announce { mut pong, .. } => {
+                RecordAction::Announce { .. } if self.seed.variant == Variant::NoAnnouncements => {}
+                RecordAction::Pong { mut pong, .. } | RecordAction::Announce { mut pong, .. } => {
                     if let (Variant::EndsToldEarly, Some(progress)) =
                         (self.seed.variant, &mut pong.progress)
                     {
@@ -394,7 +394,7 @@ impl Host {
                     }
                     to_client(Message::Pong(pong), effects);
                 }
-                Action::Resend {
+                RecordAction::Resend {
                     ticket,
                     conn,
                     response,
@@ -404,7 +404,7 @@ impl Host {
                     self.records.placed(ticket, sent, output);
                     to_client(Message::Response(response), effects);
                 }
-                Action::Stop { ticket, reason, .. } => {
+                RecordAction::Stop { ticket, reason, .. } => {
                     let stopped = |handler: &Option<Handler>| {
                         let handler = handler.as_ref();
                         handler.is_some_and(|handler| handler.handled.ticket() == Some(ticket))

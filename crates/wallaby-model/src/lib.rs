@@ -1,7 +1,7 @@
 //! Completion and failure detection in small scopes: every tree of a few messages, every order of what happens, every
 //! single fault. Explored exhaustively with [stateright], where the simulator samples.
 //!
-//! The endpoints are the real machines of `wallaby-proto`: `ClientCall` at the initiator, `Records` and `Server` at the
+//! The endpoints are the real machines of `wallaby-proto`: `ClientCall` at the initiator, `Records` and `ServerHalf` at the
 //! servers. The network between them is a bag: any message may be the next to arrive. Time advances by
 //! ping periods, and only when no message has been under way for longer than the scope allows.
 //!

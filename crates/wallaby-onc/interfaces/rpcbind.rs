@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `MAX_NETID` of the interface.
 pub const MAX_NETID: u32 = 255;
@@ -524,7 +524,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn nothing(&self) -> Result<(), CallError> {
+            pub async fn nothing(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, NOTHING),
@@ -538,7 +538,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn set(&self, argument: &PortMapping) -> Result<bool, CallError> {
+            pub async fn set(&self, argument: &PortMapping) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, SET),
@@ -555,7 +555,7 @@ pub mod rpcbind {
             pub async fn unset(
                 &self,
                 argument: &PortMapping,
-            ) -> Result<bool, CallError> {
+            ) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UNSET),
@@ -572,7 +572,7 @@ pub mod rpcbind {
             pub async fn getport(
                 &self,
                 argument: &PortMapping,
-            ) -> Result<u32, CallError> {
+            ) -> Result<u32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETPORT),
@@ -586,7 +586,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn dump(&self) -> Result<Vec<PortMappingEntry>, CallError> {
+            pub async fn dump(&self) -> Result<Vec<PortMappingEntry>, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, DUMP),
@@ -603,7 +603,7 @@ pub mod rpcbind {
             pub async fn callit(
                 &self,
                 argument: &PortCall,
-            ) -> Result<PortCallResult, CallError> {
+            ) -> Result<PortCallResult, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, CALLIT),
@@ -619,40 +619,40 @@ pub mod rpcbind {
             /// `NOTHING`, procedure 0.
             fn nothing(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// Registers a port; false, if another one is registered.
             fn set(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: PortMapping,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// Forgets a program's version, with all protocols.
             fn unset(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: PortMapping,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// The port of a program; 0, if there is none.
             fn getport(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: PortMapping,
             ) -> impl Future<Output = Result<u32, Refusal>> + Send;
 
             /// `DUMP`, procedure 4.
             fn dump(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Vec<PortMappingEntry>, Refusal>> + Send;
 
             /// Calls a program on this machine. No answer, if that fails.
             fn callit(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: PortCall,
             ) -> impl Future<Output = Result<PortCallResult, Refusal>> + Send;
         }
@@ -661,7 +661,7 @@ pub mod rpcbind {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
@@ -669,7 +669,7 @@ pub mod rpcbind {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {
@@ -769,7 +769,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn nothing(&self) -> Result<(), CallError> {
+            pub async fn nothing(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, NOTHING),
@@ -783,7 +783,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn set(&self, argument: &Rpcb) -> Result<bool, CallError> {
+            pub async fn set(&self, argument: &Rpcb) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, SET),
@@ -797,7 +797,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn unset(&self, argument: &Rpcb) -> Result<bool, CallError> {
+            pub async fn unset(&self, argument: &Rpcb) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UNSET),
@@ -811,7 +811,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
+            pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETADDR),
@@ -825,7 +825,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn dump(&self) -> Result<Vec<RpcbEntry>, CallError> {
+            pub async fn dump(&self) -> Result<Vec<RpcbEntry>, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, DUMP),
@@ -842,7 +842,7 @@ pub mod rpcbind {
             pub async fn callit(
                 &self,
                 argument: &RemoteCall,
-            ) -> Result<RemoteResult, CallError> {
+            ) -> Result<RemoteResult, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, CALLIT),
@@ -856,7 +856,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn gettime(&self) -> Result<u32, CallError> {
+            pub async fn gettime(&self) -> Result<u32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETTIME),
@@ -873,7 +873,7 @@ pub mod rpcbind {
             pub async fn uaddr2_taddr(
                 &self,
                 argument: &Text,
-            ) -> Result<TransportAddress, CallError> {
+            ) -> Result<TransportAddress, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UADDR2TADDR),
@@ -890,7 +890,7 @@ pub mod rpcbind {
             pub async fn taddr2_uaddr(
                 &self,
                 argument: &TransportAddress,
-            ) -> Result<Text, CallError> {
+            ) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, TADDR2UADDR),
@@ -906,60 +906,60 @@ pub mod rpcbind {
             /// `NOTHING`, procedure 0.
             fn nothing(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// `SET`, procedure 1.
             fn set(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// `UNSET`, procedure 2.
             fn unset(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// The address of a program, over the transport of this call; empty, if there is none.
             fn getaddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// `DUMP`, procedure 4.
             fn dump(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Vec<RpcbEntry>, Refusal>> + Send;
 
             /// `CALLIT`, procedure 5.
             fn callit(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: RemoteCall,
             ) -> impl Future<Output = Result<RemoteResult, Refusal>> + Send;
 
             /// The seconds since 1970.
             fn gettime(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<u32, Refusal>> + Send;
 
             /// `UADDR2TADDR`, procedure 7.
             fn uaddr2_taddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Text,
             ) -> impl Future<Output = Result<TransportAddress, Refusal>> + Send;
 
             /// `TADDR2UADDR`, procedure 8.
             fn taddr2_uaddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: TransportAddress,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
         }
@@ -968,7 +968,7 @@ pub mod rpcbind {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -976,7 +976,7 @@ pub mod rpcbind {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {
@@ -1105,7 +1105,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn nothing(&self) -> Result<(), CallError> {
+            pub async fn nothing(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, NOTHING),
@@ -1119,7 +1119,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn set(&self, argument: &Rpcb) -> Result<bool, CallError> {
+            pub async fn set(&self, argument: &Rpcb) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, SET),
@@ -1133,7 +1133,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn unset(&self, argument: &Rpcb) -> Result<bool, CallError> {
+            pub async fn unset(&self, argument: &Rpcb) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UNSET),
@@ -1147,7 +1147,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
+            pub async fn getaddr(&self, argument: &Rpcb) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETADDR),
@@ -1161,7 +1161,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn dump(&self) -> Result<Vec<RpcbEntry>, CallError> {
+            pub async fn dump(&self) -> Result<Vec<RpcbEntry>, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, DUMP),
@@ -1178,7 +1178,7 @@ pub mod rpcbind {
             pub async fn bcast(
                 &self,
                 argument: &RemoteCall,
-            ) -> Result<RemoteResult, CallError> {
+            ) -> Result<RemoteResult, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, BCAST),
@@ -1192,7 +1192,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn gettime(&self) -> Result<u32, CallError> {
+            pub async fn gettime(&self) -> Result<u32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETTIME),
@@ -1209,7 +1209,7 @@ pub mod rpcbind {
             pub async fn uaddr2_taddr(
                 &self,
                 argument: &Text,
-            ) -> Result<TransportAddress, CallError> {
+            ) -> Result<TransportAddress, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UADDR2TADDR),
@@ -1226,7 +1226,7 @@ pub mod rpcbind {
             pub async fn taddr2_uaddr(
                 &self,
                 argument: &TransportAddress,
-            ) -> Result<Text, CallError> {
+            ) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, TADDR2UADDR),
@@ -1240,7 +1240,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn getversaddr(&self, argument: &Rpcb) -> Result<Text, CallError> {
+            pub async fn getversaddr(&self, argument: &Rpcb) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETVERSADDR),
@@ -1257,7 +1257,7 @@ pub mod rpcbind {
             pub async fn indirect(
                 &self,
                 argument: &RemoteCall,
-            ) -> Result<RemoteResult, CallError> {
+            ) -> Result<RemoteResult, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, INDIRECT),
@@ -1274,7 +1274,7 @@ pub mod rpcbind {
             pub async fn getaddrlist(
                 &self,
                 argument: &Rpcb,
-            ) -> Result<Vec<AddressDescriptionEntry>, CallError> {
+            ) -> Result<Vec<AddressDescriptionEntry>, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETADDRLIST),
@@ -1288,7 +1288,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn getstat(&self) -> Result<StatisticsOfVersions, CallError> {
+            pub async fn getstat(&self) -> Result<StatisticsOfVersions, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GETSTAT),
@@ -1304,81 +1304,81 @@ pub mod rpcbind {
             /// `NOTHING`, procedure 0.
             fn nothing(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// `SET`, procedure 1.
             fn set(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// `UNSET`, procedure 2.
             fn unset(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<bool, Refusal>> + Send;
 
             /// `GETADDR`, procedure 3.
             fn getaddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// `DUMP`, procedure 4.
             fn dump(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Vec<RpcbEntry>, Refusal>> + Send;
 
             /// `BCAST`, procedure 5.
             fn bcast(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: RemoteCall,
             ) -> impl Future<Output = Result<RemoteResult, Refusal>> + Send;
 
             /// `GETTIME`, procedure 6.
             fn gettime(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<u32, Refusal>> + Send;
 
             /// `UADDR2TADDR`, procedure 7.
             fn uaddr2_taddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Text,
             ) -> impl Future<Output = Result<TransportAddress, Refusal>> + Send;
 
             /// `TADDR2UADDR`, procedure 8.
             fn taddr2_uaddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: TransportAddress,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// As GETADDR, and no other version's address.
             fn getversaddr(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// As BCAST, but failures are answered.
             fn indirect(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: RemoteCall,
             ) -> impl Future<Output = Result<RemoteResult, Refusal>> + Send;
 
             /// All addresses of a program's version.
             fn getaddrlist(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Rpcb,
             ) -> impl Future<
                 Output = Result<Vec<AddressDescriptionEntry>, Refusal>,
@@ -1387,7 +1387,7 @@ pub mod rpcbind {
             /// `GETSTAT`, procedure 12.
             fn getstat(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<StatisticsOfVersions, Refusal>> + Send;
         }
 
@@ -1395,7 +1395,7 @@ pub mod rpcbind {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[
@@ -1405,7 +1405,7 @@ pub mod rpcbind {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

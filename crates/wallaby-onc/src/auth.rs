@@ -4,7 +4,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::peer::Origin;
-use crate::xdr::{self, DecodeError, EncodeError, Limits, Reader, Text, Writer, Xdr};
+use crate::xdr::{self, DecodeError, EncodeError, Reader, Text, Writer, Xdr, XdrLimits};
 
 /// Most bytes of a credential or verifier.
 pub const MAX_AUTH_BYTES: u32 = 400;
@@ -130,16 +130,16 @@ impl Xdr for AuthSys {
 
 /// Who calls, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Caller {
+pub struct Principal {
     /// Who the caller says it is.
-    pub identity: Identity,
+    pub identity: Credential,
     /// Where the call came from, if it came over a socket.
     pub origin: Option<Origin>,
 }
 
 /// Who a caller says it is, as far as it is understood.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Identity {
+pub enum Credential {
     /// Nobody in particular.
     Anonymous,
     /// Who a Unix system says it is.
@@ -148,15 +148,15 @@ pub enum Identity {
     Other(OpaqueAuth),
 }
 
-impl Identity {
+impl Credential {
     /// What a credential says.
     ///
     /// # Errors
     /// The credential is of a flavor that is known, but malformed: [`AuthError::BadCredential`].
-    pub fn from_credential(credential: OpaqueAuth) -> Result<Self, AuthError> {
+    pub fn from_opaque(credential: OpaqueAuth) -> Result<Self, AuthError> {
         match credential.flavor {
             AUTH_NONE => Ok(Self::Anonymous),
-            AUTH_SYS => xdr::decode(credential.body, Limits::default())
+            AUTH_SYS => xdr::decode(credential.body, XdrLimits::default())
                 .map(Self::Sys)
                 .map_err(|_| AuthError::BadCredential),
             _ => Ok(Self::Other(credential)),

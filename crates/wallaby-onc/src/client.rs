@@ -10,9 +10,9 @@
 //! # } } }
 //! # async fn example() -> std::io::Result<()> {
 //! use rquota::rquotaprog::rquotavers::Client;
-//! use wallaby_onc::client::{Options, UdpChannel};
+//! use wallaby_onc::client::{ClientOptions, UdpChannel};
 //!
-//! let channel = UdpChannel::connect("127.0.0.1:875".parse().unwrap(), Options::default()).await?;
+//! let channel = UdpChannel::connect("127.0.0.1:875".parse().unwrap(), ClientOptions::default()).await?;
 //! let client = Client(channel.clone());
 //! # Ok(())
 //! # }
@@ -26,13 +26,13 @@ mod xid;
 use std::result;
 use std::time::Duration;
 
-pub use counters::Counters;
+pub use counters::ClientCounters;
 pub use datagram::UdpChannel;
 pub use stream::{StreamChannel, Tcp, TcpChannel, Unix, UnixChannel};
 
 use crate::auth::OpaqueAuth;
 use crate::failure::{NoReply, Reason};
-use crate::message::{Call, Procedure};
+use crate::message::{CallBody, Procedure};
 use crate::record::HEADER;
 use crate::scratch::Scratch;
 use crate::xdr::{EncodeError, Writer};
@@ -44,12 +44,12 @@ type Result<T, E = NoReply> = result::Result<T, E>;
 ///
 /// ```
 /// use std::time::Duration;
-/// use wallaby_onc::client::Options;
+/// use wallaby_onc::client::ClientOptions;
 ///
-/// let options = Options { max_calls: 16, ..Options::default() }.timeout(Duration::from_secs(3));
+/// let options = ClientOptions { max_calls: 16, ..ClientOptions::default() }.timeout(Duration::from_secs(3));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct ClientOptions {
     /// Who calls: [`OpaqueAuth::none`], or [`AuthSys::credential`](crate::auth::AuthSys::credential).
     pub credential: OpaqueAuth,
     /// How long a call may take, connecting included; 25 s, as clients of rpcgen wait.
@@ -67,7 +67,7 @@ pub struct Options {
     pub retransmit_at_most: Duration,
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             credential: OpaqueAuth::none(),
@@ -81,7 +81,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ClientOptions {
     /// With this credential.
     #[must_use]
     pub fn credential(mut self, credential: OpaqueAuth) -> Self {
@@ -105,7 +105,7 @@ struct Calling {
 }
 
 impl Calling {
-    fn new(options: &Options) -> Self {
+    fn new(options: &ClientOptions) -> Self {
         Self {
             credential: options.credential.clone(),
             timeout: options.timeout,
@@ -120,7 +120,7 @@ impl Calling {
     ) -> Result<Scratch, Reason> {
         let written = Scratch::write(|writer| {
             writer.u32(0); // the mark's place
-            Call::write_head(0, procedure, &self.credential, writer)?;
+            CallBody::write_head(0, procedure, &self.credential, writer)?;
             arguments(writer)
         });
         Ok(written?)

@@ -8,8 +8,8 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use wallaby_onc::{Programs, Service};
-//! # fn example<S: Service + 'static>(of_the_interface: S, endpoint: wallaby::Endpoint)
+//! # use wallaby_onc::{Program, Programs};
+//! # fn example<S: Program + 'static>(of_the_interface: S, endpoint: wallaby::Endpoint)
 //! # -> Result<(), Box<dyn std::error::Error>> {
 //! let shared = Arc::new(of_the_interface);
 //! let programs = Programs::new().with(Arc::clone(&shared));
@@ -26,11 +26,11 @@ use bytes::Bytes;
 
 pub use ::wallaby::{Method, One};
 
-use crate::auth::{AuthError, Caller, Identity, OpaqueAuth};
+use crate::auth::{AuthError, Credential, OpaqueAuth, Principal};
 use crate::failure::Reason;
 use crate::message::{AcceptError, Denial, Procedure, Refusal};
-use crate::service::{Channel, Service};
-use crate::xdr::{self, Limits, Xdr};
+use crate::service::{Channel, Program};
+use crate::xdr::{self, Xdr, XdrLimits};
 
 /// The key of the call's metadata under which its credential travels, in XDR.
 pub const CREDENTIAL: &str = "onc-credential";
@@ -49,7 +49,7 @@ impl<T: Xdr> Codec<T> for XdrCodec {
     }
 
     fn decode(payload: Bytes) -> Result<T, CodecError> {
-        let value = xdr::decode(payload, Limits::default());
+        let value = xdr::decode(payload, XdrLimits::default());
         value.map_err(|error| CodecError::new(Self::NAME, error.to_string()))
     }
 }
@@ -74,14 +74,14 @@ fn definition(procedure: Procedure) -> Option<Arc<MethodDefinition>> {
 /// A service for an endpoint: all procedures of a version, answered as [`Programs`](crate::Programs) answers them.
 ///
 /// A refusal is a status. The caller's credential comes with the call's metadata, and there is no
-/// [`origin`](Caller::origin). A service that does not state its [`PROCEDURES`](Service::PROCEDURES), as generated ones do,
+/// [`origin`](Principal::origin). A service that does not state its [`PROCEDURES`](Program::PROCEDURES), as generated ones do,
 /// has no methods.
-pub fn service<S: Service + 'static>(service: S) -> ::wallaby::Service {
+pub fn service<S: Program + 'static>(service: S) -> ::wallaby::Service {
     service_without(service, &[])
 }
 
 /// [`service()`] without the procedures of these numbers, which are served as [`Method`]s by handlers of their own.
-pub fn service_without<S: Service + 'static>(service: S, without: &[u32]) -> ::wallaby::Service {
+pub fn service_without<S: Program + 'static>(service: S, without: &[u32]) -> ::wallaby::Service {
     let service = Arc::new(service);
     let mut methods = ::wallaby::Service::new("onc");
     let numbers = S::PROCEDURES.iter().copied();
@@ -103,12 +103,12 @@ pub fn service_without<S: Service + 'static>(service: S, without: &[u32]) -> ::w
     methods
 }
 
-async fn handle<S: Service>(
+async fn handle<S: Program>(
     service: Arc<S>,
     number: u32,
     request: RawRequest,
 ) -> Result<(), Status> {
-    let caller = Caller {
+    let caller = Principal {
         identity: identity(&request).map_err(|error| status(error.into()))?,
         origin: None,
     };
@@ -120,12 +120,12 @@ async fn handle<S: Service>(
     Ok(())
 }
 
-fn identity(request: &RawRequest) -> Result<Identity, AuthError> {
+fn identity(request: &RawRequest) -> Result<Credential, AuthError> {
     let Some(bytes) = request.metadata().get_bin(CREDENTIAL) else {
-        return Ok(Identity::Anonymous);
+        return Ok(Credential::Anonymous);
     };
-    let credential = xdr::decode(bytes.clone(), Limits::default());
-    Identity::from_credential(credential.map_err(|_| AuthError::BadCredential)?)
+    let credential = xdr::decode(bytes.clone(), XdrLimits::default());
+    Credential::from_opaque(credential.map_err(|_| AuthError::BadCredential)?)
 }
 
 /// A way to a server at an endpoint, for generated clients. Cheap to clone.

@@ -13,7 +13,7 @@ use crate::xdr::{DecodeError, EncodeError};
 
 /// A call has no answer.
 #[derive(Debug)]
-pub struct CallError {
+pub struct RpcError {
     /// What was called.
     pub procedure: Procedure,
     /// Who was called, where the channel knows.
@@ -22,7 +22,7 @@ pub struct CallError {
     pub reason: Reason,
 }
 
-impl CallError {
+impl RpcError {
     /// Whether the procedure may have been executed, or may still be: whoever calls again has to think of it.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
@@ -41,7 +41,7 @@ impl CallError {
     }
 }
 
-impl fmt::Display for CallError {
+impl fmt::Display for RpcError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             procedure,
@@ -56,7 +56,7 @@ impl fmt::Display for CallError {
 }
 
 /// Its text says all: whoever prints a chain of causes would print the same twice.
-impl Error for CallError {}
+impl Error for RpcError {}
 
 /// Why a call has no answer: what went wrong.
 #[derive(Debug, Error)]
@@ -88,7 +88,7 @@ pub enum NoReply {
     Connect(#[source] io::Error),
     /// As many calls are outstanding as may be. Nothing was sent.
     #[error(
-        "{limit} calls are outstanding, and `Options::max_calls` allows no more; nothing was sent"
+        "{limit} calls are outstanding, and `ClientOptions::max_calls` allows no more; nothing was sent"
     )]
     TooManyCalls {
         /// The limit.
@@ -96,7 +96,7 @@ pub enum NoReply {
     },
     /// As many bytes wait to be sent as may. Nothing of this call was sent.
     #[error(
-        "{limit} bytes or more wait to be sent, and `Options::max_unsent` allows no more; nothing was sent"
+        "{limit} bytes or more wait to be sent, and `ClientOptions::max_unsent` allows no more; nothing was sent"
     )]
     TooMuchUnsent {
         /// The limit.
@@ -105,7 +105,7 @@ pub enum NoReply {
     /// The call does not fit into a datagram, or into the largest record. Nothing was sent.
     #[error("the call has {found} bytes where at most {limit} can be sent; nothing was sent")]
     TooLong {
-        /// The limit: of a datagram, or `Options::max_record`.
+        /// The limit: of a datagram, or `ClientOptions::max_record`.
         limit: usize,
         /// The call's length.
         found: usize,

@@ -45,9 +45,9 @@ mod stream;
 mod udp;
 pub mod xdr;
 
-pub use auth::{Caller, Identity};
+pub use auth::{Credential, Principal};
 pub use bytes::Bytes;
-pub use failure::{CallError, NoReply, Reason};
+pub use failure::{NoReply, Reason, RpcError};
 pub use message::{AcceptError, Procedure, Refusal};
 pub use peer::{Origin, Peer};
-pub use service::{Channel, Programs, Service};
+pub use service::{Channel, Program, Programs};

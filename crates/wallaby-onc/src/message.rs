@@ -6,7 +6,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::auth::{AuthError, OpaqueAuth};
-use crate::xdr::{DecodeError, EncodeError, Limits, Reader, Writer, Xdr};
+use crate::xdr::{DecodeError, EncodeError, Reader, Writer, Xdr, XdrLimits};
 
 /// The version of the protocol that is spoken here.
 pub const RPC_VERSION: u32 = 2;
@@ -33,18 +33,18 @@ const AUTH_ERROR: u32 = 1;
 
 /// A message: a datagram over UDP, a [record](crate::record) over TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct RpcMessage {
     /// Names the call: its reply has the same, and so has the call when it is sent again.
     pub xid: u32,
     /// What it says.
-    pub body: Body,
+    pub body: MessageBody,
 }
 
 /// What a message says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum MessageBody {
     /// Call a procedure.
-    Call(Call),
+    Call(CallBody),
     /// What became of a call.
     Reply(Reply),
 }
@@ -97,7 +97,7 @@ impl Procedure {
 
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct CallBody {
     /// What is called.
     pub procedure: Procedure,
     /// Who calls.
@@ -264,20 +264,20 @@ pub enum BadMessage {
     Malformed(#[from] DecodeError),
 }
 
-impl Message {
+impl RpcMessage {
     /// The message that takes up these bytes. Arguments and results are slices of them.
     ///
     /// # Errors
     /// It is a call in another version of ONC RPC, or no message.
     pub fn decode(bytes: Bytes) -> Result<Self, BadMessage> {
-        let mut reader = Reader::new(bytes, Limits::default());
+        let mut reader = Reader::new(bytes, XdrLimits::default());
         let xid = reader.u32()?;
         let body = match reader.u32()? {
             CALL => match reader.u32()? {
-                RPC_VERSION => Body::Call(Call::decode(reader)?),
+                RPC_VERSION => MessageBody::Call(CallBody::decode(reader)?),
                 version => return Err(BadMessage::OtherVersion { xid, version }),
             },
-            REPLY => Body::Reply(Reply::decode(reader)?),
+            REPLY => MessageBody::Reply(Reply::decode(reader)?),
             other => return Err(reader.unknown("msg_type", other.into()).into()),
         };
         Ok(Self { xid, body })
@@ -291,8 +291,8 @@ impl Message {
         let mut writer = Writer::with_capacity(self.length());
         writer.u32(self.xid);
         match &self.body {
-            Body::Call(call) => call.encode(&mut writer)?,
-            Body::Reply(reply) => reply.encode(&mut writer)?,
+            MessageBody::Call(call) => call.encode(&mut writer)?,
+            MessageBody::Reply(reply) => reply.encode(&mut writer)?,
         }
         Ok(writer.into_bytes())
     }
@@ -300,15 +300,15 @@ impl Message {
     /// How many bytes it has; those of a refusal may be a few less.
     fn length(&self) -> usize {
         match &self.body {
-            Body::Call(call) => {
+            MessageBody::Call(call) => {
                 call.credential.length() + call.verifier.length() + 24 + call.arguments.len()
             }
-            Body::Reply(reply) => reply.length(),
+            MessageBody::Reply(reply) => reply.length(),
         }
     }
 }
 
-impl Call {
+impl CallBody {
     /// The number and the procedure of a call by nobody in particular, as many are, and where its arguments begin.
     #[cfg(all(feature = "net", unix))]
     pub(crate) fn plain(message: &[u8]) -> Option<(u32, Procedure, usize)> {

@@ -29,7 +29,7 @@ pub struct RecordTooLong {
 /// Hand over what arrives with [`handle_input`](Self::handle_input), then take records from
 /// [`poll_record`](Self::poll_record) until there is none. What is kept in between is no more than was handed over.
 #[derive(Debug)]
-pub struct Records {
+pub struct RecordReader {
     limit: usize,
     input: BytesMut,
     /// What earlier fragments of the record held, and what has arrived of this one.
@@ -44,7 +44,7 @@ struct Fragment {
     is_last: bool,
 }
 
-impl Records {
+impl RecordReader {
     /// A reader of a stream whose records have at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {

@@ -35,7 +35,7 @@ pub mod interface {
 }
 
 pub use client::{Mapping, Rpcbind};
-pub use directory::{Directory, Forward, Options};
+pub use directory::{Directory, DirectoryOptions, Forward};
 pub use registration::{NotRegistered, Registration};
 pub use universal::{netid, parse, universal_address};
 

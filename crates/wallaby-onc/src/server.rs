@@ -3,9 +3,9 @@
 //! ```no_run
 //! # use wallaby_onc::Programs;
 //! # async fn example(programs: Programs) -> std::io::Result<()> {
-//! use wallaby_onc::server::{Options, Server};
+//! use wallaby_onc::server::{ServerOptions, Server};
 //!
-//! let server = Server::new(programs, Options::default());
+//! let server = Server::new(programs, ServerOptions::default());
 //! let tcp = server.listen_tcp("0.0.0.0:0".parse().unwrap()).await?;
 //! let udp = server.listen_udp("0.0.0.0:0".parse().unwrap()).await?;
 //! println!("TCP port {}, UDP port {}", tcp.port(), udp.port());
@@ -33,7 +33,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-pub use counters::Counters;
+pub use counters::ServerCounters;
 
 use crate::peer::Peer;
 use crate::service::Programs;
@@ -42,7 +42,7 @@ use counters::Counting;
 
 /// What a server may take up, and how long it waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct ServerOptions {
     /// Connections at a time; 1,024. When one more comes, the one that has been idle for longest is ended; if all are busy,
     /// the new one is refused.
     pub max_connections: usize,
@@ -68,7 +68,7 @@ pub struct Options {
     pub shutdown_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 1024,
@@ -99,7 +99,7 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     programs: Programs,
-    options: Options,
+    options: ServerOptions,
     requests: Arc<Semaphore>,
     connections: Connections,
     counters: Counting,
@@ -119,7 +119,7 @@ enum Phase {
 impl Server {
     /// A server that listens nowhere yet.
     #[must_use]
-    pub fn new(programs: Programs, options: Options) -> Self {
+    pub fn new(programs: Programs, options: ServerOptions) -> Self {
         let most = options.max_requests.clamp(1, Semaphore::MAX_PERMITS);
         let shared = Shared {
             programs,
@@ -198,7 +198,7 @@ impl Server {
 
     /// What happened so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ServerCounters {
         self.shared.counters.now(self.shared.connections.len())
     }
 
@@ -209,7 +209,7 @@ impl Server {
     }
 
     /// Takes no more requests, finishes those that run and sends their replies, then ends all connections. What is not
-    /// finished within [`Options::shutdown_timeout`] is dropped.
+    /// finished within [`ServerOptions::shutdown_timeout`] is dropped.
     pub async fn shutdown(self) {
         let phase = &self.shared.phase;
         phase.send_replace(Phase::Draining);

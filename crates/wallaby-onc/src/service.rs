@@ -1,4 +1,4 @@
-//! Programs apart from how they are reached: who calls needs a [`Channel`], who serves gives [`Service`]s to
+//! Programs apart from how they are reached: who calls needs a [`Channel`], who serves gives [`Program`]s to
 //! [`Programs`].
 //!
 //! Clients, servers' traits and services are generated from `.x` files. This is what they have in common.
@@ -9,13 +9,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::auth::{AuthError, Caller, Identity};
-use crate::failure::{CallError, Reason};
+use crate::auth::{AuthError, Credential, Principal};
+use crate::failure::{Reason, RpcError};
 use crate::message::{
-    AcceptError, BadMessage, Body, Call, Denial, Message, Procedure, Refusal, Reply,
+    AcceptError, BadMessage, CallBody, Denial, MessageBody, Procedure, Refusal, Reply, RpcMessage,
 };
 use crate::peer::{Origin, Peer};
-use crate::xdr::{DecodeError, EncodeError, Limits, Reader, Writer};
+use crate::xdr::{DecodeError, EncodeError, Reader, Writer, XdrLimits};
 use bytes::Bytes;
 
 /// A way to a server.
@@ -90,7 +90,7 @@ impl<C: Channel + Sync + Send> Channel for Arc<C> {
 }
 
 /// A version of a program, served.
-pub trait Service: Send + Sync {
+pub trait Program: Send + Sync {
     /// The program's number.
     const PROGRAM: u32;
     /// The version's number.
@@ -104,21 +104,21 @@ pub trait Service: Send + Sync {
     /// There is no such procedure, the arguments are malformed, or the procedure failed or refused.
     fn handle(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         procedure: u32,
         arguments: Bytes,
     ) -> impl Future<Output = Result<Bytes, Refusal>> + Send;
 }
 
 /// A shared service is one, too: it can be served in several ways at once.
-impl<S: Service> Service for Arc<S> {
+impl<S: Program> Program for Arc<S> {
     const PROGRAM: u32 = S::PROGRAM;
     const VERSION: u32 = S::VERSION;
     const PROCEDURES: &'static [u32] = S::PROCEDURES;
 
     async fn handle(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         procedure: u32,
         arguments: Bytes,
     ) -> Result<Bytes, Refusal> {
@@ -138,9 +138,9 @@ impl fmt::Debug for Programs {
     }
 }
 
-/// [`Service`], with a future that can be a trait object's.
+/// [`Program`], with a future that can be a trait object's.
 trait Handle: Send + Sync {
-    fn begin(&self, caller: Caller, procedure: u32, arguments: Bytes) -> Handling;
+    fn begin(&self, caller: Principal, procedure: u32, arguments: Bytes) -> Handling;
 }
 
 /// A procedure that is executed.
@@ -149,8 +149,8 @@ pub(crate) type Handling = Pin<Box<dyn Future<Output = Result<Bytes, Refusal>> +
 /// A service that calls share.
 struct Shared<S>(Arc<S>);
 
-impl<S: Service + 'static> Handle for Shared<S> {
-    fn begin(&self, caller: Caller, procedure: u32, arguments: Bytes) -> Handling {
+impl<S: Program + 'static> Handle for Shared<S> {
+    fn begin(&self, caller: Principal, procedure: u32, arguments: Bytes) -> Handling {
         let service = Arc::clone(&self.0);
         Box::pin(async move { S::handle(&service, &caller, procedure, arguments).await })
     }
@@ -165,7 +165,7 @@ impl Programs {
 
     /// Serves this, too; in place of what served the same version of the same program.
     #[must_use]
-    pub fn with<S: Service + 'static>(mut self, service: S) -> Self {
+    pub fn with<S: Program + 'static>(mut self, service: S) -> Self {
         let key = (S::PROGRAM, S::VERSION);
         self.services
             .insert(key, Box::new(Shared(Arc::new(service))));
@@ -186,10 +186,10 @@ impl Programs {
 
     /// What to send back for a message that arrived. `None`: nothing, because it is no call, or one that gets no answer.
     pub async fn answer(&self, message: Bytes, origin: Option<Origin>) -> Option<Bytes> {
-        match Message::decode(message) {
-            Ok(Message {
+        match RpcMessage::decode(message) {
+            Ok(RpcMessage {
                 xid,
-                body: Body::Call(call),
+                body: MessageBody::Call(call),
             }) => self.answer_call(xid, call, origin).await,
             Err(BadMessage::OtherVersion { xid, .. }) => {
                 Reply::Denied(Denial::other_version()).message(xid)
@@ -199,7 +199,12 @@ impl Programs {
     }
 
     /// What to send back for a call. `None`: nothing, as the service wants it.
-    pub async fn answer_call(&self, xid: u32, call: Call, origin: Option<Origin>) -> Option<Bytes> {
+    pub async fn answer_call(
+        &self,
+        xid: u32,
+        call: CallBody,
+        origin: Option<Origin>,
+    ) -> Option<Bytes> {
         let results = match self.begin(call, origin) {
             Ok(handling) => handling.await,
             Err(refusal) => Err(refusal),
@@ -208,9 +213,13 @@ impl Programs {
     }
 
     /// The procedure that is called, executed as far as it is polled.
-    pub(crate) fn begin(&self, call: Call, origin: Option<Origin>) -> Result<Handling, Refusal> {
-        let caller = Caller {
-            identity: Identity::from_credential(call.credential)?,
+    pub(crate) fn begin(
+        &self,
+        call: CallBody,
+        origin: Option<Origin>,
+    ) -> Result<Handling, Refusal> {
+        let caller = Principal {
+            identity: Credential::from_opaque(call.credential)?,
             origin,
         };
         let Procedure {
@@ -262,13 +271,13 @@ pub async fn call<C: Channel, T>(
     procedure: impl Into<Procedure>,
     arguments: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
     results: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
-) -> Result<T, CallError> {
+) -> Result<T, RpcError> {
     let procedure = procedure.into();
     let answer = async {
         let bytes = channel.call_with(procedure, arguments).await?;
         Ok(whole(bytes, results)?)
     };
-    answer.await.map_err(|reason| CallError {
+    answer.await.map_err(|reason| RpcError {
         procedure,
         peer: channel.peer().map(Box::new),
         reason,
@@ -304,7 +313,7 @@ fn whole<T>(
     bytes: Bytes,
     read: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
 ) -> Result<T, DecodeError> {
-    let mut reader = Reader::new(bytes, Limits::default());
+    let mut reader = Reader::new(bytes, XdrLimits::default());
     let value = read(&mut reader)?;
     reader.finish()?;
     Ok(value)

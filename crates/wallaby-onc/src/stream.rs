@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::record::Records;
+use crate::record::RecordReader;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -24,7 +24,11 @@ impl Stream {
     ///
     /// If that is less than there is room for, it was all: [`Stream::ready`] waits for more without another look, which would
     /// be a call of the system for nothing.
-    pub(crate) fn try_read(&self, records: &mut Records, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn try_read(
+        &self,
+        records: &mut RecordReader,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
         if let Some((room, most)) = records.room() {
             let most = most.min(room.spare_capacity_mut().len());
             return self.try_receive(most, || receive_into(self, room, most));

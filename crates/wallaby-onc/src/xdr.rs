@@ -1,14 +1,14 @@
 //! XDR, the external data representation of RFC 4506.
 //!
 //! Everything is big-endian and takes a multiple of four bytes. Whoever reads needs to know the type: the bytes do not
-//! tell it. A [`Reader`] keeps to [`Limits`] and allocates only for what arrived, whatever lengths the bytes claim.
+//! tell it. A [`Reader`] keeps to [`XdrLimits`] and allocates only for what arrived, whatever lengths the bytes claim.
 //!
 //! ```
-//! use wallaby_onc::xdr::{self, Limits, Text};
+//! use wallaby_onc::xdr::{self, XdrLimits, Text};
 //!
 //! let bytes = xdr::encode(&Text::from("hop"))?;
 //! assert_eq!(&bytes[..], b"\0\0\0\x03hop\0");
-//! assert_eq!(xdr::decode::<Text>(bytes, Limits::default())?, "hop");
+//! assert_eq!(xdr::decode::<Text>(bytes, XdrLimits::default())?, "hop");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -19,7 +19,7 @@ mod text;
 mod writer;
 
 pub use error::{DecodeError, EncodeError, Malformed};
-pub use reader::{Limits, Reader};
+pub use reader::{Reader, XdrLimits};
 pub use text::Text;
 pub use writer::Writer;
 
@@ -59,7 +59,7 @@ pub fn encode<T: Xdr>(value: &T) -> Result<Bytes, EncodeError> {
 ///
 /// # Errors
 /// As [`Xdr::decode`], and [`Malformed::Trailing`] if something follows the value.
-pub fn decode<T: Xdr>(bytes: Bytes, limits: Limits) -> Result<T, DecodeError> {
+pub fn decode<T: Xdr>(bytes: Bytes, limits: XdrLimits) -> Result<T, DecodeError> {
     let mut reader = Reader::new(bytes, limits);
     let value = T::decode(&mut reader)?;
     reader.finish()?;

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bytes::Bytes;
-use wallaby_onc::xdr::{DecodeError, Limits, Malformed, Reader, Xdr};
+use wallaby_onc::xdr::{DecodeError, Malformed, Reader, Xdr, XdrLimits};
 
 /// The system's allocator, which also remembers the largest piece that a thread asked for.
 struct Counting;
@@ -47,7 +47,7 @@ fn largest_piece<T>(
     bytes: Vec<u8>,
     read: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
 ) -> usize {
-    let limits = Limits {
+    let limits = XdrLimits {
         memory: usize::MAX,
         length: u32::MAX,
     };

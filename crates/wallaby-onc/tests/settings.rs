@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_onc::client::{self, TcpChannel, UdpChannel};
 use wallaby_onc::server::{self, Server};
-use wallaby_onc::{AcceptError, Caller, Channel, Procedure, Programs, Reason, Refusal, Service};
+use wallaby_onc::{AcceptError, Channel, Principal, Procedure, Program, Programs, Reason, Refusal};
 
 const TIMES: [Duration; 5] = [
     Duration::ZERO,
@@ -28,11 +28,11 @@ const SOON: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 struct Echo;
 
-impl Service for Echo {
+impl Program for Echo {
     const PROGRAM: u32 = 0x2000_0009;
     const VERSION: u32 = 1;
 
-    async fn handle(&self, _: &Caller, procedure: u32, bytes: Bytes) -> Result<Bytes, Refusal> {
+    async fn handle(&self, _: &Principal, procedure: u32, bytes: Bytes) -> Result<Bytes, Refusal> {
         match procedure {
             1 => Ok(bytes),
             _ => Err(AcceptError::ProcedureUnavailable.into()),
@@ -99,10 +99,10 @@ fn all<T: Clone>(
 #[tokio::test]
 async fn every_setting_of_a_client() {
     no_panics();
-    let server = Server::new(programs(), server::Options::default());
+    let server = Server::new(programs(), server::ServerOptions::default());
     let tcp = server.listen_tcp(anywhere()).await.unwrap();
     let udp = server.listen_udp(anywhere()).await.unwrap();
-    let default = client::Options::default().timeout(SOON);
+    let default = client::ClientOptions::default().timeout(SOON);
     let settings = all(
         &default,
         &[
@@ -131,7 +131,7 @@ async fn every_setting_of_a_client() {
 async fn every_setting_of_a_server() {
     no_panics();
     let settings = all(
-        &server::Options::default(),
+        &server::ServerOptions::default(),
         &[
             |options, time| options.write_timeout = time,
             |options, time| options.keep_replies = time,
@@ -152,7 +152,7 @@ async fn every_setting_of_a_server() {
         let server = Server::new(programs(), options);
         let tcp = server.listen_tcp(anywhere()).await.unwrap();
         let udp = server.listen_udp(anywhere()).await.unwrap();
-        let options = client::Options::default().timeout(SOON);
+        let options = client::ClientOptions::default().timeout(SOON);
         if let Ok(channel) = TcpChannel::connect(tcp, options.clone()).await {
             println!("tcp {:?}", call(&channel).await);
         }
@@ -169,10 +169,10 @@ async fn nobody_is_flooded() {
     let silent = UdpSocket::bind(anywhere()).unwrap();
     let at = silent.local_addr().unwrap();
     for time in [Duration::ZERO, Duration::from_nanos(1)] {
-        let options = client::Options {
+        let options = client::ClientOptions {
             retransmit_after: time,
             retransmit_at_most: time,
-            ..client::Options::default().timeout(SOON)
+            ..client::ClientOptions::default().timeout(SOON)
         };
         let channel = UdpChannel::connect(at, options).await.unwrap();
         assert!(call(&channel).await.is_err());

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::records::{
-    ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, Ticket,
+    ConnId, Judgement, MessageOrigin, OutputMark, RecordLimits, Records, Ticket,
 };
-use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, Server};
+use wallaby_proto::call::server::{Inherited, LastMessages, Outbound, ServerHalf};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Charge, Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
@@ -301,7 +301,7 @@ fn one_hop(cluster: &mut Cluster, sequence: u64) {
 
 /// The handler of a server that answers with what it got.
 fn respond(request: &mut Request) -> LastMessages<()> {
-    let mut server: Server<()> = Server::new(request);
+    let mut server: ServerHalf<()> = ServerHalf::new(request);
     server.respond(take(&mut request.payload), None)
 }
 
@@ -311,7 +311,7 @@ fn two_hops(cluster: &mut Cluster, sequence: u64) {
     initiator.close();
     cluster.first.send_request(&mut request, &cluster.method);
     let released = cluster.first.receive_request(|request| {
-        let mut server: Server<()> = Server::new(request);
+        let mut server: ServerHalf<()> = ServerHalf::new(request);
         server.forward((), take(&mut request.payload), None)
     });
     respond_deep(cluster, &mut initiator, released.last);
@@ -324,7 +324,7 @@ fn fan_out(cluster: &mut Cluster, sequence: u64) {
     initiator.close();
     cluster.first.send_request(&mut request, &cluster.method);
     let (mut server, payload) = cluster.first.receive_request(|request| {
-        let server: Server<()> = Server::new(request);
+        let server: ServerHalf<()> = ServerHalf::new(request);
         (server, take(&mut request.payload))
     });
     for _ in 0..4 {
@@ -425,7 +425,7 @@ fn request_remembered(cluster: &mut Cluster, sequence: u64) {
     response.call = request.call;
     let now = Duration::from_micros(sequence);
     let conn = ConnId::from_number(1);
-    let origin = Origin {
+    let origin = MessageOrigin {
         conn,
         peer: cluster.initiator,
         transit: Duration::ZERO,

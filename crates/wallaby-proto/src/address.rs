@@ -10,7 +10,7 @@ use bytes::BufMut;
 use thiserror::Error;
 
 use crate::status::Code;
-use crate::varint::{self, DecodeError, Reader};
+use crate::varint::{self, Reader, WireError};
 
 /// Longest name of a `unix:`, `shm:` or `mem:` address, in bytes (a unix socket's path cannot be longer on Linux), and
 /// longest text of an address with another scheme.
@@ -239,7 +239,7 @@ impl Address {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "address";
         Ok(match reader.u8(what)? {
             TCP4 => Self::Tcp(read_v4(reader)?),
@@ -251,7 +251,7 @@ impl Address {
             SHM => Self::Shm(read_name(reader)?),
             OTHER => Self::Other(read_other(reader)?),
             _ => {
-                return Err(DecodeError::Malformed {
+                return Err(WireError::Malformed {
                     what,
                     why: "an unknown tag",
                 });
@@ -277,20 +277,20 @@ fn put_name(out: &mut impl BufMut, tag: u8, name: &str) {
     varint::put_bytes(out, name.as_bytes());
 }
 
-fn read_v4(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
+fn read_v4(reader: &mut Reader<'_>) -> Result<SocketAddr, WireError> {
     let [a, b, c, d, high, low] = reader.array("address")?;
     Ok((Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])).into())
 }
 
-fn read_v6(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
+fn read_v6(reader: &mut Reader<'_>) -> Result<SocketAddr, WireError> {
     let ip = Ipv6Addr::from(reader.array::<16>("address")?);
     Ok((ip, u16::from_be_bytes(reader.array("address")?)).into())
 }
 
-fn read_name(reader: &mut Reader<'_>) -> Result<Arc<str>, DecodeError> {
+fn read_name(reader: &mut Reader<'_>) -> Result<Arc<str>, WireError> {
     let name = reader.str(MAX_NAME, "address")?;
     if !is_name(name) {
-        return Err(DecodeError::Malformed {
+        return Err(WireError::Malformed {
             what: "address",
             why: "an empty name or one with NUL",
         });
@@ -298,11 +298,11 @@ fn read_name(reader: &mut Reader<'_>) -> Result<Arc<str>, DecodeError> {
     Ok(name.into())
 }
 
-fn read_other(reader: &mut Reader<'_>) -> Result<OtherAddress, DecodeError> {
+fn read_other(reader: &mut Reader<'_>) -> Result<OtherAddress, WireError> {
     let what = "address";
     let scheme = reader.str(MAX_SCHEME, what)?;
     let text = reader.str(MAX_NAME, what)?;
-    OtherAddress::new(scheme, text).map_err(|_| DecodeError::Malformed {
+    OtherAddress::new(scheme, text).map_err(|_| WireError::Malformed {
         what,
         why: "no scheme of another transport, an empty text or one with NUL",
     })
@@ -544,10 +544,7 @@ mod tests {
             put_name(&mut bytes, OTHER, scheme);
             varint::put_bytes(&mut bytes, text.as_bytes());
             let read = Address::read(&mut Reader::new(&bytes));
-            assert!(
-                matches!(read, Err(DecodeError::Malformed { .. })),
-                "{read:?}"
-            );
+            assert!(matches!(read, Err(WireError::Malformed { .. })), "{read:?}");
         }
     }
 }

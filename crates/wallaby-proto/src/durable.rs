@@ -5,7 +5,7 @@ use std::hash::Hasher as _;
 use bytes::BufMut;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::varint::{self, DecodeError, Reader};
+use crate::varint::{self, Reader, WireError};
 
 /// The name of a piece of work that its initiator chose, under which it can be asked for again, by another incarnation of the
 /// initiator too, and be recognised: `client` and `sequence` name the call, `branch` the request in its tree.
@@ -108,7 +108,7 @@ impl DurableId {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "durable id";
         let client = u64::from_be_bytes(reader.array(what)?);
         let (sequence, lease) = (reader.varint(what)?, reader.varint(what)?);
@@ -119,7 +119,7 @@ impl DurableId {
         };
         if branch == 0 && !reader.is_empty() {
             let why = "a branch that is 0";
-            return Err(DecodeError::Malformed { what, why });
+            return Err(WireError::Malformed { what, why });
         }
         Ok(Self {
             client,

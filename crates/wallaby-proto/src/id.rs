@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::slot_map::SlotKey;
-use crate::varint::{self, DecodeError, Reader};
+use crate::varint::{self, Reader, WireError};
 
 /// A connection of this incarnation with another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,9 +67,9 @@ impl NodeId {
         out.put_u64(self.get());
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "node id";
-        Self::new(u64::from_be_bytes(reader.array(what)?)).ok_or(DecodeError::Malformed {
+        Self::new(u64::from_be_bytes(reader.array(what)?)).ok_or(WireError::Malformed {
             what,
             why: "zero, which is no id",
         })
@@ -144,7 +144,7 @@ impl Token {
         out.put_u64(self.0);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self(u64::from_be_bytes(reader.array("reply token")?)))
     }
 }
@@ -316,7 +316,7 @@ impl Path {
     }
 
     /// Reads a path: one byte for its length (or 255 for a folded one), then its bytes.
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "path";
         let tag = reader.u8(what)?;
         if tag == FOLDED {
@@ -326,7 +326,7 @@ impl Path {
             });
         }
         if usize::from(tag) > MAX_LITERAL_PATH {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what,
                 len: u64::from(tag),
                 limit: MAX_LITERAL_PATH,
@@ -343,7 +343,7 @@ impl Path {
 
     #[cold]
     #[inline(never)]
-    fn check_indexes(&self) -> Result<(), DecodeError> {
+    fn check_indexes(&self) -> Result<(), WireError> {
         let mut indexes = Reader::new(self.literal());
         while !indexes.is_empty() {
             indexes.u32("path")?;

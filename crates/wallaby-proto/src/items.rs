@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::status::Code;
-use crate::varint::{self, DecodeError, MAX_LEN, Reader};
+use crate::varint::{self, MAX_LEN, Reader, WireError};
 
 /// What an item's length is called in errors.
 const LENGTH: &str = "the item's length";
@@ -15,7 +15,7 @@ const LENGTH: &str = "the item's length";
 pub enum ItemError {
     /// What stands where its length should is none.
     #[error(transparent)]
-    Length(#[from] DecodeError),
+    Length(#[from] WireError),
     /// It is longer than the reader takes.
     #[error("it has {size} bytes: at most {limit} are taken")]
     TooLarge {
@@ -114,7 +114,7 @@ impl ItemReader {
         }
         match self.head.1 {
             0 => Ok(()),
-            _ => Err(DecodeError::Truncated { what: LENGTH }.into()),
+            _ => Err(WireError::Truncated { what: LENGTH }.into()),
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
             came: 0,
         };
         check(&bytes.slice(..8), 300, &[b"whole"], &Err(none));
-        let length = ItemError::Length(DecodeError::Truncated { what: LENGTH });
+        let length = ItemError::Length(WireError::Truncated { what: LENGTH });
         check(&bytes.slice(..7), 300, &[b"whole"], &Err(length));
     }
 

@@ -28,7 +28,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use bytes::BytesMut;
-//! use wallaby_proto::call::{initiator::Initiator, server::{Outbound, Server}};
+//! use wallaby_proto::call::{initiator::Initiator, server::{Outbound, ServerHalf}};
 //! use wallaby_proto::carrier::Carrier;
 //! use wallaby_proto::connection::{Charge, Connection, Event, Features, Hello, ConnectionLimits, MethodDefinition, VERSION};
 //! use wallaby_proto::wire::{Budgets, Message, MethodRef, ReplyTo, Request};
@@ -68,7 +68,7 @@
 //! // Bob answers.
 //! let mut events = carry(&mut at_alice, &mut at_bob);
 //! let Some(Event::Message(Message::Request(mut request))) = events.pop() else { panic!() };
-//! let mut server: Server<()> = Server::new(&mut request);
+//! let mut server: ServerHalf<()> = ServerHalf::new(&mut request);
 //! for message in server.respond("come in".into(), None) {
 //!     let Outbound::Response(mut response) = message else { panic!() };
 //!     response.token = None; // it goes back over the connection that the request came on

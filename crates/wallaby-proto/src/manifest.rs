@@ -6,7 +6,7 @@
 use bytes::BufMut;
 
 use crate::id::Path;
-use crate::varint::{self, DecodeError, Reader};
+use crate::varint::{self, Reader, WireError};
 
 /// The facts of a branch: final as soon as they are known, written once (docs/protocol.md, rule 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Facts {
         varint::put(out, u64::from(self.responses));
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             requests: reader.u32("manifest")?,
             responses: reader.u32("manifest")?,
@@ -74,19 +74,19 @@ impl Manifest {
         self.facts.put(out);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>, place: &Path) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>, place: &Path) -> Result<Self, WireError> {
         let what = "manifest";
         let owner = match reader.u8(what)? {
             NAMED => Path::read(reader)?,
             levels => place
                 .ancestor(u32::from(levels))
-                .ok_or(DecodeError::Malformed {
+                .ok_or(WireError::Malformed {
                     what,
                     why: "an owner above the root",
                 })?,
         };
         if owner.is_root() {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "the initiator as its owner",
             });

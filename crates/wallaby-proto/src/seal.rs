@@ -21,7 +21,7 @@ use crate::address::Address;
 use crate::id::NodeId;
 use crate::status::Code;
 use crate::varint;
-use crate::wire::{Options, ReplyTo, Request};
+use crate::wire::{MessageOptions, ReplyTo, Request};
 
 /// Shortest secret of a cluster key, in bytes.
 pub const MIN_SECRET: usize = 16;
@@ -131,7 +131,7 @@ impl ClusterKey {
         out.put_u8(u8::from(request.traced) | u8::from(request.compressed) << 1);
         varint::put_bytes(&mut out, method.as_bytes());
         options
-            .map_or_else(Options::default, Options::sealed)
+            .map_or_else(MessageOptions::default, MessageOptions::sealed)
             .put(&mut out);
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&out);

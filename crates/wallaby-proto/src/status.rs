@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::address::Address;
 use crate::call::watch::Loss;
 use crate::id::RequestId;
-use crate::varint::{self, DecodeError, Reader};
+use crate::varint::{self, Reader, WireError};
 
 /// Longest message of a status in bytes; a longer one is cut at a character's border.
 pub const MAX_STATUS_MESSAGE: usize = 4096;
@@ -260,7 +260,7 @@ impl Status {
     /// # Errors
     ///
     /// If the bytes are no status.
-    pub fn from_payload(payload: &[u8]) -> Result<Self, DecodeError> {
+    pub fn from_payload(payload: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(payload);
         let code = Code::from_number(reader.u8("status")?);
         let message = reader.str(MAX_STATUS_MESSAGE, "status")?.to_owned();

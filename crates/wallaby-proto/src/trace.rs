@@ -20,7 +20,7 @@ pub struct Trace {
     /// From its beginning to its end, or to now.
     pub elapsed: Duration,
     /// Its hops, parents before children.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<TracedHop>,
 }
 
 impl Trace {
@@ -37,7 +37,7 @@ impl Trace {
 /// One request of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Hop {
+pub struct TracedHop {
     /// Its branch: the child index of each level, as in `0.1.2`.
     pub path: String,
     /// How many hops of its branch came before it.
@@ -156,7 +156,7 @@ pub fn assemble(
 }
 
 /// What a hop that has not reported of itself has said while it ran.
-fn say_who_handles(initiator: &Initiator, path: Path, hop: &mut Hop) {
+fn say_who_handles(initiator: &Initiator, path: Path, hop: &mut TracedHop) {
     let request = RequestId { path, hop: hop.hop };
     if let Some(by) = initiator.handled_by(request) {
         hop.server = hop.server.take().or_else(|| by.server.clone());
@@ -194,24 +194,24 @@ fn depths(parents: &Parents) -> BTreeMap<Path, u32> {
 }
 
 /// Fills in who sent each hop: the one before it in its branch, or the last hop of its parent's branch.
-fn link(hops: Vec<(Path, Hop)>, parents: &Parents) -> Vec<Hop> {
+fn link(hops: Vec<(Path, TracedHop)>, parents: &Parents) -> Vec<TracedHop> {
     let mut latest: BTreeMap<Path, usize> = BTreeMap::new();
     let linked = hops.into_iter().enumerate().map(|(index, (path, hop))| {
         let above = parents.get(&path).copied().flatten();
         let above = above.and_then(|above| latest.get(&above).copied());
         let parent = latest.insert(path, index).or(above);
-        Hop { parent, ..hop }
+        TracedHop { parent, ..hop }
     });
     linked.collect()
 }
 
-fn reported(record: &TraceRecord, begun_us: u64) -> Hop {
+fn reported(record: &TraceRecord, begun_us: u64) -> TracedHop {
     let timing = Timing {
         arrived: Duration::from_micros(record.arrived_us.saturating_sub(begun_us)),
         queued: Duration::from_micros(record.queued_us),
         ran: Duration::from_micros(record.ran_us),
     };
-    Hop {
+    TracedHop {
         server: record.server.clone(),
         node: Some(record.node),
         method: Some(record.method.clone()),
@@ -221,8 +221,8 @@ fn reported(record: &TraceRecord, begun_us: u64) -> Hop {
     }
 }
 
-fn unreported(path: Path, hop: u32) -> Hop {
-    Hop {
+fn unreported(path: Path, hop: u32) -> TracedHop {
+    TracedHop {
         path: path.to_string(),
         hop,
         parent: None,

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum DecodeError {
+pub enum WireError {
     /// The bytes end inside a field.
     #[error("{what}: the bytes end inside it")]
     Truncated {
@@ -159,10 +159,10 @@ fn decode_bytewise(bytes: &[u8]) -> Result<(u64, usize), Option<&'static str>> {
 /// Why these bytes do not begin with an integer.
 #[cold]
 #[inline(never)]
-fn malformed_varint(bytes: &[u8], what: &'static str) -> DecodeError {
+fn malformed_varint(bytes: &[u8], what: &'static str) -> WireError {
     match decode_bytewise(bytes) {
-        Err(Some(why)) => DecodeError::Malformed { what, why },
-        _ => DecodeError::Truncated { what },
+        Err(Some(why)) => WireError::Malformed { what, why },
+        _ => WireError::Truncated { what },
     }
 }
 
@@ -213,18 +213,18 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, WireError> {
         let (&first, rest) = self
             .rest
             .split_first()
-            .ok_or(DecodeError::Truncated { what })?;
+            .ok_or(WireError::Truncated { what })?;
         self.rest = rest;
         Ok(first)
     }
 
-    pub(crate) fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], WireError> {
         if len > self.rest.len() {
-            return Err(DecodeError::Truncated { what });
+            return Err(WireError::Truncated { what });
         }
         let (taken, rest) = self.rest.split_at(len);
         self.rest = rest;
@@ -234,11 +234,11 @@ impl<'a> Reader<'a> {
     pub(crate) fn array<const N: usize>(
         &mut self,
         what: &'static str,
-    ) -> Result<[u8; N], DecodeError> {
+    ) -> Result<[u8; N], WireError> {
         let (taken, rest) = self
             .rest
             .split_first_chunk::<N>()
-            .ok_or(DecodeError::Truncated { what })?;
+            .ok_or(WireError::Truncated { what })?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -249,7 +249,7 @@ impl<'a> Reader<'a> {
         &mut self,
         len: usize,
         what: &'static str,
-    ) -> Result<[u8; 16], DecodeError> {
+    ) -> Result<[u8; 16], WireError> {
         let Some(bytes) = self.rest.first_chunk::<16>().filter(|_| len < 16) else {
             let mut short = [0; 16];
             short[..len].copy_from_slice(self.take(len, what)?);
@@ -262,7 +262,7 @@ impl<'a> Reader<'a> {
 
     /// Inlined, so that the reader of a message's beginning stays in registers.
     #[inline(always)]
-    pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+    pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64, WireError> {
         match self.rest {
             [first, rest @ ..] if *first < 0x80 => {
                 self.rest = rest;
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    fn long_varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+    fn long_varint(&mut self, what: &'static str) -> Result<u64, WireError> {
         let (value, len) = decode(self.rest);
         if len == 0 {
             return Err(malformed_varint(self.rest, what));
@@ -287,8 +287,8 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
-        u32::try_from(self.varint(what)?).map_err(|_| DecodeError::Malformed {
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, WireError> {
+        u32::try_from(self.varint(what)?).map_err(|_| WireError::Malformed {
             what,
             why: "a number above 32 bits",
         })
@@ -300,37 +300,37 @@ impl<'a> Reader<'a> {
         &mut self,
         limit: usize,
         what: &'static str,
-    ) -> Result<&'a [u8], DecodeError> {
+    ) -> Result<&'a [u8], WireError> {
         let len = self.varint(what)?;
         if len > limit as u64 {
-            return Err(DecodeError::TooLong { what, len, limit });
+            return Err(WireError::TooLong { what, len, limit });
         }
         self.take(len as usize, what)
     }
 
-    pub(crate) fn str(&mut self, limit: usize, what: &'static str) -> Result<&'a str, DecodeError> {
-        std::str::from_utf8(self.bytes(limit, what)?).map_err(|_| DecodeError::Malformed {
+    pub(crate) fn str(&mut self, limit: usize, what: &'static str) -> Result<&'a str, WireError> {
+        std::str::from_utf8(self.bytes(limit, what)?).map_err(|_| WireError::Malformed {
             what,
             why: "text that is not UTF-8",
         })
     }
 
     #[inline]
-    pub(crate) fn signed(&mut self, what: &'static str) -> Result<i64, DecodeError> {
+    pub(crate) fn signed(&mut self, what: &'static str) -> Result<i64, WireError> {
         let folded = self.varint(what)?;
         Ok((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
     }
 
-    pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, DecodeError> {
+    pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, WireError> {
         let raw = u16::from_be_bytes(self.array(what)?);
         Ok(Duration::from_micros(u64::from(raw & 0x7ff) << (raw >> 11)))
     }
 
-    pub(crate) fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
+    pub(crate) fn finish(&self, what: &'static str) -> Result<(), WireError> {
         if self.is_empty() {
             Ok(())
         } else {
-            Err(DecodeError::Malformed {
+            Err(WireError::Malformed {
                 what,
                 why: "bytes after its end",
             })
@@ -380,7 +380,7 @@ mod tests {
                 let error = Reader::new(&bytes).varint("test");
                 let why = "a varint that is not the shortest";
                 let what = "test";
-                assert_eq!(error, Err(DecodeError::Malformed { what, why }), "{len}");
+                assert_eq!(error, Err(WireError::Malformed { what, why }), "{len}");
             }
         }
     }
@@ -439,7 +439,7 @@ mod tests {
             Reader::new(&bytes).varint("test")
         };
         assert_eq!(read(1), Ok(u64::MAX));
-        let error = DecodeError::Malformed {
+        let error = WireError::Malformed {
             what: "test",
             why: "a varint above 64 bits",
         };

@@ -178,7 +178,7 @@ pub enum CodeAllow {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct UpstreamLimits {
     /// How long a request may take, connecting included, and at most what is left until its call's deadline. Default 30 s.
     #[serde(deserialize_with = "duration")]
     pub timeout: Duration,
@@ -190,7 +190,7 @@ pub struct Limits {
     pub answer: usize,
 }
 
-impl Default for Limits {
+impl Default for UpstreamLimits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(30),
@@ -225,7 +225,7 @@ pub struct HttpConfig {
     pub health: Option<String>,
     /// What its requests may take up.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: UpstreamLimits,
 }
 
 /// A server of gRPC.
@@ -246,7 +246,7 @@ pub struct GrpcConfig {
     pub reflection: bool,
     /// What its requests may take up. The timeout is that of the first answer, where there may be several.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: UpstreamLimits,
 }
 
 /// A server of ONC RPC.
@@ -264,7 +264,7 @@ pub struct OncConfig {
     pub programs: Option<Vec<String>>,
     /// What its requests may take up.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: UpstreamLimits,
 }
 
 /// A name of a service: letters, digits, `_`, `-` and `.`, at most 100.

@@ -13,9 +13,9 @@ use tokio::sync::OnceCell;
 use wallaby::{Address, Code, MethodDefinition, RawRequest, Service, Status};
 use wallaby_idl::onc::Compiler;
 use wallaby_onc::auth::{AuthError, OpaqueAuth};
-use wallaby_onc::client::{Options, TcpChannel, UdpChannel, UnixChannel};
+use wallaby_onc::client::{ClientOptions, TcpChannel, UdpChannel, UnixChannel};
 use wallaby_onc::endpoint::{CREDENTIAL, XdrCodec, method_name, status};
-use wallaby_onc::xdr::{self, Limits};
+use wallaby_onc::xdr::{self, XdrLimits};
 use wallaby_onc::{Channel, NoReply, Procedure, Reason, Refusal};
 
 use crate::config::OncConfig;
@@ -31,7 +31,7 @@ const HEAD: usize = 4096;
 pub(crate) struct Onc {
     server: Address,
     procedures: Vec<Procedure>,
-    options: Options,
+    options: ClientOptions,
     dialling: Dialling,
     /// It connects anew by itself, once it was there.
     channel: OnceCell<Way>,
@@ -46,7 +46,7 @@ enum Way {
 }
 
 impl Way {
-    async fn connect(server: &Address, options: Options) -> io::Result<Self> {
+    async fn connect(server: &Address, options: ClientOptions) -> io::Result<Self> {
         match server {
             Address::Tcp(at) => Ok(Self::Tcp(TcpChannel::connect(*at, options).await?)),
             Address::Udp(at) => Ok(Self::Udp(UdpChannel::connect(*at, options).await?)),
@@ -120,11 +120,11 @@ impl Onc {
         Ok(Self {
             server: config.server.clone(),
             procedures: procedures.collect(),
-            options: Options {
+            options: ClientOptions {
                 timeout: limits.timeout,
                 max_calls: limits.at_once.saturating_add(1), // whether it is there is asked as well
                 max_record: limits.answer.max(crate::config::LONGEST) + HEAD,
-                ..Options::default()
+                ..ClientOptions::default()
             },
             dialling: Dialling::default(),
             channel: OnceCell::new(),
@@ -136,7 +136,7 @@ impl Onc {
         let _place = self.gate.enter()?;
         let credential = match request.metadata().get_bin(CREDENTIAL) {
             None => OpaqueAuth::none(),
-            Some(bytes) => xdr::decode(bytes.clone(), Limits::default())
+            Some(bytes) => xdr::decode(bytes.clone(), XdrLimits::default())
                 .map_err(|_| status(Refusal::from(AuthError::BadCredential)))?,
         };
         // Its sequence numbers are those of one caller and one connection.

@@ -250,7 +250,7 @@ fn chains(code: Option<CodeConfig>, is_member: bool) -> Result<Chains, StartErro
 fn run_here(
     policy: impl Fn(&Incoming) -> bool + Send + Sync + 'static,
 ) -> Result<Chains, StartError> {
-    let runtime = WebAssembly::new(wallaby_chain_wasm::Limits::default())?;
+    let runtime = WebAssembly::new(wallaby_chain_wasm::WasmLimits::default())?;
     Ok(Chains::new().code(runtime, policy))
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use wallaby::{Service, Status};
 
-use crate::config::Limits;
+use crate::config::UpstreamLimits;
 
 /// How long a server has to say whether it takes work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,12 +34,12 @@ pub trait Upstream: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Gate {
     name: String,
-    limits: Limits,
+    limits: UpstreamLimits,
     places: Semaphore,
 }
 
 impl Gate {
-    pub(crate) fn new(name: String, limits: Limits) -> Self {
+    pub(crate) fn new(name: String, limits: UpstreamLimits) -> Self {
         Self {
             name,
             places: Semaphore::new(limits.at_once),
@@ -47,7 +47,7 @@ impl Gate {
         }
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &UpstreamLimits {
         &self.limits
     }
 

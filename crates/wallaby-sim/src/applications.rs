@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wallaby_proto::call::watch::{Executed, FailureKind};
-use wallaby_proto::endpoint::{self, Answer, CallKey, CallOptions, NewInitial, Next};
+use wallaby_proto::endpoint::{self, CallKey, CallOptions, IncomingAnswer, NewInitial, Next};
 use wallaby_proto::error::{CallError, Failure};
 use wallaby_proto::wire::{Message, PingSettings};
 use wallaby_proto::{CallId, Token};
@@ -336,7 +336,7 @@ impl Applications {
 }
 
 /// An answer, or the word that a branch is lost.
-fn deliver(id: CallId, answer: Answer, host: &Host, context: &mut Context<'_>) {
+fn deliver(id: CallId, answer: IncomingAnswer, host: &Host, context: &mut Context<'_>) {
     let Some(loss) = answer.loss() else {
         return give(id, answer, context);
     };
@@ -405,7 +405,7 @@ fn judge(
 }
 
 /// The application gets an answer.
-fn give(id: CallId, answer: Answer, context: &mut Context<'_>) {
+fn give(id: CallId, answer: IncomingAnswer, context: &mut Context<'_>) {
     let (place, now) = ((answer.request.path, answer.index), context.now());
     let said = match answer.payload() {
         Ok(payload) => Ok(payload),

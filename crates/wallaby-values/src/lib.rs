@@ -2,15 +2,15 @@
 //!
 //! ```
 //! use wallaby::codec::{Codec, Postcard};
-//! use wallaby_values::{Format, Room, Value, read, write};
+//! use wallaby_values::{SerdeFormat, Room, Value, read, write};
 //!
 //! // A server has told this schema by reflection, and has sent this payload.
 //! let schema = <Postcard as Codec<(String, Vec<u32>)>>::schema().expect("postcard knows types");
 //! let payload = Postcard::encode(&("hops".to_owned(), vec![1u32, 2]))?;
 //!
-//! let value = read(Format::Postcard, &schema, &payload, Room::default(), "an answer")?;
+//! let value = read(SerdeFormat::Postcard, &schema, &payload, Room::default(), "an answer")?;
 //! assert_eq!(value.to_string(), r#"["hops",[1,2]]"#);
-//! assert_eq!(write(Format::Postcard, &schema, &value, "arguments")?, payload);
+//! assert_eq!(write(SerdeFormat::Postcard, &schema, &value, "arguments")?, payload);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -44,14 +44,14 @@ const DEPTH: usize = 256;
 
 /// A format of payloads that serde writes and reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum SerdeFormat {
     /// The codec `postcard`: structs are their fields in order, variants numbers.
     Postcard,
     /// The codec `msgpack`: fields and variants have names.
     MessagePack,
 }
 
-impl Format {
+impl SerdeFormat {
     /// The format of a codec, by its name.
     pub fn of(codec: &str) -> Option<Self> {
         match codec {

@@ -40,22 +40,22 @@ impl Files {
     }
 
     /// The message of this name, which begins with its package.
-    pub fn message(&self, name: &str) -> Option<Message> {
+    pub fn message(&self, name: &str) -> Option<MessageType> {
         let mut found = self.0.iter().rev();
-        found.find_map(|pool| pool.get_message_by_name(name).map(Message))
+        found.find_map(|pool| pool.get_message_by_name(name).map(MessageType))
     }
 
     /// What the message of this name looks like in a `.proto` file, and those inside it, by their full names.
     pub fn texts(&self, name: &str, texts: &mut BTreeMap<String, String>) {
         let mut messages: Vec<_> = self.message(name).into_iter().collect();
-        while let Some(Message(message)) = messages.pop() {
+        while let Some(MessageType(message)) = messages.pop() {
             let name = message.full_name().to_owned();
             if name.starts_with("google.protobuf.") || texts.contains_key(&name) {
                 continue;
             }
             for field in message.fields() {
                 match value_of(&field).kind() {
-                    Kind::Message(inside) => messages.push(Message(inside)),
+                    Kind::Message(inside) => messages.push(MessageType(inside)),
                     Kind::Enum(inside) => {
                         texts.insert(inside.full_name().to_owned(), enum_text(&inside));
                     }
@@ -69,9 +69,9 @@ impl Files {
 
 /// A message that can be made and read.
 #[derive(Debug, Clone)]
-pub struct Message(MessageDescriptor);
+pub struct MessageType(MessageDescriptor);
 
-impl Message {
+impl MessageType {
     /// Its name, which begins with its package.
     pub fn name(&self) -> &str {
         self.0.full_name()

@@ -10,7 +10,7 @@ use serde::de::{
 };
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
-use crate::{DEPTH, Format, Value, ValueError};
+use crate::{DEPTH, SerdeFormat, Value, ValueError};
 
 /// A payload may hold so many values that take none of its bytes.
 const FREE: usize = 1 << 20;
@@ -35,7 +35,7 @@ impl Default for Room {
 ///
 /// If it is not exactly one value that looks like that, or takes more room.
 pub fn read(
-    format: Format,
+    format: SerdeFormat,
     schema: &Schema,
     payload: &Bytes,
     room: Room,
@@ -50,19 +50,19 @@ pub fn read(
     let wanted = Wanted {
         schema,
         payload,
-        packed: format == Format::Postcard,
+        packed: format == SerdeFormat::Postcard,
         left: &mut left,
         depth: 0,
         shape: &schema.root,
     };
     let read = match format {
-        Format::Postcard => {
+        SerdeFormat::Postcard => {
             let mut format = postcard::Deserializer::from_bytes(payload);
             let read = wanted.deserialize(&mut format);
             read.and_then(|value| Ok((value, format.finalize()?)))
                 .map_err(|error| error.to_string())
         }
-        Format::MessagePack => {
+        SerdeFormat::MessagePack => {
             let mut rest = &payload[..];
             let mut format = rmp_serde::Deserializer::new(&mut rest);
             format.set_max_depth(DEPTH);
@@ -464,7 +464,7 @@ mod tests {
 
     use super::*;
 
-    fn decode(format: Format, schema: &Schema, payload: &[u8]) -> Result<String, String> {
+    fn decode(format: SerdeFormat, schema: &Schema, payload: &[u8]) -> Result<String, String> {
         let payload = Bytes::copy_from_slice(payload);
         let value = read(format, schema, &payload, Room::default(), "an answer");
         value
@@ -485,7 +485,7 @@ mod tests {
     }
 
     fn refused(schema: &Schema, payload: &[u8], why: &str) {
-        let error = decode(Format::Postcard, schema, payload).expect_err("it cannot be read");
+        let error = decode(SerdeFormat::Postcard, schema, payload).expect_err("it cannot be read");
         assert!(error.contains(why), "{error}");
     }
 
@@ -517,7 +517,7 @@ mod tests {
         };
         let found = schema(named("Found"), [("Found", Definition::Enum(vec![one]))]);
         assert_eq!(
-            decode(Format::Postcard, &found, &[0, 7]),
+            decode(SerdeFormat::Postcard, &found, &[0, 7]),
             Ok(r#"{"One":7}"#.into())
         );
         refused(&found, &[1, 7], "no variant 1");
@@ -551,7 +551,7 @@ mod tests {
         );
         let read = |value: serde_json::Value| {
             let payload = rmp_serde::to_vec(&value).expect("it can be written");
-            decode(Format::MessagePack, &schema, &payload)
+            decode(SerdeFormat::MessagePack, &schema, &payload)
         };
         let newer = json!([{ "colour": [1, { "deep": 2 }], "price": 3, "name": "x" }, "Plain"]);
         let shown = read(newer).expect("it can be read");

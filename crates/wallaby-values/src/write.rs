@@ -12,7 +12,7 @@ use serde::ser::{
 };
 use wallaby::schema::{Content, Definition, Field, Schema, Shape, Variant};
 
-use crate::{DEPTH, Format, Value, ValueError};
+use crate::{DEPTH, SerdeFormat, Value, ValueError};
 
 /// A payload of this value, which is called `name`.
 ///
@@ -23,7 +23,7 @@ use crate::{DEPTH, Format, Value, ValueError};
 ///
 /// Where it does not fit, and why.
 pub fn write(
-    format: Format,
+    format: SerdeFormat,
     schema: &Schema,
     value: &Value,
     name: &str,
@@ -31,7 +31,7 @@ pub fn write(
     let wrong = RefCell::new(None);
     let given = Given {
         schema,
-        named: format == Format::MessagePack,
+        named: format == SerdeFormat::MessagePack,
         wrong: &wrong,
         place: &Place(None, Step::Field(name)),
         depth: 0,
@@ -39,8 +39,8 @@ pub fn write(
         value,
     };
     let payload = match format {
-        Format::Postcard => postcard::to_allocvec(&given).map_err(|error| error.to_string()),
-        Format::MessagePack => rmp_serde::to_vec(&given).map_err(|error| error.to_string()),
+        SerdeFormat::Postcard => postcard::to_allocvec(&given).map_err(|error| error.to_string()),
+        SerdeFormat::MessagePack => rmp_serde::to_vec(&given).map_err(|error| error.to_string()),
     };
     payload.map_err(|error| ValueError(wrong.take().unwrap_or(error)))
 }
@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     fn encode(schema: &Schema, json: serde_json::Value, name: &str) -> Result<Vec<u8>, String> {
-        let written = write(Format::Postcard, schema, &json.into(), name);
+        let written = write(SerdeFormat::Postcard, schema, &json.into(), name);
         written.map_err(|error| error.to_string())
     }
 

@@ -14,7 +14,7 @@ use futures_core::Stream;
 use wallaby_proto::call::initiator::Initiator;
 use wallaby_proto::call::watch::Loss;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Answer, CallKey, NewInitial, Next, OutBody, ReportedEnd};
+use wallaby_proto::endpoint::{CallKey, IncomingAnswer, NewInitial, Next, OutBody, ReportedEnd};
 use wallaby_proto::error::CodecError;
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, CallId, Code, RequestId};
@@ -111,7 +111,7 @@ pub struct RawAnswer {
 }
 
 impl RawAnswer {
-    fn read(answer: Answer) -> Result<Self, CallError> {
+    fn read(answer: IncomingAnswer) -> Result<Self, CallError> {
         let (request, index) = (answer.request, answer.index);
         Ok(Self {
             request,

@@ -180,7 +180,7 @@ mod tests {
 
     use wallaby_proto::RequestId;
     use wallaby_proto::error::CodecError;
-    use wallaby_proto::wire::DecodeError;
+    use wallaby_proto::wire::WireError;
 
     use super::*;
 
@@ -212,7 +212,7 @@ mod tests {
         let taken = || io::Error::from(io::ErrorKind::AddrInUse);
         let cause = "the cause";
         let codec = || CodecError::new("postcard", cause);
-        let malformed = ConnectionError::from(DecodeError::Truncated { what: cause });
+        let malformed = ConnectionError::from(WireError::Truncated { what: cause });
         let server = Some(address.clone());
         let handshake = ConnectError::Handshake {
             server,

@@ -150,12 +150,14 @@ pub use wallaby_proto::call::allowance::{Budget, Exhausted};
 pub use wallaby_proto::call::initiator::{LimitReached, Violation};
 pub use wallaby_proto::call::missing::{Missing, MissingBranch, MissingState};
 pub use wallaby_proto::call::records::Remembered;
-pub use wallaby_proto::call::watch::{Absence, Executed, FailureKind, Found, Location, Loss, Step};
+pub use wallaby_proto::call::watch::{
+    Absence, Executed, FailureKind, Found, Location, Loss, LossStep,
+};
 pub use wallaby_proto::dial::{DialPolicy, DialRangeError};
 pub use wallaby_proto::endpoint::Limits;
 pub use wallaby_proto::executor::{ExecutorConfig, Load, Schedule};
 pub use wallaby_proto::items::ItemError;
-pub use wallaby_proto::trace::{Hop, Timing, TimingPart, Trace};
+pub use wallaby_proto::trace::{Timing, TimingPart, Trace, TracedHop};
 pub use wallaby_proto::wire::{Heartbeats, PingSettings};
 
 /// For crates of this repository.

@@ -1,8 +1,8 @@
 //! What scripts may say.
 
 use wallaby::Endpoint;
-use wallaby_chain::{ChainCode, Event, Hop, Repository, Run, State, start};
-use wallaby_chain_script::Limits;
+use wallaby_chain::{ChainCode, ChainEvent, Hop, Repository, Run, State, start};
+use wallaby_chain_script::ScriptLimits;
 
 use crate::world::{ask, at, client, script, serve, text};
 
@@ -17,8 +17,8 @@ fn links(server: &Endpoint) -> State {
 #[tokio::test]
 async fn a_script_splits_merges_and_ends() {
     let ((a, _), (b, _)) = (
-        serve(Limits::default()).await,
-        serve(Limits::default()).await,
+        serve(ScriptLimits::default()).await,
+        serve(ScriptLimits::default()).await,
     );
     let client = client().await;
     let code = script(
@@ -57,7 +57,7 @@ async fn a_script_splits_merges_and_ends() {
 
 #[tokio::test]
 async fn a_script_catches_and_throws() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let code = script(
         r#"
         fn rescue(state, exception) {
@@ -85,7 +85,7 @@ async fn a_script_catches_and_throws() {
 
 #[tokio::test]
 async fn a_script_logs_tells_and_goes_on_by_functions_of_servers() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let code = script(
         r#"
         fn run(state, text) {
@@ -103,9 +103,11 @@ async fn a_script_logs_tells_and_goes_on_by_functions_of_servers() {
     let (mut lines, mut told, mut end) = (vec![], vec![], None);
     while let Some(event) = running.next().await {
         match event.expect("it goes on") {
-            Event::Line(line) => lines.push(line.text),
-            Event::Told(value) => told.push(value.value.json::<(u32, String)>().expect("JSON")),
-            Event::End(value) => end = Some(value),
+            ChainEvent::Line(line) => lines.push(line.text),
+            ChainEvent::Told(value) => {
+                told.push(value.value.json::<(u32, String)>().expect("JSON"))
+            }
+            ChainEvent::End(value) => end = Some(value),
             _ => {}
         }
     }
@@ -117,7 +119,7 @@ async fn a_script_logs_tells_and_goes_on_by_functions_of_servers() {
 /// What is wrong is said with its place.
 #[tokio::test]
 async fn errors_say_where_they_are() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     for (body, message) in [
         (
             "state.missing",
@@ -175,9 +177,9 @@ async fn errors_say_where_they_are() {
 /// Each branch may be the same one, and travels all the same.
 #[tokio::test]
 async fn branches_are_limited_by_what_they_are_together() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         output: 1 << 20,
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     let ((server, _), client) = (serve(limits).await, client().await);
     let code = script(

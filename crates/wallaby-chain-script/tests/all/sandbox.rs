@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wallaby::{Code, Endpoint};
 use wallaby_chain::{ChainCode, CodeLimits, Effort, Fault, Runtime, State, hosts};
 use wallaby_chain_guest as guest;
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 use crate::world::{ask, at, client, script, serve, serve_within};
 
@@ -21,10 +21,10 @@ async fn is_well(client: &Endpoint, server: &Endpoint) {
 
 /// Asks for `run` of each; whether its link runs before.
 async fn check(cases: &[(&str, ChainCode, bool, Code, &str)]) {
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_secs(30), // steps end it, on a slow machine, too
         operations: 100_000,
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     let ((server, written), client) = (serve(limits).await, client().await);
     for (name, code, runs, expected, message) in cases {
@@ -288,10 +288,10 @@ async fn what_a_script_is_made_of_is_limited() {
 /// What takes long, but few steps.
 #[tokio::test]
 async fn time_is_limited() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(100),
         operations: u64::MAX,
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     let ((server, _), client) = (serve(limits).await, client().await);
     let searching =
@@ -308,9 +308,9 @@ async fn time_is_limited() {
 
 #[tokio::test]
 async fn a_long_function_ends() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_secs(30),
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     let ((server, _), client) = (serve(limits).await, client().await);
     let long = body("let n = 0; for i in 0..100000 { n += i; } end(n.to_string())");
@@ -321,7 +321,7 @@ async fn a_long_function_ends() {
 /// Nothing of one run is there in the next, and top-level statements run before each.
 #[tokio::test]
 async fn each_run_is_the_first_one() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let counting = script(
         "const N = 40 + 2; fn run(state, text) { global::N.to_string(); end(global::N.to_string()) }",
     );
@@ -360,7 +360,7 @@ fn a_brief_run_takes_little_stack() {
     const STACK: usize = 512 << 10;
     let deep_value =
         "// wallaby: rhai 1\nfn run(state, n) { let a = []; loop { a = [a]; let b = a; } }";
-    let scripts = Scripts::new(Limits::default());
+    let scripts = Scripts::new(ScriptLimits::default());
     for text in [deepest(&scripts).as_str(), deep_value] {
         let module = scripts.load(text.as_bytes()).expect("it compiles");
         let run = move || module.run("run", &input("x"), Effort::Brief);
@@ -379,7 +379,7 @@ async fn flood(scripts: usize) {
         kept: scripts / 10,
         ..Default::default()
     };
-    let (server, _) = serve_within(limits, Limits::default()).await;
+    let (server, _) = serve_within(limits, ScriptLimits::default()).await;
     let client = client().await;
     for other in 0..scripts {
         let code = body(&format!("end(\"{other}\")"));

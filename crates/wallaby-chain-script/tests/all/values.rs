@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use wallaby::codec::Raw;
 use wallaby_chain::{Hop, State, start, start_by};
-use wallaby_chain_script::Limits;
+use wallaby_chain_script::ScriptLimits;
 
 use crate::world::{Item, Kind, ask, at, client, echo, evolving, script, serve, shop, text};
 
@@ -50,7 +50,7 @@ fn item() -> Item {
 /// It becomes what a script has, and the same again.
 #[tokio::test]
 async fn values_go_through_scripts_as_they_are() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let code =
         script("fn pass(state, item) { print(item.inside[0].name); next(state.put, [item]) }");
     let state = State::new().link("put", at(&server), &shop::PUT);
@@ -83,7 +83,7 @@ async fn values_go_through_scripts_as_they_are() {
 
 #[tokio::test]
 async fn bytes_are_handed_on_unchanged_however_many() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let count = 1_000_000u32;
     let code = script(
         "fn pass(state, bytes) { if bytes.len != 1000000 { throw bytes.len } next(state.measure, [bytes]) }",
@@ -108,7 +108,7 @@ async fn bytes_are_handed_on_unchanged_however_many() {
 
 #[tokio::test]
 async fn states_hold_what_clients_and_scripts_put_there() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(ScriptLimits::default()).await, client().await);
     let code = script(
         r#"
         fn run(state, text) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use wallaby::codec::{MessagePack, Raw};
 use wallaby::{Address, CallError, Endpoint, One, Request, Status};
 use wallaby_chain::{ChainCode, Chains, CodeLimits, Hop, State, start};
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 #[wallaby::service(package = "test")]
 pub(crate) trait Text {
@@ -117,11 +117,11 @@ impl Echo for Server {
 }
 
 /// A server that runs what anybody brings.
-pub(crate) async fn serve(limits: Limits) -> (Endpoint, Server) {
+pub(crate) async fn serve(limits: ScriptLimits) -> (Endpoint, Server) {
     serve_within(CodeLimits::default(), limits).await
 }
 
-pub(crate) async fn serve_within(code: CodeLimits, limits: Limits) -> (Endpoint, Server) {
+pub(crate) async fn serve_within(code: CodeLimits, limits: ScriptLimits) -> (Endpoint, Server) {
     let server = Server::default();
     let limits_of_chains = wallaby_chain::Limits {
         code,

@@ -1,7 +1,7 @@
 //! Functions beside the client that brings them, as the attribute `glue` makes modules of them.
 
 use wallaby_chain::{ChainCode, Hop, Link, Repository, State, glue, pipe, start};
-use wallaby_chain_wasm::Limits;
+use wallaby_chain_wasm::WasmLimits;
 
 use crate::world::{at, client, serve, text};
 
@@ -65,8 +65,8 @@ mod words {
 #[tokio::test]
 async fn functions_run_where_they_are_not_known() {
     let ((a, _), (b, _)) = (
-        serve(Limits::default()).await,
-        serve(Limits::default()).await,
+        serve(WasmLimits::default()).await,
+        serve(WasmLimits::default()).await,
     );
     let client = client().await;
     let repository = Repository::new();
@@ -101,7 +101,7 @@ async fn functions_run_where_they_are_not_known() {
 /// The compiler checks that each gets what it reads.
 #[tokio::test]
 async fn what_they_read_is_checked() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(WasmLimits::default()).await, client().await);
     let write = || pipe(at(&server), &text::WRITE, ("hops".into(),));
     let lengths = || write().apply::<Vec<u64>>(words::functions::lengths(), State::new());
     let told = lengths().call(client.caller()).expect("it is small").await;
@@ -118,7 +118,7 @@ async fn what_they_read_is_checked() {
 
 #[tokio::test]
 async fn they_catch() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(WasmLimits::default()).await, client().await);
     let chain = start::<String>(Hop::to(at(&server), &text::PRINT, ("secrets".into(),)));
     let chain = chain.catch(at(&server), words::functions::rescue(), State::new());
     let answer = chain.call(client.caller()).expect("it is small").await;

@@ -3,7 +3,7 @@
 
 use wallaby::{Endpoint, Status};
 use wallaby_chain::{ChainCode, Link, Repository, State, pipe};
-use wallaby_chain_wasm::Limits;
+use wallaby_chain_wasm::WasmLimits;
 
 use crate::world::{ask, at, client, serve, text};
 
@@ -18,8 +18,8 @@ fn links(server: &Endpoint) -> Result<State, Status> {
 #[tokio::test]
 async fn a_module_of_rust_splits_merges_and_catches() {
     let ((a, _), (b, _)) = (
-        serve(Limits::default()).await,
-        serve(Limits::default()).await,
+        serve(WasmLimits::default()).await,
+        serve(WasmLimits::default()).await,
     );
     let client = client().await;
     let repository = Repository::new();
@@ -48,7 +48,7 @@ async fn a_module_of_rust_splits_merges_and_catches() {
 /// What it is not given it says.
 #[tokio::test]
 async fn a_function_of_rust_says_what_is_missing() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(WasmLimits::default()).await, client().await);
     for (function, message) in [
         ("both", "the state has no value print"),
         (

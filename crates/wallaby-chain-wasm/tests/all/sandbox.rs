@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use wallaby::{Code, Endpoint};
 use wallaby_chain::{ChainCode, State, hosts};
-use wallaby_chain_wasm::Limits;
+use wallaby_chain_wasm::WasmLimits;
 
 use crate::world::{ask, at, client, serve, serve_within};
 
@@ -39,7 +39,7 @@ async fn is_well(client: &Endpoint, server: &Endpoint) {
 }
 
 /// Asks for `run` of each; whether its link runs before.
-async fn check(limits: Limits, cases: &[(&str, ChainCode, bool, Code, &str)]) {
+async fn check(limits: WasmLimits, cases: &[(&str, ChainCode, bool, Code, &str)]) {
     let ((server, written), client) = (serve(limits).await, client().await);
     for (name, code, runs, expected, message) in cases {
         let before = written.0.load(Ordering::SeqCst);
@@ -66,7 +66,7 @@ async fn what_a_function_uses_up_is_limited() {
     let exhausted = Code::ResourceExhausted;
     let memory = "asks for more than 16777216 bytes of memory";
     check(
-        Limits::default(),
+        WasmLimits::default(),
         &[
             (
                 "endless loop",
@@ -156,7 +156,7 @@ async fn what_a_module_says_is_not_believed() {
     };
     let memory = r#"(memory (export "memory") 1)"#;
     check(
-        Limits::default(),
+        WasmLimits::default(),
         &[
             (
                 "an answer that is no memory",
@@ -259,7 +259,7 @@ async fn what_a_module_says_is_not_believed() {
 /// A function that has run before leaves nothing behind.
 #[tokio::test]
 async fn each_call_has_an_instance_of_its_own() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(WasmLimits::default()).await, client().await);
     // It counts in a global and in memory, and traps if it has counted before.
     let counting = code(&whole(&format!(
         r#"(memory (export "memory") 1) {ROOM} {END} (global $runs (mut i32) (i32.const 0))
@@ -278,7 +278,7 @@ async fn each_call_has_an_instance_of_its_own() {
 /// Slower than briefly, and it comes to its end.
 #[tokio::test]
 async fn a_long_function_ends() {
-    let ((server, _), client) = (serve(Limits::default()).await, client().await);
+    let ((server, _), client) = (serve(WasmLimits::default()).await, client().await);
     let long = code(&module(&format!(
         "(loop (local.set 0 (i32.add (local.get 0) (i32.const 1)))
         (br_if 0 (i32.lt_u (local.get 0) (i32.const 1000000)))) {YIELD}"
@@ -290,9 +290,9 @@ async fn a_long_function_ends() {
 /// One that finds no place is refused; a server goes on as soon as there is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_many_functions_run_at_the_same_time_and_no_more() {
-    let limits = Limits {
+    let limits = WasmLimits {
         at_once: 1,
-        ..Limits::default()
+        ..WasmLimits::default()
     };
     let ((server, _), client) = (serve(limits).await, client().await);
     let endless = code(&module("(loop (br 0)) (unreachable)"));
@@ -328,7 +328,7 @@ async fn flood(functions: u16) {
         kept: usize::from(functions) / 10,
         ..Default::default()
     };
-    let (server, _) = serve_within(limits, Limits::default()).await;
+    let (server, _) = serve_within(limits, WasmLimits::default()).await;
     let client = client().await;
     let body = "(drop (i64.const 0x1234567890)) (i64.const 0x10_0000_0006)";
     let mut bytes = wat::parse_str(module(body)).expect("a module");

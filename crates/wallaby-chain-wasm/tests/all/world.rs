@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wallaby::{Address, CallError, Endpoint, Status};
 use wallaby_chain::{ChainCode, Chains, CodeLimits, Hop, State, start};
-use wallaby_chain_wasm::{Limits, WebAssembly};
+use wallaby_chain_wasm::{WasmLimits, WebAssembly};
 
 #[wallaby::service(package = "test")]
 pub(crate) trait Text {
@@ -38,14 +38,14 @@ impl Text for Server {
 }
 
 /// A server that runs what anybody brings.
-pub(crate) async fn serve(limits: Limits) -> (Endpoint, Server) {
+pub(crate) async fn serve(limits: WasmLimits) -> (Endpoint, Server) {
     serve_within(CodeLimits::default(), limits).await
 }
 
-pub(crate) async fn serve_within(code: CodeLimits, limits: Limits) -> (Endpoint, Server) {
+pub(crate) async fn serve_within(code: CodeLimits, limits: WasmLimits) -> (Endpoint, Server) {
     let server = Server::default();
     let runtime = WebAssembly::new(limits).expect("it runs here");
-    let limits = wallaby_chain::Limits {
+    let limits = wallaby_chain::ChainLimits {
         code,
         ..Default::default()
     };

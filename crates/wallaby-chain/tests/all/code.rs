@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{Code, DialPolicy, DurableId, Endpoint, One, Request, Status};
 use wallaby_chain::{
-    ChainCode, Chains, CodeLimits, Effort, Event, Fault, Functions, Hash, Hop, Limits, Link, Merge,
-    Module, Repository, Run, Runtime, State, Step, functions, pipe, start,
+    ChainCode, ChainEvent, ChainLimits, Chains, CodeLimits, Effort, Fault, Functions, Hash, Hop,
+    Link, Merge, Module, Repository, Run, Runtime, State, Step, functions, pipe, start,
 };
 use wallaby_chain_guest as guest;
 
@@ -187,9 +187,9 @@ fn rescue(state: guest::State, exception: guest::Exception) -> Says {
 /// A server that runs what anybody brings.
 pub(crate) fn open(limits: CodeLimits) -> (Chains, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
-    let limits = Limits {
+    let limits = ChainLimits {
         code: limits,
-        ..Limits::default()
+        ..ChainLimits::default()
     };
     let last = |state: State, answer: wallaby_chain::Answer| {
         // What a function of code has written is of any type.
@@ -783,13 +783,13 @@ async fn what_code_logs_and_tells_comes_to_who_has_started_the_chain() {
     let (mut said, mut end) = (Vec::new(), None);
     while let Some(event) = running.next().await {
         match event.expect("no exception") {
-            Event::Line(line) => said.push(line.text),
-            Event::Told(told) => said.push(told.value.read().expect("text")),
+            ChainEvent::Line(line) => said.push(line.text),
+            ChainEvent::Told(told) => said.push(told.value.read().expect("text")),
             event => end = Some(event),
         }
     }
     assert_eq!(said, ["goes on", "a!"]);
-    assert!(matches!(end, Some(Event::End(end)) if end == "a!!"));
+    assert!(matches!(end, Some(ChainEvent::End(end)) if end == "a!!"));
 }
 
 #[tokio::test]

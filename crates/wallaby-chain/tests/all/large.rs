@@ -11,7 +11,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::transport::{Stream, Wrap, WriteHalf};
 use wallaby::{Address, Body, Builder, Caller, Code, DurableId, Endpoint, One, Request, Status};
-use wallaby_chain::{Answer, Chain, Chains, Event, Hop, Limits, Merge, Run, State, Step, start};
+use wallaby_chain::{
+    Answer, Chain, ChainEvent, ChainLimits, Chains, Hop, Merge, Run, State, Step, start,
+};
 
 use crate::world::{Net, at, hosts, library, patience, status, texts, words};
 
@@ -193,8 +195,8 @@ async fn a_large_state_may_stay_at_home() {
             let mut lines = 0;
             while let Some(event) = running.next().await {
                 match event.expect("no error") {
-                    Event::Line(_) => lines += 1,
-                    Event::End(end) => assert_eq!(end, "a!!"),
+                    ChainEvent::Line(_) => lines += 1,
+                    ChainEvent::End(end) => assert_eq!(end, "a!!"),
                     other => panic!("{other:?}"),
                 }
             }
@@ -347,10 +349,10 @@ async fn a_link_runs_while_its_state_arrives() {
 async fn what_may_be_on_its_way_to_a_server_has_limits() {
     patience(async {
         let net = Net::Tcp;
-        let limits = Limits {
+        let limits = ChainLimits {
             state: 50_000,
             states: 80_000,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let (server, hanging) = net.serve_hanging(carrying().limits(limits)).await;
         let client = net.client().await;

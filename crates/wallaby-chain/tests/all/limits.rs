@@ -2,13 +2,13 @@
 
 use wallaby::{Address, Budgets, Code, Status};
 use wallaby_chain::{
-    Chain, ChainError, Chains, Hop, Limit, Limits, Merge, State, Step, pipe, start,
+    Chain, ChainError, ChainLimits, Chains, Hop, Limit, Merge, State, Step, pipe, start,
 };
 
 use crate::world::{Net, at, hosts, patience, status, words};
 
 /// Goes on at the same server for ever.
-fn turning(limits: Limits) -> Chains {
+fn turning(limits: ChainLimits) -> Chains {
     let turn = |state: State, answer: wallaby_chain::Answer| {
         let _: u64 = answer.read()?;
         let at: Address = state.get("at")?;
@@ -46,13 +46,13 @@ async fn a_chain_without_end_ends_at_the_servers_limit() {
         let client = net.client().await;
         for (limits, hops) in [
             (
-                Limits {
+                ChainLimits {
                     hops: 5,
-                    ..Limits::default()
+                    ..ChainLimits::default()
                 },
                 5,
             ),
-            (Limits::default(), 2000),
+            (ChainLimits::default(), 2000),
         ] {
             let server = net.serve(turning(limits)).await;
             let chain = turns(&at(&server), "turn").call(client.caller());
@@ -78,10 +78,10 @@ async fn a_state_that_grows_without_end_is_an_exception() {
         let net = Net::Tcp;
         let client = net.client().await;
         for (bytes, most) in [(3000, 2000), (16_384, 20_000)] {
-            let limits = Limits {
+            let limits = ChainLimits {
                 bytes,
                 state: most,
-                ..Limits::default()
+                ..ChainLimits::default()
             };
             let server = net.serve(turning(limits)).await;
             let chain = turns(&at(&server), "grow").call(client.caller());
@@ -120,9 +120,9 @@ async fn a_chain_that_is_too_large_does_not_begin() {
 #[tokio::test]
 async fn the_stack_has_a_limit() {
     let net = Net::Tcp;
-    let shallow = Limits {
+    let shallow = ChainLimits {
         levels: 2,
-        ..Limits::default()
+        ..ChainLimits::default()
     };
     let (server, client) = (
         net.serve(Chains::new().limits(shallow)).await,
@@ -222,7 +222,7 @@ async fn a_budget_that_is_used_up_ends_a_chain() {
     patience(async {
         let net = Net::Tcp;
         let (server, client) = (
-            net.serve(turning(Limits::default())).await,
+            net.serve(turning(ChainLimits::default())).await,
             net.client().await,
         );
         let all = Budgets::default();
@@ -264,11 +264,11 @@ async fn limits_are_told_from_each_other() {
             Ok(Step::split(branches, Merge::at(&at, "none", State::new())))
         }
     };
-    let chains = turning(Limits {
+    let chains = turning(ChainLimits {
         hops: 5,
         splits: 2,
         state: 2000,
-        ..Limits::default()
+        ..ChainLimits::default()
     });
     let chains = chains.function("many", into(65)).function("two", into(2));
     let chains = chains

@@ -9,7 +9,8 @@ use wallaby::{
     Address, Caller, Code as StatusCode, DurableId, Endpoint, Method, One, Request, Servers, Status,
 };
 use wallaby_chain::{
-    Answer, Chain, ChainError, Chains, Event, Hop, Limits, Merge, Run, State, Step, pipe, start,
+    Answer, Chain, ChainError, ChainEvent, ChainLimits, Chains, Hop, Merge, Run, State, Step, pipe,
+    start,
 };
 
 use crate::world::{Net, at, patience, status, until};
@@ -260,8 +261,8 @@ async fn a_branch_that_was_lost_is_made_again_alone() {
         let all = async {
             while let Some(event) = running.next().await {
                 match event.expect("it goes on") {
-                    Event::Line(line) => lines.push(line.text),
-                    Event::End(text) => answer = Some(text),
+                    ChainEvent::Line(line) => lines.push(line.text),
+                    ChainEvent::End(text) => answer = Some(text),
                     event => panic!("{event:?}"),
                 }
             }
@@ -584,19 +585,19 @@ async fn a_link_that_was_stopped_is_run_again() {
 #[tokio::test]
 async fn records_have_limits() {
     patience(async {
-        let few = |records, record_bytes, record_life| Limits {
+        let few = |records, record_bytes, record_life| ChainLimits {
             records,
             record_bytes,
             record_life,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let minute = Duration::from_secs(60);
-        let one = |record| Limits {
+        let one = |record| ChainLimits {
             record,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         for (limits, kept) in [
-            (Limits::default(), true),
+            (ChainLimits::default(), true),
             (few(4096, 64 << 20, Duration::MAX), true),
             (one(4096), true),
             (one(1), false),
@@ -622,9 +623,9 @@ async fn records_have_limits() {
 async fn a_link_runs_though_there_is_no_room_to_record_it() {
     patience(async {
         let a = Worker::waiting("a");
-        let limits = Limits {
+        let limits = ChainLimits {
             records: 1,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let at_a = a.serve(Chains::new().limits(limits)).await;
         let client = Net::Tcp.client().await;
@@ -689,9 +690,9 @@ async fn what_is_asked_in_another_way_is_done() {
     patience(async {
         let [a, b, again] = ["a", "b", "c"].map(Worker::new);
         let c = Worker::waiting("c");
-        let forgets = Limits {
+        let forgets = ChainLimits {
             record_life: Duration::ZERO,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let at_a = a.serve(Chains::new().limits(forgets)).await;
         let (at_b, at_c) = (b.serve(Chains::new()).await, c.serve(Chains::new()).await);

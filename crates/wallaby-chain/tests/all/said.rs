@@ -9,7 +9,7 @@ use wallaby::{
     Service, Status,
 };
 use wallaby_chain::{
-    Chain, Chains, Event, Hop, Limits, Merge, Run, Running, State, Step, pipe, start,
+    Chain, ChainEvent, ChainLimits, Chains, Hop, Merge, Run, Running, State, Step, pipe, start,
 };
 
 use crate::recovery::caller;
@@ -67,14 +67,14 @@ async fn all(mut running: Running<String>) -> (Vec<String>, Result<String, Statu
     let (mut said, mut end) = (Vec::new(), None);
     while let Some(event) = running.next().await {
         match event {
-            Ok(Event::Line(line)) => {
+            Ok(ChainEvent::Line(line)) => {
                 said.push(format!("{} at {}: {}", line.chain, line.hop, line.text));
             }
-            Ok(Event::Told(told)) => {
+            Ok(ChainEvent::Told(told)) => {
                 let value: String = told.value.read().expect("text");
                 said.push(format!("{} at {}: = {value}", told.chain, told.hop));
             }
-            Ok(Event::End(text)) => end = Some(Ok(text)),
+            Ok(ChainEvent::End(text)) => end = Some(Ok(text)),
             Ok(_) => panic!("there are no others"),
             Err(error) => end = Some(Err(status::<()>(Err(error)))),
         }
@@ -95,7 +95,7 @@ async fn what_functions_log_and_tell_comes_to_who_has_started_the_chain() {
                 .run(client.caller(), run.clone())
                 .expect("small");
             let first = running.next().await.expect("it says something");
-            let Ok(Event::Line(line)) = first else {
+            let Ok(ChainEvent::Line(line)) = first else {
                 panic!("{first:?}");
             };
             let expected = (Some(at(&a)), 1, "heard hop!");
@@ -215,9 +215,9 @@ async fn nothing_is_sent_that_nobody_wants() {
 async fn what_a_step_says_has_a_limit() {
     patience(async {
         let net = Net::Tcp;
-        let limits = Limits {
+        let limits = ChainLimits {
             said: 1000,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let (a, client) = (
             net.serve(talking().limits(limits)).await,
@@ -294,7 +294,7 @@ async fn a_chain_that_has_ended_is_not_made_again() {
         let caller = caller(&client);
         let run = Run::new().lines().retries(3).home(&talking().at_home());
         let mut running = chain.run(caller, run).expect("small");
-        let Some(Ok(Event::End(text))) = running.next().await else {
+        let Some(Ok(ChainEvent::End(text))) = running.next().await else {
             panic!("it has ended");
         };
         assert_eq!(text, "the end");
@@ -311,7 +311,7 @@ async fn a_chain_ends_once() {
         let (_server, chain) = saying(vec![end(b"one"), end(b"two")]).await;
         let client = Net::Tcp.client().await;
         let mut running = chain.run(client.caller(), Run::new()).expect("small");
-        assert!(matches!(running.next().await, Some(Ok(Event::End(_)))));
+        assert!(matches!(running.next().await, Some(Ok(ChainEvent::End(_)))));
         let again = running
             .next()
             .await
@@ -358,11 +358,13 @@ async fn what_a_server_says_has_bounds_where_it_is_heard() {
             let (mut lines, mut wrong) = (0, None);
             while let Some(event) = running.next().await {
                 match event {
-                    Ok(Event::Line(line)) => {
+                    Ok(ChainEvent::Line(line)) => {
                         assert_eq!((&*line.chain, line.hop), ("1", 7));
                         lines += 1;
                     }
-                    Ok(event) => assert!(matches!(event, Event::End(_)) && is_legal, "{event:?}"),
+                    Ok(event) => {
+                        assert!(matches!(event, ChainEvent::End(_)) && is_legal, "{event:?}")
+                    }
                     Err(error @ CallError::Decode(_)) => wrong = Some(error.to_string()),
                     Err(error) => panic!("{error}"),
                 }
@@ -393,7 +395,7 @@ async fn it_is_known_of_many_steps_that_they_were_heard() {
         let mut running = chain.run(caller(&client), run).expect("small");
         for _ in 0..KNOWN + 4 {
             let heard = running.next().await;
-            assert!(matches!(heard, Some(Ok(Event::Line(_)))), "{heard:?}");
+            assert!(matches!(heard, Some(Ok(ChainEvent::Line(_)))), "{heard:?}");
         }
         server.kill();
         let again = async {
@@ -404,8 +406,8 @@ async fn it_is_known_of_many_steps_that_they_were_heard() {
             let mut lines = 0;
             while lines < 4 {
                 match running.next().await {
-                    Some(Ok(Event::Line(_))) => lines += 1,
-                    Some(Ok(Event::End(_))) => {}
+                    Some(Ok(ChainEvent::Line(_))) => lines += 1,
+                    Some(Ok(ChainEvent::End(_))) => {}
                     heard => panic!("{heard:?} after {lines} lines"),
                 }
             }

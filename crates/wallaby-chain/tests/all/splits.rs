@@ -6,8 +6,8 @@ use std::time::Duration;
 use wallaby::codec::Postcard;
 use wallaby::intercept::{Admission, Incoming};
 use wallaby::{Address, Call, CallId, Code, Endpoint, Heartbeats, MethodDefinition, One, Status};
-use wallaby_chain::{Chain, Chained, Chains, Hop, Limits, Merge, State, Step, start};
-use wallaby_proto::wire::Options;
+use wallaby_chain::{Chain, ChainLimits, Chained, Chains, Hop, Merge, State, Step, start};
+use wallaby_proto::wire::MessageOptions;
 
 use crate::raw::{Raw, hello, request};
 use crate::world::{Net, at, hosts, library, patience, status, texts, until, words};
@@ -66,7 +66,7 @@ struct Three {
 }
 
 impl Three {
-    async fn new(net: Net, limits: Limits) -> Self {
+    async fn new(net: Net, limits: ChainLimits) -> Self {
         Self {
             first: net.serve(splitting()).await,
             next: net.serve(splitting()).await,
@@ -115,7 +115,7 @@ impl Three {
 async fn branches_run_side_by_side_and_are_merged_in_their_order() {
     patience(async {
         for net in [Net::Tcp, Net::Unix] {
-            let three = Three::new(net, Limits::default()).await;
+            let three = Three::new(net, ChainLimits::default()).await;
             for _ in 0..20 {
                 let mut call = three.call("a b c");
                 assert_eq!(
@@ -143,7 +143,7 @@ async fn branches_run_side_by_side_and_are_merged_in_their_order() {
 #[tokio::test]
 async fn a_branch_may_be_split_again() {
     patience(async {
-        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let three = Three::new(Net::Tcp, ChainLimits::default()).await;
         let answer = three.call("a b@c d").await;
         assert_eq!(answer, Ok("(a!+(b!+c!!)+d!!)".into()));
     })
@@ -158,7 +158,7 @@ async fn branches_may_be_larger_than_what_a_connection_has_credit_for() {
         let text = vec![&*word; 20].join(" ");
         let expected = format!("({}!!)", text.replace(' ', "!+"));
         for net in [Net::Mem, Net::Tcp] {
-            let three = Three::new(net, Limits::default()).await;
+            let three = Three::new(net, ChainLimits::default()).await;
             let own = [&three.merge, &three.merge];
             let answer = three.chain_by(own, &text, true).call(three.client.caller());
             let answer = answer.expect("it is small").await;
@@ -178,7 +178,7 @@ async fn branches_may_be_larger_than_what_a_connection_has_credit_for() {
 #[tokio::test]
 async fn an_exception_of_a_branch_is_the_callers() {
     patience(async {
-        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let three = Three::new(Net::Tcp, ChainLimits::default()).await;
         let status = status(three.call("a b deny hang x").await);
         assert_eq!(status.code(), Code::PermissionDenied);
         assert!(
@@ -197,7 +197,7 @@ async fn an_exception_of_a_branch_is_the_callers() {
 #[tokio::test]
 async fn exceptions_of_branches_are_caught_once() {
     patience(async {
-        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let three = Three::new(Net::Tcp, ChainLimits::default()).await;
         let chain = three.chain("a deny deny x", true);
         let chain = chain.catch(at(&three.first), "caught", State::new());
         let mut call = chain.call(three.client.caller()).expect("it is small");
@@ -211,7 +211,7 @@ async fn exceptions_of_branches_are_caught_once() {
 #[tokio::test]
 async fn heartbeats_come_of_each_branch_and_of_those_that_wait_to_be_merged() {
     patience(async {
-        let three = Three::new(Net::Tcp, Limits::default()).await;
+        let three = Three::new(Net::Tcp, ChainLimits::default()).await;
         let heartbeats = Heartbeats {
             every: Duration::from_millis(200),
             timeout: Duration::from_secs(10),
@@ -238,9 +238,9 @@ async fn heartbeats_come_of_each_branch_and_of_those_that_wait_to_be_merged() {
 #[tokio::test]
 async fn what_was_merged_in_part_is_dropped_with_its_call() {
     patience(async {
-        let limits = Limits {
+        let limits = ChainLimits {
             merges: 1,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let three = Three::new(Net::Tcp, limits).await;
         let call = three.call("a hang x");
@@ -264,10 +264,10 @@ async fn what_was_merged_in_part_is_dropped_with_its_call() {
 async fn a_branch_that_does_not_come_in_time_ends_the_merge() {
     patience(async {
         let merge_wait = Duration::from_millis(100);
-        let limits = Limits {
+        let limits = ChainLimits {
             merge_wait,
             merges: 1,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let three = Three::new(Net::Tcp, limits).await;
         let late = status(three.call("a hang x").await);
@@ -284,9 +284,9 @@ async fn a_branch_that_does_not_come_in_time_ends_the_merge() {
 #[tokio::test]
 async fn splits_and_what_merges_keep_have_limits() {
     patience(async {
-        let few = Limits {
+        let few = ChainLimits {
             branches: 2,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let three = Three::new(Net::Tcp, few).await;
         assert_eq!(three.call("a b").await, Ok("(a!+b!!)".into()));
@@ -301,9 +301,9 @@ async fn splits_and_what_merges_keep_have_limits() {
         let refused = status(three.call(&many).await);
         let text = "a split into 65 branches: at least 1 and at most 64 are allowed";
         assert!(refused.message().starts_with(text), "{refused}");
-        let small = Limits {
+        let small = ChainLimits {
             merge_bytes: 12_000,
-            ..Limits::default()
+            ..ChainLimits::default()
         };
         let three = Three::new(Net::Tcp, small).await;
         let long = "x".repeat(5000);
@@ -332,7 +332,7 @@ async fn splits_and_what_merges_keep_have_limits() {
 #[tokio::test]
 async fn a_stranger_who_uses_the_id_of_a_call_is_not_merged_with_it() {
     patience(async {
-        let mut three = Three::new(Net::Tcp, Limits::default()).await;
+        let mut three = Three::new(Net::Tcp, ChainLimits::default()).await;
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sees = Arc::clone(&seen);
         let looks = move |request: &Incoming| {
@@ -352,9 +352,9 @@ async fn a_stranger_who_uses_the_id_of_a_call_is_not_merged_with_it() {
         };
         let mut stranger = Raw::dial(&at(&three.merge), hello(call.initiator.get())).await;
         let mut forged = request(call, b"\x06forged");
-        forged.options = Some(Box::new(Options {
+        forged.options = Some(Box::new(MessageOptions {
             continuation: Some(branch),
-            ..Options::default()
+            ..MessageOptions::default()
         }));
         let merge = MethodDefinition::new("wallaby.Chains/merge", "raw", 0, 0).expect("a name");
         stranger.send_request(forged, &merge).await;
@@ -371,11 +371,11 @@ async fn a_stranger_who_uses_the_id_of_a_call_is_not_merged_with_it() {
 async fn splits_inside_each_other_have_a_limit() {
     patience(async {
         for (limits, most) in [
-            (Limits::default(), 8),
+            (ChainLimits::default(), 8),
             (
-                Limits {
+                ChainLimits {
                     splits: 2,
-                    ..Limits::default()
+                    ..ChainLimits::default()
                 },
                 2,
             ),

@@ -2,7 +2,7 @@
 
 use wallaby::{Address, CallError, Code as StatusCode, Endpoint, Status};
 use wallaby_chain::{
-    Answer, Chain, Chains, Event, Home, Hop, Merge, State, Step, Stop, Walk, pipe, start,
+    Answer, Chain, ChainEvent, Chains, Home, Hop, Merge, State, Step, Stop, Walk, pipe, start,
 };
 
 use crate::world::{Net, at, hanging, hosts, library, patience, status, texts, words};
@@ -68,8 +68,8 @@ async fn all(walk: &mut Walk<String>) -> Vec<String> {
         });
         for event in walk.step().await.expect("it goes on").expect("no error") {
             seen.push(match event {
-                Event::Line(line) => line.text,
-                Event::End(text) => text,
+                ChainEvent::Line(line) => line.text,
+                ChainEvent::End(text) => text,
                 event => panic!("{event:?}"),
             });
         }

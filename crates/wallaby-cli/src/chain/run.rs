@@ -1,7 +1,7 @@
 //! `wallaby chain run`: a chain at its servers.
 
 use serde_json::Value;
-use wallaby_chain::{Event, Run};
+use wallaby_chain::{ChainEvent, Run};
 use wallaby_program::output;
 
 use super::Which;
@@ -26,21 +26,21 @@ pub(super) async fn run(which: &Which) -> anyhow::Result<()> {
 }
 
 /// Says what a chain has said, or has come to.
-pub(super) fn show(ready: &Ready, event: Event<bytes::Bytes>) -> anyhow::Result<()> {
+pub(super) fn show(ready: &Ready, event: ChainEvent<bytes::Bytes>) -> anyhow::Result<()> {
     match event {
-        Event::Line(line) => eprintln!(
+        ChainEvent::Line(line) => eprintln!(
             "{} at hop {}: {}",
             plain(&line.chain),
             line.hop,
             plain(&line.text)
         ),
-        Event::Told(told) => {
+        ChainEvent::Told(told) => {
             // What scripts tell is JSON, what other functions tell may be anything.
             let value = told.value.json::<Value>().map(|value| value.to_string());
             let value = value.unwrap_or_else(|_| raw(told.value.bytes()));
             eprintln!("{} has told: {}", plain(&told.chain), plain(&value));
         }
-        Event::End(end) => output::line(plain(&ready.shown(&end)?))?,
+        ChainEvent::End(end) => output::line(plain(&ready.shown(&end)?))?,
         _ => {}
     }
     Ok(())

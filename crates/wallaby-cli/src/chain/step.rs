@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use wallaby_chain::{Chains, State, Stop, Walk};
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 use super::Which;
 use super::file::{Json, Ready};
@@ -18,11 +18,11 @@ use crate::remote::{Types, raw};
 
 pub(super) async fn step(which: &Which) -> anyhow::Result<()> {
     let ready = Ready::of(which).await?;
-    let runtime = Scripts::new(Limits::default());
+    let runtime = Scripts::new(ScriptLimits::default());
     #[cfg(feature = "wasm")]
     let runtime = {
-        use wallaby_chain_wasm::{Limits, WebAssembly};
-        (WebAssembly::new(Limits::default())?, runtime)
+        use wallaby_chain_wasm::{WasmLimits, WebAssembly};
+        (WebAssembly::new(WasmLimits::default())?, runtime)
     };
     let home = Chains::new().code(runtime, |_| true).at_home();
     let walk = ready.chain.clone().walk(ready.caller.clone(), &home)?;

@@ -10,7 +10,7 @@ use std::path::Path;
 use wallaby::transport::Proven;
 use wallaby::{Builder, Code, Service, Status};
 use wallaby_chain::Chains;
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 /// How much of a document is its beginning.
 const BEGINNING: usize = 8 << 10;
@@ -84,7 +84,7 @@ impl Link {
 /// What makes a server's methods links: this is all that it does for chains. Processes of this machine may bring code, which is those
 /// of the demo's user, as its sockets are in a folder of theirs.
 pub(crate) fn with_chains(builder: Builder) -> Builder {
-    let chains = Chains::new().code(Scripts::new(Limits::default()), |request| {
+    let chains = Chains::new().code(Scripts::new(ScriptLimits::default()), |request| {
         matches!(request.identity().peer, Proven::LocalUser { .. })
     });
     chains.add_to(builder)

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
-use wallaby_onc::client::{Options, TcpChannel, UdpChannel};
+use wallaby_onc::client::{ClientOptions, TcpChannel, UdpChannel};
 use wallaby_onc::rpcbind::{self, Rpcbind};
 use wallaby_onc::xdr::Xdr;
-use wallaby_onc::{CallError, Channel, Peer, Procedure, service};
+use wallaby_onc::{Channel, Peer, Procedure, RpcError, service};
 use wallaby_program::output;
 
 use crate::output::{json_line, plain};
@@ -97,8 +97,8 @@ fn number(text: &str) -> Result<u32, String> {
 }
 
 impl Asking {
-    fn options(&self) -> Options {
-        Options::default().timeout(Duration::from_secs_f64(self.timeout))
+    fn options(&self) -> ClientOptions {
+        ClientOptions::default().timeout(Duration::from_secs_f64(self.timeout))
     }
 
     /// The machine's addresses, with this port.
@@ -225,7 +225,7 @@ impl Ping {
             .map_or(String::new(), Peer::to_string);
         for _ in 0..self.count {
             let began = Instant::now();
-            let answer: Result<(), CallError> =
+            let answer: Result<(), RpcError> =
                 service::call(channel, procedure, |_| Ok(()), <()>::decode).await;
             answer?;
             let took = began.elapsed();

@@ -55,14 +55,14 @@ impl Rpcbind {
             // Before anybody knows that there is something to end.
             let mut interrupt = signal(SignalKind::interrupt())?;
             let mut terminate = signal(SignalKind::terminate())?;
-            let directory = Directory::new(rpcbind::Options {
+            let directory = Directory::new(rpcbind::DirectoryOptions {
                 max_mappings: self.max_mappings,
                 forward: match self.forward {
                     Whose::Nobody => Forward::Nobody,
                     Whose::Local => Forward::Local,
                     Whose::Everybody => Forward::Everybody,
                 },
-                ..rpcbind::Options::default()
+                ..rpcbind::DirectoryOptions::default()
             });
             let server = self.listen(&directory).await?;
             directory.add_itself(&server);
@@ -81,7 +81,7 @@ impl Rpcbind {
     async fn listen(&self, directory: &Directory) -> anyhow::Result<Server> {
         const ATTEMPTS: usize = 20;
         for _ in 0..ATTEMPTS {
-            let server = Server::new(directory.programs(), server::Options::default());
+            let server = Server::new(directory.programs(), server::ServerOptions::default());
             let tcp = self.listen_tcp(&server).await?;
             match server.listen_udp(tcp).await {
                 Ok(_) => {}

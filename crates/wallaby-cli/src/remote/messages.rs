@@ -8,7 +8,7 @@ use serde_json::Value;
 use wallaby::reflection::{DESCRIPTORS, Follows, MethodDescription, Signature};
 use wallaby::schema::Schema;
 use wallaby::{Client, Code};
-use wallaby_values::messages::{Files, Message, name_of};
+use wallaby_values::messages::{Files, MessageType, name_of};
 
 use super::{MOST_TOLD, NO_JSON};
 
@@ -17,9 +17,9 @@ const MOST_SETS: usize = 3;
 
 /// The messages that a method takes and gives, and those that follow its requests.
 pub(crate) struct Messages {
-    argument: Message,
-    items: Option<Message>,
-    answer: Message,
+    argument: MessageType,
+    items: Option<MessageType>,
+    answer: MessageType,
 }
 
 /// Asks the server what the messages of so many methods look like, whose names begin with the prefix.
@@ -46,7 +46,7 @@ pub(super) async fn files(client: &Client, prefix: &str, methods: usize) -> anyh
 }
 
 /// The message that a schema names.
-fn find(files: &Files, schema: Option<&Schema>) -> anyhow::Result<Message> {
+fn find(files: &Files, schema: Option<&Schema>) -> anyhow::Result<MessageType> {
     let name = schema.and_then(name_of);
     let name = name.context("the server does not name its messages")?;
     let message = files.message(name);
@@ -112,7 +112,7 @@ impl Messages {
     }
 
     /// What the items are that follow.
-    pub(super) fn items(&self) -> anyhow::Result<Message> {
+    pub(super) fn items(&self) -> anyhow::Result<MessageType> {
         let items = self.items.clone();
         items.context("the server does not tell the type of the items")
     }

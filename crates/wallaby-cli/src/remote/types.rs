@@ -8,8 +8,8 @@ use wallaby::Client;
 use wallaby::reflection::{Follows, MethodDescription, Signature};
 use wallaby::schema::{Schema, Shape};
 #[cfg(feature = "proto")]
-use wallaby_values::messages::Message;
-use wallaby_values::{Format, Room, read, write};
+use wallaby_values::messages::MessageType;
+use wallaby_values::{Room, SerdeFormat, read, write};
 
 use super::NO_JSON;
 #[cfg(feature = "proto")]
@@ -30,7 +30,7 @@ const KNOWN: &str =
 pub(crate) enum Types {
     Raw,
     Serde {
-        format: Format,
+        format: SerdeFormat,
         arguments: Schema,
         items: Option<Schema>,
         answer: Schema,
@@ -41,9 +41,9 @@ pub(crate) enum Types {
 
 /// The type of items.
 pub(super) enum Items {
-    Serde(Format, Schema),
+    Serde(SerdeFormat, Schema),
     #[cfg(feature = "proto")]
-    Protobuf(Message),
+    Protobuf(MessageType),
 }
 
 impl Types {
@@ -60,7 +60,7 @@ impl Types {
             "raw" => return Ok(Self::Raw),
             #[cfg(feature = "proto")]
             "protobuf" => return Ok(Self::Protobuf(Messages::ask(client, method).await?)),
-            codec => Format::of(codec),
+            codec => SerdeFormat::of(codec),
         };
         if let Some(format) = format
             && let Some(Signature {

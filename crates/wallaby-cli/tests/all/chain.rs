@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use wallaby::Endpoint;
 use wallaby_chain::Chains;
-use wallaby_chain_script::{Limits, Scripts};
+use wallaby_chain_script::{ScriptLimits, Scripts};
 
 #[wallaby::service(package = "test.post")]
 trait Mail {
@@ -71,7 +71,7 @@ impl Served {
             .serve(mail::service(Server))
             .serve(ads::service(Server))
             .listen("tcp://127.0.0.1:0");
-        let chains = Chains::new().code(Scripts::new(Limits::default()), |_| true);
+        let chains = Chains::new().code(Scripts::new(ScriptLimits::default()), |_| true);
         let endpoint = runtime.block_on(chains.add_to(builder).bind()).unwrap();
         let at = endpoint.address().unwrap().to_string();
         let folder = tempfile::tempdir().unwrap();

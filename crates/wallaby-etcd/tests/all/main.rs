@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use wallaby::{Address, Client, Endpoint, Servers};
-use wallaby_etcd::{Etcd, EtcdError, Registration};
+use wallaby_etcd::{Etcd, EtcdError, Lease};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -106,7 +106,7 @@ async fn serve(name: &'static str) -> (Endpoint, Address) {
 }
 
 /// It takes a moment until an etcd listens.
-async fn registered(etcd: &Etcd, server: &Address) -> Registration {
+async fn registered(etcd: &Etcd, server: &Address) -> Lease {
     loop {
         match etcd.register("name", server, LIFE).await {
             Ok(registration) => return registration,

@@ -26,7 +26,7 @@ pub(super) fn emit(model: &Model, source: &str, with_methods: bool) -> syn::Resu
         #[allow(unused_imports)]
         use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
         #[allow(unused_imports)]
-        use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+        use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
     }];
     items.extend(
         model

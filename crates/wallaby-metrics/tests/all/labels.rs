@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prometheus_client::registry::Registry;
 use wallaby::{Address, Client, Endpoint, MethodDefinition, RawRequest, Service, Status};
-use wallaby_metrics::{Instruments, Settings, text};
+use wallaby_metrics::{Instruments, MetricsSettings, text};
 
 use crate::exposition::Exposition;
 
@@ -22,9 +22,9 @@ impl Last for Nothing {
 
 #[tokio::test]
 async fn methods_of_strangers_share_the_metrics_of_other() {
-    let settings = Settings {
+    let settings = MetricsSettings {
         methods: 8,
-        ..Settings::default()
+        ..MetricsSettings::default()
     };
     let (served, called) = (
         Instruments::new(settings.clone()),

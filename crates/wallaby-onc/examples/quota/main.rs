@@ -9,7 +9,7 @@ use wallaby_onc::auth::AuthSys;
 use wallaby_onc::client::{self, TcpChannel, UdpChannel};
 use wallaby_onc::rpcbind::{Registration, Rpcbind};
 use wallaby_onc::server::{self, Server};
-use wallaby_onc::{Caller, Identity, Programs, Refusal};
+use wallaby_onc::{Credential, Principal, Programs, Refusal};
 
 #[allow(
     dead_code,
@@ -30,9 +30,9 @@ use interface::{Answer, Question, Status};
 struct Quotas;
 
 impl quota_1::Server for Quotas {
-    async fn ask(&self, caller: &Caller, question: Question) -> Result<Answer, Refusal> {
+    async fn ask(&self, caller: &Principal, question: Question) -> Result<Answer, Refusal> {
         let who = match &caller.identity {
-            Identity::Sys(user) => format!("user {} of {}", user.uid, user.machine_name),
+            Credential::Sys(user) => format!("user {} of {}", user.uid, user.machine_name),
             _ => "somebody".to_owned(),
         };
         println!("{who} asks for user {} at {}", question.user, question.path);
@@ -46,7 +46,7 @@ impl quota_1::Server for Quotas {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let programs = Programs::new().with(quota_1::Service(Quotas));
-    let server = Server::new(programs, server::Options::default());
+    let server = Server::new(programs, server::ServerOptions::default());
     let udp = server.listen_udp("127.0.0.1:0".parse()?).await?;
     let tcp = server.listen_tcp("127.0.0.1:0".parse()?).await?;
     let registration = match Rpcbind::local().await {
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     };
 
-    let options = client::Options::default();
+    let options = client::ClientOptions::default();
     let over_udp = quota_1::Client(UdpChannel::connect(udp, options.clone()).await?);
     let user = AuthSys::of_this_process()?.credential()?;
     let over_tcp = TcpChannel::connect(tcp, options.credential(user)).await?;

@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `question` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +120,7 @@ pub mod quota {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn ask(&self, argument: &Question) -> Result<Answer, CallError> {
+            pub async fn ask(&self, argument: &Question) -> Result<Answer, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, ASK),
@@ -136,7 +136,7 @@ pub mod quota {
             /// `ASK`, procedure 1.
             fn ask(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Question,
             ) -> impl Future<Output = Result<Answer, Refusal>> + Send;
         }
@@ -145,7 +145,7 @@ pub mod quota {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1];
@@ -153,7 +153,7 @@ pub mod quota {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

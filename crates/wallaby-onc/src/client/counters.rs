@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What happened on a channel so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct ClientCounters {
     /// Calls that were begun.
     pub calls: u64,
     /// Replies that ended a call.
@@ -39,9 +39,9 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl Counting {
-    pub(super) fn now(&self) -> Counters {
+    pub(super) fn now(&self) -> ClientCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
+        ClientCounters {
             calls: read(&self.calls),
             replies: read(&self.replies),
             late_replies: read(&self.late_replies),

@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use super::counters::{Counters, Counting, count};
+use super::counters::{ClientCounters, Counting, count};
 use super::xid::{Arrived, Event, Waiting, arrived_in};
-use super::{Calling, Options, Result, set_xid};
+use super::{Calling, ClientOptions, Result, set_xid};
 use crate::auth::OpaqueAuth;
 use crate::deadline::{after as end_after, end_of, rings};
 use crate::failure::{NoReply, Reason};
@@ -55,7 +55,7 @@ impl Drop for Shared {
 struct Inner {
     socket: udp::Socket,
     server: SocketAddr,
-    options: Options,
+    options: ClientOptions,
     /// Calls that wait, and how often each was sent.
     waiting: Mutex<Waiting<u32>>,
     /// There is another alarm.
@@ -78,7 +78,7 @@ impl UdpChannel {
     ///
     /// # Errors
     /// The system has no socket, or no way to that address.
-    pub async fn connect(server: SocketAddr, options: Options) -> io::Result<Self> {
+    pub async fn connect(server: SocketAddr, options: ClientOptions) -> io::Result<Self> {
         let any: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -119,7 +119,7 @@ impl UdpChannel {
 
     /// What happened so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ClientCounters {
         self.shared.inner.counters.now()
     }
 

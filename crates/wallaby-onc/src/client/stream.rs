@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout_at;
 
 use self::connection::Connection;
-use super::counters::{Counters, Counting, count};
-use super::{Calling, Options, Result};
+use super::counters::{ClientCounters, Counting, count};
+use super::{Calling, ClientOptions, Result};
 use crate::auth::OpaqueAuth;
 use crate::deadline::end_of;
 use crate::failure::{Lost, NoReply, Reason};
@@ -56,7 +56,7 @@ impl TcpChannel {
     ///
     /// # Errors
     /// There is no connection within the options' time.
-    pub async fn connect(server: SocketAddr, options: Options) -> io::Result<Self> {
+    pub async fn connect(server: SocketAddr, options: ClientOptions) -> io::Result<Self> {
         Self::to(Peer::Tcp(server), options).await
     }
 }
@@ -66,13 +66,13 @@ impl UnixChannel {
     ///
     /// # Errors
     /// There is no connection within the options' time.
-    pub async fn connect(path: &Path, options: Options) -> io::Result<Self> {
+    pub async fn connect(path: &Path, options: ClientOptions) -> io::Result<Self> {
         Self::to(Peer::Unix(Some(path.into())), options).await
     }
 }
 
 impl<Kind> StreamChannel<Kind> {
-    async fn to(server: Peer, options: Options) -> io::Result<Self> {
+    async fn to(server: Peer, options: ClientOptions) -> io::Result<Self> {
         Ok(Self {
             calling: Calling::new(&options),
             shared: Shared::connect(server, options).await?,
@@ -98,7 +98,7 @@ impl<Kind> StreamChannel<Kind> {
 
     /// What happened so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ClientCounters {
         self.shared.counters.now()
     }
 
@@ -141,7 +141,7 @@ impl<Kind> Channel for StreamChannel<Kind> {
 #[derive(Debug)]
 struct Shared {
     server: Peer,
-    options: Options,
+    options: ClientOptions,
     /// The connection of late. Locked while one is made, so that all calls meanwhile wait for the same.
     connection: Mutex<Arc<Connection>>,
     outstanding: AtomicUsize,
@@ -155,7 +155,7 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    async fn connect(server: Peer, options: Options) -> io::Result<Arc<Self>> {
+    async fn connect(server: Peer, options: ClientOptions) -> io::Result<Arc<Self>> {
         let counters = Arc::new(Counting::default());
         let end = end_of(options.timeout);
         let connection = timeout_at(end, Connection::open(&server, &options, &counters));

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use tokio::time::Instant;
 
 use super::Result;
-use crate::message::{BadMessage, Body, Message, Reply};
+use crate::message::{BadMessage, MessageBody, Reply, RpcMessage};
 use crate::xdr::DecodeError;
 
 /// Calls that wait, each with what is needed to tell it.
@@ -210,11 +210,11 @@ pub(crate) fn arrived_in(datagram: &[u8]) -> Arrived {
 /// Looks at a message from a server.
 pub(crate) fn arrived(message: Bytes) -> Arrived {
     let xid = message.first_chunk().copied().map(u32::from_be_bytes);
-    match (Message::decode(message), xid) {
+    match (RpcMessage::decode(message), xid) {
         (
-            Ok(Message {
+            Ok(RpcMessage {
                 xid,
-                body: Body::Reply(reply),
+                body: MessageBody::Reply(reply),
             }),
             _,
         ) => Arrived::Reply(xid, reply),

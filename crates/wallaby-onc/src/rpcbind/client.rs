@@ -9,8 +9,8 @@ use bytes::Bytes;
 use super::interface::rpcbind::{port_mapper, rpcbind_3, rpcbind_4};
 use super::interface::{PROTOCOL_TCP, PROTOCOL_UDP, PortMapping, Rpcb};
 use super::{PORT, SOCKET, netid, parse, universal_address};
-use crate::client::{Options, TcpChannel, UdpChannel, UnixChannel};
-use crate::failure::{CallError, Reason};
+use crate::client::{ClientOptions, TcpChannel, UdpChannel, UnixChannel};
+use crate::failure::{Reason, RpcError};
 use crate::message::{AcceptError, Procedure, Refusal};
 use crate::peer::Peer;
 use crate::service::Channel;
@@ -76,11 +76,11 @@ impl Rpcbind {
     /// # Errors
     /// There is no rpcbind.
     pub async fn local() -> io::Result<Self> {
-        match Self::over_unix(Path::new(SOCKET), Options::default()).await {
+        match Self::over_unix(Path::new(SOCKET), ClientOptions::default()).await {
             Ok(rpcbind) => Ok(rpcbind),
             Err(_) => {
                 let address = (Ipv4Addr::LOCALHOST, PORT).into();
-                Self::over_tcp(address, Options::default()).await
+                Self::over_tcp(address, ClientOptions::default()).await
             }
         }
     }
@@ -89,7 +89,7 @@ impl Rpcbind {
     ///
     /// # Errors
     /// There is no connection.
-    pub async fn over_tcp(address: SocketAddr, options: Options) -> io::Result<Self> {
+    pub async fn over_tcp(address: SocketAddr, options: ClientOptions) -> io::Result<Self> {
         let channel = TcpChannel::connect(address, options).await?;
         Ok(Self {
             way: Way::Tcp(channel),
@@ -100,7 +100,7 @@ impl Rpcbind {
     ///
     /// # Errors
     /// There is no socket for it.
-    pub async fn over_udp(address: SocketAddr, options: Options) -> io::Result<Self> {
+    pub async fn over_udp(address: SocketAddr, options: ClientOptions) -> io::Result<Self> {
         let channel = UdpChannel::connect(address, options).await?;
         Ok(Self {
             way: Way::Udp(channel),
@@ -111,7 +111,7 @@ impl Rpcbind {
     ///
     /// # Errors
     /// There is no connection.
-    pub async fn over_unix(path: &Path, options: Options) -> io::Result<Self> {
+    pub async fn over_unix(path: &Path, options: ClientOptions) -> io::Result<Self> {
         let channel = UnixChannel::connect(path, options).await?;
         Ok(Self {
             way: Way::Unix(channel),
@@ -128,7 +128,7 @@ impl Rpcbind {
     ///
     /// # Errors
     /// The call failed, or was refused: mostly because this is not its machine.
-    pub async fn set(&self, program: u32, version: u32, at: &Peer) -> Result<bool, CallError> {
+    pub async fn set(&self, program: u32, version: u32, at: &Peer) -> Result<bool, RpcError> {
         let mapping = rpcb(program, version, netid(at), universal_address(at));
         let (four, three) = (self.four(), self.three());
         let later = later(four.set(&mapping), three.set(&mapping)).await;
@@ -148,7 +148,7 @@ impl Rpcbind {
         program: u32,
         version: u32,
         netid: Option<&str>,
-    ) -> Result<bool, CallError> {
+    ) -> Result<bool, RpcError> {
         let mapping = rpcb(program, version, netid.unwrap_or_default(), String::new());
         let (four, three) = (self.four(), self.three());
         match later(four.unset(&mapping), three.unset(&mapping)).await {
@@ -176,7 +176,7 @@ impl Rpcbind {
         program: u32,
         version: u32,
         tcp: bool,
-    ) -> Result<Option<u16>, CallError> {
+    ) -> Result<Option<u16>, RpcError> {
         let mapping = PortMapping {
             program_number: program,
             version_number: version,
@@ -199,7 +199,7 @@ impl Rpcbind {
         program: u32,
         version: u32,
         netid: &str,
-    ) -> Result<Option<Peer>, CallError> {
+    ) -> Result<Option<Peer>, RpcError> {
         let mapping = rpcb(program, version, netid, String::new());
         let (four, three) = (self.four(), self.three());
         let address = later(four.getaddr(&mapping), three.getaddr(&mapping)).await?;
@@ -210,7 +210,7 @@ impl Rpcbind {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn dump(&self) -> Result<Vec<Mapping>, CallError> {
+    pub async fn dump(&self) -> Result<Vec<Mapping>, RpcError> {
         let (four, three) = (self.four(), self.three());
         match later(four.dump(), three.dump()).await {
             Err(error) if is_older(&error) => {
@@ -242,9 +242,9 @@ impl Rpcbind {
 
 /// The answer in version 4, or in version 3 where that is the latest.
 async fn later<T>(
-    four: impl Future<Output = Result<T, CallError>>,
-    three: impl Future<Output = Result<T, CallError>>,
-) -> Result<T, CallError> {
+    four: impl Future<Output = Result<T, RpcError>>,
+    three: impl Future<Output = Result<T, RpcError>>,
+) -> Result<T, RpcError> {
     match four.await {
         Err(error) if is_older(&error) => three.await,
         answer => answer,
@@ -252,7 +252,7 @@ async fn later<T>(
 }
 
 /// Whether the server does not have this version.
-fn is_older(error: &CallError) -> bool {
+fn is_older(error: &RpcError) -> bool {
     matches!(
         error.reason,
         Reason::Refused(Refusal::Accept(AcceptError::ProgramMismatch { .. }))

@@ -11,7 +11,7 @@ use super::client::Mapping;
 use super::registration::addresses;
 use super::statistics::Counting;
 use super::{PROGRAM, netid, parse, service, universal_address};
-use crate::auth::Caller;
+use crate::auth::Principal;
 use crate::peer::{Origin, Peer};
 use crate::server::Server;
 use crate::service::Programs;
@@ -21,7 +21,7 @@ const SUPERUSER: &str = "superuser";
 
 /// What a directory takes up and allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct DirectoryOptions {
     /// Programs, versions and networks that may be registered, together; 4,096.
     pub max_mappings: usize,
     /// Whose calls are passed on to programs here.
@@ -32,7 +32,7 @@ pub struct Options {
     pub forward_timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for DirectoryOptions {
     fn default() -> Self {
         Self {
             max_mappings: 4096,
@@ -64,7 +64,7 @@ pub struct Directory(Arc<Shared>);
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) options: Options,
+    pub(super) options: DirectoryOptions,
     pub(super) forwarded: Semaphore,
     table: Mutex<BTreeMap<Key, Entry>>,
     counting: Mutex<Counting>,
@@ -82,7 +82,7 @@ struct Entry {
 impl Directory {
     /// One in which nothing is registered.
     #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: DirectoryOptions) -> Self {
         let forwarded = options.max_forwarded.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Shared {
             options,
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Registers a program for a caller of this machine.
-    pub(super) fn set(&self, caller: &Caller, program: u32, version: u32, at: Peer) -> bool {
+    pub(super) fn set(&self, caller: &Principal, program: u32, version: u32, at: Peer) -> bool {
         program != PROGRAM && self.insert(program, version, at, owner(caller))
     }
 
@@ -145,7 +145,7 @@ impl Shared {
     /// there, and `false` if something is there that stays.
     pub(super) fn unset(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         program: u32,
         version: u32,
         is_meant: impl Fn(&str) -> bool,
@@ -209,7 +209,7 @@ impl Shared {
 }
 
 /// Who registers something, as far as the system tells.
-fn owner(caller: &Caller) -> String {
+fn owner(caller: &Principal) -> String {
     let Some(origin) = &caller.origin else {
         return SUPERUSER.to_owned();
     };
@@ -222,13 +222,13 @@ fn owner(caller: &Caller) -> String {
 }
 
 /// Whether a caller is of this machine. Calls that come from no socket are.
-pub(super) fn is_local(caller: &Caller) -> bool {
+pub(super) fn is_local(caller: &Principal) -> bool {
     let origin = caller.origin.as_ref();
     origin.is_none_or(|origin| origin.peer.is_local())
 }
 
 /// The network over which a caller asks. Over a unix socket, the one that it names, if it names one.
-pub(super) fn asked_netid<'a>(caller: &Caller, named: &'a str) -> &'a str {
+pub(super) fn asked_netid<'a>(caller: &Principal, named: &'a str) -> &'a str {
     match caller.origin.as_ref().map(|origin| netid(&origin.peer)) {
         None => named,
         Some("local") if !named.is_empty() => named,

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::directory::{Forward, Shared, is_local, merged};
 use super::statistics::Asked;
 use super::{PROGRAM, netid};
-use crate::auth::Caller;
-use crate::client::{Options, TcpChannel, UdpChannel};
+use crate::auth::Principal;
+use crate::client::{ClientOptions, TcpChannel, UdpChannel};
 use crate::failure::Reason;
 use crate::message::{AcceptError, Procedure, Refusal};
 use crate::peer::Peer;
@@ -28,7 +28,7 @@ impl Shared {
     /// Passes a call on, without credentials, and tells where it went and what came back.
     pub(super) async fn forward(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         asked: Asked,
         call: Forwarded,
     ) -> Result<(Peer, Bytes), Refusal> {
@@ -49,7 +49,7 @@ impl Shared {
         answer
     }
 
-    async fn pass_on(&self, caller: &Caller, call: Forwarded) -> Result<(Peer, Bytes), Refusal> {
+    async fn pass_on(&self, caller: &Principal, call: Forwarded) -> Result<(Peer, Bytes), Refusal> {
         let Procedure {
             program, version, ..
         } = call.procedure;
@@ -84,9 +84,9 @@ impl Shared {
     async fn ask(&self, target: &Peer, call: Forwarded) -> Result<Bytes, Refusal> {
         let timeout = self.options.forward_timeout;
         // Who asked asks again, if it wants to: nothing is sent twice here.
-        let options = Options {
+        let options = ClientOptions {
             retransmit_after: timeout,
-            ..Options::default().timeout(timeout)
+            ..ClientOptions::default().timeout(timeout)
         };
         let answer = match *target {
             Peer::Udp(address) => match UdpChannel::connect(address, options).await {

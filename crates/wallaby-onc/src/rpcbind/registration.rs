@@ -12,8 +12,8 @@ use super::interface::Rpcb;
 use super::interface::rpcbind::rpcbind_3;
 use super::{PROGRAM, Rpcbind, netid};
 use crate::auth::OpaqueAuth;
-use crate::failure::CallError;
-use crate::message::{Body, Call, Message, Procedure};
+use crate::failure::RpcError;
+use crate::message::{CallBody, MessageBody, Procedure, RpcMessage};
 use crate::peer::Peer;
 use crate::record::{self, MAX_FRAGMENT};
 use crate::server::Server;
@@ -39,7 +39,7 @@ pub struct Registration {
 pub enum NotRegistered {
     /// A call failed.
     #[error("cannot register with rpcbind: {0}")]
-    Call(#[from] CallError),
+    Call(#[from] RpcError),
     /// rpcbind refuses.
     #[error(
         "rpcbind refuses program {program} version {version} at {at}: somebody else's is registered, or its table is full"
@@ -92,7 +92,7 @@ impl Registration {
     ///
     /// # Errors
     /// rpcbind is not there any more. Dropping this has tried once more then.
-    pub async fn unregister(mut self) -> Result<(), CallError> {
+    pub async fn unregister(mut self) -> Result<(), RpcError> {
         while let Some(&(program, version, netid)) = self.registered.last() {
             self.rpcbind.unset(program, version, Some(netid)).await?;
             self.registered.pop();
@@ -151,9 +151,9 @@ fn unset(peer: &Peer, program: u32, version: u32, netid: &str) -> io::Result<()>
         address: Text::default(),
         owner: Text::default(),
     });
-    let call = Message {
+    let call = RpcMessage {
         xid: getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?,
-        body: Body::Call(Call {
+        body: MessageBody::Call(CallBody {
             procedure: Procedure {
                 program: PROGRAM,
                 version: rpcbind_3::VERSION,

@@ -16,10 +16,10 @@ use super::interface::{
 };
 use super::statistics::Asked;
 use super::{netid, parse, universal_address};
-use crate::auth::{AuthError, Caller};
+use crate::auth::{AuthError, Principal};
 use crate::message::{Procedure, Refusal};
 use crate::peer::Peer;
-use crate::service::{Programs, Service};
+use crate::service::{Program, Programs};
 use crate::xdr::Text;
 
 /// `CALLIT` of versions 2 and 3, `BCAST` of version 4.
@@ -52,14 +52,14 @@ struct Counted<S> {
     asked: Asked,
 }
 
-impl<S: Service> Service for Counted<S> {
+impl<S: Program> Program for Counted<S> {
     const PROGRAM: u32 = S::PROGRAM;
     const VERSION: u32 = S::VERSION;
     const PROCEDURES: &'static [u32] = S::PROCEDURES;
 
     async fn handle(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         procedure: u32,
         arguments: Bytes,
     ) -> Result<Bytes, Refusal> {
@@ -77,7 +77,7 @@ struct Three(Arc<Shared>);
 struct Four(Arc<Shared>);
 
 /// Only this machine's programs are registered, and by this machine's callers.
-fn local_only(caller: &Caller) -> Result<(), Refusal> {
+fn local_only(caller: &Principal) -> Result<(), Refusal> {
     match is_local(caller) {
         true => Ok(()),
         false => Err(AuthError::TooWeak.into()),
@@ -94,11 +94,11 @@ fn protocol_netid(protocol: u32) -> Option<&'static str> {
 }
 
 impl port_mapper::Server for Two {
-    async fn nothing(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn nothing(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn set(&self, caller: &Caller, wanted: PortMapping) -> Result<bool, Refusal> {
+    async fn set(&self, caller: &Principal, wanted: PortMapping) -> Result<bool, Refusal> {
         local_only(caller)?;
         let port = u16::try_from(wanted.port).ok().filter(|port| *port != 0);
         let (Some(netid), Some(port)) = (protocol_netid(wanted.protocol), port) else {
@@ -118,7 +118,7 @@ impl port_mapper::Server for Two {
         Ok(set)
     }
 
-    async fn unset(&self, caller: &Caller, wanted: PortMapping) -> Result<bool, Refusal> {
+    async fn unset(&self, caller: &Principal, wanted: PortMapping) -> Result<bool, Refusal> {
         local_only(caller)?;
         let (program, version) = (wanted.program_number, wanted.version_number);
         let is_meant = |netid: &str| ["tcp", "udp"].contains(&netid);
@@ -129,7 +129,7 @@ impl port_mapper::Server for Two {
         Ok(unset)
     }
 
-    async fn getport(&self, _: &Caller, wanted: PortMapping) -> Result<u32, Refusal> {
+    async fn getport(&self, _: &Principal, wanted: PortMapping) -> Result<u32, Refusal> {
         let Some(netid) = protocol_netid(wanted.protocol) else {
             return Ok(0);
         };
@@ -142,7 +142,7 @@ impl port_mapper::Server for Two {
         Ok(address.map_or(0, |address| address.port().into()))
     }
 
-    async fn dump(&self, _: &Caller) -> Result<Vec<PortMappingEntry>, Refusal> {
+    async fn dump(&self, _: &Principal) -> Result<Vec<PortMappingEntry>, Refusal> {
         let mappings = self.0.mappings().into_iter().filter_map(|mapping| {
             let peer = mapping.peer()?;
             let mapping = super::client::port_mapping(mapping.program, mapping.version, &peer)?;
@@ -151,7 +151,7 @@ impl port_mapper::Server for Two {
         Ok(mappings.collect())
     }
 
-    async fn callit(&self, caller: &Caller, call: PortCall) -> Result<PortCallResult, Refusal> {
+    async fn callit(&self, caller: &Principal, call: PortCall) -> Result<PortCallResult, Refusal> {
         let call = Forwarded {
             procedure: Procedure {
                 program: call.program_number,
@@ -171,7 +171,7 @@ impl port_mapper::Server for Two {
 }
 
 impl Shared {
-    fn register(&self, caller: &Caller, asked: Asked, wanted: &Rpcb) -> Result<bool, Refusal> {
+    fn register(&self, caller: &Principal, asked: Asked, wanted: &Rpcb) -> Result<bool, Refusal> {
         local_only(caller)?;
         let at = registrable(&wanted.netid.to_string(), &wanted.address.to_string());
         let Some(at) = at else {
@@ -184,7 +184,7 @@ impl Shared {
         Ok(set)
     }
 
-    fn forget(&self, caller: &Caller, asked: Asked, wanted: &Rpcb) -> Result<bool, Refusal> {
+    fn forget(&self, caller: &Principal, asked: Asked, wanted: &Rpcb) -> Result<bool, Refusal> {
         local_only(caller)?;
         let (program, version) = (wanted.program_number, wanted.version_number);
         let is_meant = |netid: &str| wanted.netid.is_empty() || wanted.netid == *netid;
@@ -195,7 +195,7 @@ impl Shared {
         Ok(unset)
     }
 
-    fn look_up(&self, caller: &Caller, asked: Asked, wanted: &Rpcb, any_version: bool) -> Text {
+    fn look_up(&self, caller: &Principal, asked: Asked, wanted: &Rpcb, any_version: bool) -> Text {
         let named = wanted.netid.to_string();
         let netid = asked_netid(caller, &named);
         let of = (wanted.program_number, wanted.version_number);
@@ -220,7 +220,7 @@ impl Shared {
 
     async fn pass(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         asked: Asked,
         call: RemoteCall,
         indirect: bool,
@@ -242,7 +242,7 @@ impl Shared {
     }
 
     /// All addresses of a version, in the caller's family of networks.
-    fn descriptions(&self, caller: &Caller, wanted: &Rpcb) -> Vec<AddressDescriptionEntry> {
+    fn descriptions(&self, caller: &Principal, wanted: &Rpcb) -> Vec<AddressDescriptionEntry> {
         let origin = caller.origin.as_ref();
         let family = origin.map(|origin| family(netid(&origin.peer)));
         let all = self.find_all(wanted.program_number, wanted.version_number);
@@ -255,105 +255,117 @@ impl Shared {
 }
 
 impl rpcbind_3::Server for Three {
-    async fn nothing(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn nothing(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn set(&self, caller: &Caller, wanted: Rpcb) -> Result<bool, Refusal> {
+    async fn set(&self, caller: &Principal, wanted: Rpcb) -> Result<bool, Refusal> {
         self.0.register(caller, Asked::Three, &wanted)
     }
 
-    async fn unset(&self, caller: &Caller, wanted: Rpcb) -> Result<bool, Refusal> {
+    async fn unset(&self, caller: &Principal, wanted: Rpcb) -> Result<bool, Refusal> {
         self.0.forget(caller, Asked::Three, &wanted)
     }
 
-    async fn getaddr(&self, caller: &Caller, wanted: Rpcb) -> Result<Text, Refusal> {
+    async fn getaddr(&self, caller: &Principal, wanted: Rpcb) -> Result<Text, Refusal> {
         Ok(self.0.look_up(caller, Asked::Three, &wanted, true))
     }
 
-    async fn dump(&self, _: &Caller) -> Result<Vec<RpcbEntry>, Refusal> {
+    async fn dump(&self, _: &Principal) -> Result<Vec<RpcbEntry>, Refusal> {
         Ok(self.0.entries())
     }
 
-    async fn callit(&self, caller: &Caller, call: RemoteCall) -> Result<RemoteResult, Refusal> {
+    async fn callit(&self, caller: &Principal, call: RemoteCall) -> Result<RemoteResult, Refusal> {
         self.0.pass(caller, Asked::Three, call, false).await
     }
 
-    async fn gettime(&self, _: &Caller) -> Result<u32, Refusal> {
+    async fn gettime(&self, _: &Principal) -> Result<u32, Refusal> {
         Ok(seconds())
     }
 
     async fn uaddr2_taddr(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         address: Text,
     ) -> Result<TransportAddress, Refusal> {
         Ok(transport_address(caller, &address))
     }
 
-    async fn taddr2_uaddr(&self, _: &Caller, address: TransportAddress) -> Result<Text, Refusal> {
+    async fn taddr2_uaddr(
+        &self,
+        _: &Principal,
+        address: TransportAddress,
+    ) -> Result<Text, Refusal> {
         Ok(text_of(&address.bytes).into())
     }
 }
 
 impl rpcbind_4::Server for Four {
-    async fn nothing(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn nothing(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn set(&self, caller: &Caller, wanted: Rpcb) -> Result<bool, Refusal> {
+    async fn set(&self, caller: &Principal, wanted: Rpcb) -> Result<bool, Refusal> {
         self.0.register(caller, Asked::Four, &wanted)
     }
 
-    async fn unset(&self, caller: &Caller, wanted: Rpcb) -> Result<bool, Refusal> {
+    async fn unset(&self, caller: &Principal, wanted: Rpcb) -> Result<bool, Refusal> {
         self.0.forget(caller, Asked::Four, &wanted)
     }
 
-    async fn getaddr(&self, caller: &Caller, wanted: Rpcb) -> Result<Text, Refusal> {
+    async fn getaddr(&self, caller: &Principal, wanted: Rpcb) -> Result<Text, Refusal> {
         Ok(self.0.look_up(caller, Asked::Four, &wanted, true))
     }
 
-    async fn dump(&self, _: &Caller) -> Result<Vec<RpcbEntry>, Refusal> {
+    async fn dump(&self, _: &Principal) -> Result<Vec<RpcbEntry>, Refusal> {
         Ok(self.0.entries())
     }
 
-    async fn bcast(&self, caller: &Caller, call: RemoteCall) -> Result<RemoteResult, Refusal> {
+    async fn bcast(&self, caller: &Principal, call: RemoteCall) -> Result<RemoteResult, Refusal> {
         self.0.pass(caller, Asked::Four, call, false).await
     }
 
-    async fn gettime(&self, _: &Caller) -> Result<u32, Refusal> {
+    async fn gettime(&self, _: &Principal) -> Result<u32, Refusal> {
         Ok(seconds())
     }
 
     async fn uaddr2_taddr(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         address: Text,
     ) -> Result<TransportAddress, Refusal> {
         Ok(transport_address(caller, &address))
     }
 
-    async fn taddr2_uaddr(&self, _: &Caller, address: TransportAddress) -> Result<Text, Refusal> {
+    async fn taddr2_uaddr(
+        &self,
+        _: &Principal,
+        address: TransportAddress,
+    ) -> Result<Text, Refusal> {
         Ok(text_of(&address.bytes).into())
     }
 
-    async fn getversaddr(&self, caller: &Caller, wanted: Rpcb) -> Result<Text, Refusal> {
+    async fn getversaddr(&self, caller: &Principal, wanted: Rpcb) -> Result<Text, Refusal> {
         Ok(self.0.look_up(caller, Asked::Four, &wanted, false))
     }
 
-    async fn indirect(&self, caller: &Caller, call: RemoteCall) -> Result<RemoteResult, Refusal> {
+    async fn indirect(
+        &self,
+        caller: &Principal,
+        call: RemoteCall,
+    ) -> Result<RemoteResult, Refusal> {
         self.0.pass(caller, Asked::Four, call, true).await
     }
 
     async fn getaddrlist(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         wanted: Rpcb,
     ) -> Result<Vec<AddressDescriptionEntry>, Refusal> {
         Ok(self.0.descriptions(caller, &wanted))
     }
 
-    async fn getstat(&self, _: &Caller) -> Result<StatisticsOfVersions, Refusal> {
+    async fn getstat(&self, _: &Principal) -> Result<StatisticsOfVersions, Refusal> {
         Ok(self.0.counting().now())
     }
 }
@@ -400,7 +412,7 @@ const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
 /// A universal address of the caller's network as Linux has it in memory; nothing, if it is none.
-fn transport_address(caller: &Caller, address: &Text) -> TransportAddress {
+fn transport_address(caller: &Principal, address: &Text) -> TransportAddress {
     let netid = asked_netid(caller, "");
     let mut bytes = BytesMut::new();
     match parse(netid, &address.to_string()) {

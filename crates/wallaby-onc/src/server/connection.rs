@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep_until};
 use super::counters::count;
 use super::{Phase, Shared, ends, job};
 use crate::deadline::after;
-use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
+use crate::message::{BadMessage, CallBody, Denial, MessageBody, Reply, RpcMessage};
 use crate::peer::Origin;
-use crate::record::{self, MAX_FRAGMENT, Records};
+use crate::record::{self, MAX_FRAGMENT, RecordReader};
 use crate::scratch::Scratch;
 use crate::stream::Stream;
 
@@ -173,7 +173,7 @@ struct Over;
 struct Task<'a> {
     shared: &'a Arc<Shared>,
     connection: &'a Arc<Connection>,
-    records: Records,
+    records: RecordReader,
     buffer: Vec<u8>,
     /// A call that waits for its places.
     waiting: Option<(Bytes, Admission)>,
@@ -191,7 +191,7 @@ impl<'a> Task<'a> {
         Self {
             shared,
             connection,
-            records: Records::new(shared.options.max_record),
+            records: RecordReader::new(shared.options.max_record),
             buffer: vec![0; READ],
             waiting: None,
             is_closing: false,
@@ -337,10 +337,10 @@ impl<'a> Task<'a> {
     }
 
     async fn handle_record(&mut self, record: Bytes, places: Places) -> Result<(), Over> {
-        match Message::decode(record) {
-            Ok(Message {
+        match RpcMessage::decode(record) {
+            Ok(RpcMessage {
                 xid,
-                body: Body::Call(call),
+                body: MessageBody::Call(call),
             }) => self.handle_call(xid, call, places).await,
             Err(BadMessage::OtherVersion { xid, .. }) => {
                 let denied = Reply::Denied(Denial::other_version());
@@ -354,7 +354,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    async fn handle_call(&mut self, xid: u32, call: Call, places: Places) {
+    async fn handle_call(&mut self, xid: u32, call: CallBody, places: Places) {
         let origin = self.connection.origin.clone();
         let mut call = Some((call, origin));
         let begun = poll_fn(|context| {

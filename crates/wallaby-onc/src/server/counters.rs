@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What happened at a server so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct ServerCounters {
     /// Calls that were executed or refused, duplicates not among them.
     pub calls: u64,
     /// Messages that are no calls. Over UDP they are dropped; a connection is ended.
@@ -59,9 +59,9 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counting {
-    pub(crate) fn now(&self, open: usize) -> Counters {
+    pub(crate) fn now(&self, open: usize) -> ServerCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
+        ServerCounters {
             calls: read(&self.calls),
             malformed: read(&self.malformed),
             duplicates_answered: read(&self.duplicates_answered),

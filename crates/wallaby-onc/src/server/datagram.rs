@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::counters::count;
 use super::seen::{Key, Limits, Seen, Verdict};
 use super::{Phase, Shared, ends, job};
-use crate::message::{BadMessage, Body, Call, Denial, Message, Reply};
+use crate::message::{BadMessage, CallBody, Denial, MessageBody, Reply, RpcMessage};
 use crate::peer::{Origin, Peer};
 use crate::udp::{self, Buffer, Way, Written};
 
@@ -93,16 +93,16 @@ pub(super) fn spawn(shared: &Arc<Shared>, socket: Socket) {
 impl Port {
     fn handle(
         self: &Arc<Self>,
-        message: Result<Message, BadMessage>,
+        message: Result<RpcMessage, BadMessage>,
         length: usize,
         way: Way,
         context: &mut Context<'_>,
     ) {
         let counters = &self.shared.counters;
         match message {
-            Ok(Message {
+            Ok(RpcMessage {
                 xid,
-                body: Body::Call(call),
+                body: MessageBody::Call(call),
             }) => self.handle_call(xid, call, way, context),
             Err(BadMessage::OtherVersion { xid, .. }) => {
                 let denied = Reply::Denied(Denial::other_version()).message(xid);
@@ -116,7 +116,13 @@ impl Port {
         }
     }
 
-    fn handle_call(self: &Arc<Self>, xid: u32, call: Call, way: Way, context: &mut Context<'_>) {
+    fn handle_call(
+        self: &Arc<Self>,
+        xid: u32,
+        call: CallBody,
+        way: Way,
+        context: &mut Context<'_>,
+    ) {
         let counters = &self.shared.counters;
         let key = match self.recognize(xid, &call, way) {
             Ok(key) => key,
@@ -166,7 +172,7 @@ impl Port {
     }
 
     /// Where to keep the answer of a call that is new, if it is kept at all; else what is known of it.
-    fn recognize(&self, xid: u32, call: &Call, way: Way) -> Result<Option<Key>, Verdict> {
+    fn recognize(&self, xid: u32, call: &CallBody, way: Way) -> Result<Option<Key>, Verdict> {
         if !self.is_worth_keeping(call) {
             return Ok(None);
         }
@@ -180,7 +186,7 @@ impl Port {
 
     /// Whether an answer may be asked for again with effect: refusals of what is not there, and procedure 0, which does
     /// nothing, would only push others out.
-    fn is_worth_keeping(&self, call: &Call) -> bool {
+    fn is_worth_keeping(&self, call: &CallBody) -> bool {
         call.procedure.number != 0 && self.shared.programs.serves(call.procedure)
     }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::counters::count;
 use super::{Phase, Shared, ends};
-use crate::message::{AcceptError, Call, Reply};
+use crate::message::{AcceptError, CallBody, Reply};
 use crate::peer::Origin;
 use crate::service::{self, Handling};
 
@@ -15,7 +15,7 @@ use crate::service::{self, Handling};
 /// to do.
 pub(super) fn run(
     shared: &Shared,
-    call: Call,
+    call: CallBody,
     origin: Origin,
     context: &mut Context<'_>,
 ) -> Result<Option<Reply>, Handling> {

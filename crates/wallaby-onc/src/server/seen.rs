@@ -11,7 +11,7 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
-use crate::message::{Call, Procedure};
+use crate::message::{CallBody, Procedure};
 
 /// What an answer takes up besides its bytes.
 const OVERHEAD: usize = 256;
@@ -75,7 +75,7 @@ impl Seen {
         }
     }
 
-    pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &Call) -> Key {
+    pub(crate) fn key(&self, peer: SocketAddr, xid: u32, call: &CallBody) -> Key {
         let (credential, arguments) = (&call.credential, &call.arguments);
         let told = (credential.flavor, &credential.body[..], &arguments[..]);
         Key {
@@ -157,8 +157,8 @@ mod tests {
         })
     }
 
-    fn call(arguments: &'static [u8]) -> Call {
-        Call {
+    fn call(arguments: &'static [u8]) -> CallBody {
+        CallBody {
             procedure: Procedure {
                 program: 1,
                 version: 2,
@@ -201,7 +201,7 @@ mod tests {
         let mut seen = seen(10, 10_000);
         let mut other = call(b"a");
         other.procedure.number = 4;
-        let of_user = |flavor, user: &'static [u8]| Call {
+        let of_user = |flavor, user: &'static [u8]| CallBody {
             credential: OpaqueAuth {
                 flavor,
                 body: Bytes::from_static(user),

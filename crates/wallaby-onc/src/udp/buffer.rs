@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::auth::OpaqueAuth;
-use crate::message::{BadMessage, Body, Call, Message};
+use crate::message::{BadMessage, CallBody, MessageBody, RpcMessage};
 
 /// Room for the largest datagram, used over and over.
 #[derive(Debug)]
@@ -28,18 +28,18 @@ impl Buffer {
     }
 
     /// The message in so many bytes that were received.
-    pub(crate) fn message(&self, length: usize) -> Result<Message, BadMessage> {
-        let plain = self.0.get(..length).and_then(Call::plain);
+    pub(crate) fn message(&self, length: usize) -> Result<RpcMessage, BadMessage> {
+        let plain = self.0.get(..length).and_then(CallBody::plain);
         let Some((xid, procedure, arguments)) = plain else {
-            return Message::decode(self.received(0..length));
+            return RpcMessage::decode(self.received(0..length));
         };
-        let body = Body::Call(Call {
+        let body = MessageBody::Call(CallBody {
             procedure,
             credential: OpaqueAuth::none(),
             verifier: OpaqueAuth::none(),
             arguments: self.received(arguments..length),
         });
-        Ok(Message { xid, body })
+        Ok(RpcMessage { xid, body })
     }
 
     /// What was received. Who keeps some bytes of it is not to keep the whole buffer: only what is large stays where it is.

@@ -57,7 +57,7 @@ pub enum Malformed {
         /// The limit.
         limit: u32,
     },
-    /// The value would take more memory than [`Limits::memory`](super::Limits::memory).
+    /// The value would take more memory than [`XdrLimits::memory`](super::XdrLimits::memory).
     #[error("expected a value of at most {limit} bytes of memory, found a larger one")]
     TooLarge {
         /// The limit.

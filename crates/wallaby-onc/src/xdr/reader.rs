@@ -8,7 +8,7 @@ use super::{DecodeError, MAX_DEPTH, Malformed, Text, padding};
 
 /// What a reader allows besides the limits that the interface states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct XdrLimits {
     /// Memory that the elements of arrays, lists and optional values may take up together, in bytes. Strings and opaque
     /// data are not counted: they are slices of what arrived.
     pub memory: usize,
@@ -16,7 +16,7 @@ pub struct Limits {
     pub length: u32,
 }
 
-impl Default for Limits {
+impl Default for XdrLimits {
     /// 64 MiB of memory, lengths to 16 Mi.
     fn default() -> Self {
         Self {
@@ -33,13 +33,13 @@ pub struct Reader {
     offset: usize,
     depth: u32,
     memory: usize,
-    limits: Limits,
+    limits: XdrLimits,
 }
 
 impl Reader {
     /// Begins at the first of these bytes.
     #[must_use]
-    pub fn new(bytes: Bytes, limits: Limits) -> Self {
+    pub fn new(bytes: Bytes, limits: XdrLimits) -> Self {
         Self {
             bytes,
             offset: 0,

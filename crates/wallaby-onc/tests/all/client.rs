@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixListener};
 use tokio::time::timeout;
 use wallaby_onc::auth::{AuthSys, OpaqueAuth};
-use wallaby_onc::client::{Counters, Options, TcpChannel, UdpChannel, UnixChannel};
+use wallaby_onc::client::{ClientCounters, ClientOptions, TcpChannel, UdpChannel, UnixChannel};
 use wallaby_onc::failure::Lost;
-use wallaby_onc::message::{Body, Call, Message, Reply};
-use wallaby_onc::record::{self, Records};
+use wallaby_onc::message::{CallBody, MessageBody, Reply, RpcMessage};
+use wallaby_onc::record::{self, RecordReader};
 use wallaby_onc::xdr::{Writer, Xdr};
 use wallaby_onc::{
-    AcceptError, CallError, Channel, Identity, NoReply, Procedure, Reason, Refusal, service,
+    AcceptError, Channel, Credential, NoReply, Procedure, Reason, Refusal, RpcError, service,
 };
 
 const ECHO: Procedure = Procedure {
@@ -33,26 +33,26 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(within, what).await.expect("it is done by now")
 }
 
-fn patient() -> Options {
-    Options::default()
+fn patient() -> ClientOptions {
+    ClientOptions::default()
 }
 
-fn impatient() -> Options {
-    Options {
+fn impatient() -> ClientOptions {
+    ClientOptions {
         retransmit_after: Duration::from_millis(5),
-        ..Options::default()
+        ..ClientOptions::default()
     }
 }
 
 /// Calls, as a generated client does.
-async fn echo(channel: &impl Channel, number: u32) -> Result<u32, CallError> {
+async fn echo(channel: &impl Channel, number: u32) -> Result<u32, RpcError> {
     let argument = |writer: &mut Writer| number.encode(writer);
     service::call(channel, ECHO, argument, u32::decode).await
 }
 
-fn no_reply<T: std::fmt::Debug>(answer: Result<T, CallError>) -> NoReply {
+fn no_reply<T: std::fmt::Debug>(answer: Result<T, RpcError>) -> NoReply {
     match answer {
-        Err(CallError {
+        Err(RpcError {
             reason: Reason::NoReply(error),
             ..
         }) => error,
@@ -60,25 +60,25 @@ fn no_reply<T: std::fmt::Debug>(answer: Result<T, CallError>) -> NoReply {
     }
 }
 
-fn call_of(message: Bytes) -> (u32, Call) {
-    match Message::decode(message) {
-        Ok(Message {
+fn call_of(message: Bytes) -> (u32, CallBody) {
+    match RpcMessage::decode(message) {
+        Ok(RpcMessage {
             xid,
-            body: Body::Call(call),
+            body: MessageBody::Call(call),
         }) => (xid, call),
         other => panic!("expected a call, found {other:?}"),
     }
 }
 
 fn reply(xid: u32, results: Bytes) -> Bytes {
-    let body = Body::Reply(Reply::accepted(Ok(results)));
-    Message { xid, body }.encode().unwrap()
+    let body = MessageBody::Reply(Reply::accepted(Ok(results)));
+    RpcMessage { xid, body }.encode().unwrap()
 }
 
 /// The other end of a connection.
 struct Connection<S> {
     stream: S,
-    records: Records,
+    records: RecordReader,
 }
 
 impl Connection<TcpStream> {
@@ -89,11 +89,11 @@ impl Connection<TcpStream> {
 
 impl<S: AsyncReadExt + AsyncWriteExt + Unpin> Connection<S> {
     fn new(stream: S) -> Self {
-        let records = Records::new(1 << 20);
+        let records = RecordReader::new(1 << 20);
         Self { stream, records }
     }
 
-    async fn call(&mut self) -> (u32, Call) {
+    async fn call(&mut self) -> (u32, CallBody) {
         let mut buffer = vec![0; 4096];
         loop {
             if let Some(record) = self.records.poll_record().unwrap() {
@@ -124,14 +124,14 @@ async fn udp() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-async fn datagram(socket: &UdpSocket) -> ((u32, Call), SocketAddr) {
+async fn datagram(socket: &UdpSocket) -> ((u32, CallBody), SocketAddr) {
     let mut buffer = vec![0; 65_536];
     let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
     (call_of(Bytes::copy_from_slice(&buffer[..length])), from)
 }
 
 /// Waits until something has been counted.
-async fn until(counters: impl Fn() -> Counters, reached: impl Fn(Counters) -> bool) {
+async fn until(counters: impl Fn() -> ClientCounters, reached: impl Fn(ClientCounters) -> bool) {
     soon(async {
         while !reached(counters()) {
             tokio::task::yield_now().await;
@@ -177,8 +177,8 @@ async fn replies_from_elsewhere_and_no_replies_are_dropped() {
         server.send_to(b"no", from).await.unwrap();
         server.send_to(&wrong[..9], from).await.unwrap();
         // A call is no reply.
-        let body = Body::Call(call.clone());
-        let question = Message { xid, body }.encode().unwrap();
+        let body = MessageBody::Call(call.clone());
+        let question = RpcMessage { xid, body }.encode().unwrap();
         server.send_to(&question, from).await.unwrap();
         let right = reply(xid, call.arguments);
         server.send_to(&right, from).await.unwrap();
@@ -294,7 +294,7 @@ async fn what_does_not_fit_is_not_sent() {
     }
 
     let (_listener, address) = tcp().await;
-    let options = Options {
+    let options = ClientOptions {
         max_record: 100,
         ..patient()
     };
@@ -309,7 +309,7 @@ async fn what_does_not_fit_is_not_sent() {
 
 #[tokio::test]
 async fn only_so_many_calls_are_outstanding() {
-    let options = Options {
+    let options = ClientOptions {
         max_calls: 2,
         ..patient()
     };
@@ -421,7 +421,7 @@ async fn a_call_that_may_have_run_is_never_sent_again() {
 #[tokio::test]
 async fn what_has_not_left_is_known_not_to_have_run() {
     let (listener, address) = tcp().await;
-    let options = Options {
+    let options = ClientOptions {
         max_unsent: 8 << 20,
         ..patient()
     };
@@ -469,7 +469,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 #[tokio::test]
 async fn a_record_that_is_too_long_ends_the_connection() {
     let (listener, address) = tcp().await;
-    let options = Options {
+    let options = ClientOptions {
         max_record: 1000,
         ..patient()
     };
@@ -505,8 +505,8 @@ async fn a_reply_that_cannot_be_read_is_one_calls_misfortune() {
         connection
             .send(&reply(short, Bytes::from_static(b"\0\0")))
             .await;
-        let body = Body::Reply(Reply::accepted(Err(AcceptError::ProcedureUnavailable)));
-        let refusal = Message { xid: refused, body };
+        let body = MessageBody::Reply(Reply::accepted(Err(AcceptError::ProcedureUnavailable)));
+        let refusal = RpcMessage { xid: refused, body };
         connection.send(&refusal.encode().unwrap()).await;
         connection
     };
@@ -587,11 +587,11 @@ async fn calls_say_who_calls() {
         let (xid, call) = connection.call().await;
         connection.send(&reply(xid, call.arguments)).await;
         assert_eq!(call.verifier, OpaqueAuth::none());
-        Identity::from_credential(call.credential)
+        Credential::from_opaque(call.credential)
     };
     let (answer, identity) = soon(async { tokio::join!(echo(&channel, 2), serving) }).await;
     answer.unwrap();
-    assert_eq!(identity, Ok(Identity::Sys(caller)));
+    assert_eq!(identity, Ok(Credential::Sys(caller)));
 }
 
 #[tokio::test]

@@ -17,7 +17,9 @@ use wallaby_onc::client::{self, TcpChannel, UdpChannel};
 use wallaby_onc::endpoint::{self, EndpointChannel, XdrCodec};
 use wallaby_onc::server::{self, Server};
 use wallaby_onc::xdr::Text;
-use wallaby_onc::{AcceptError, Caller, Channel, Identity, Procedure, Programs, Reason, Refusal};
+use wallaby_onc::{
+    AcceptError, Channel, Credential, Principal, Procedure, Programs, Reason, Refusal,
+};
 
 #[allow(
     dead_code,
@@ -47,31 +49,31 @@ impl Ours {
 }
 
 impl cross_v1::Server for Ours {
-    async fn greet(&self, _: &Caller, name: Text) -> Result<Text, Refusal> {
+    async fn greet(&self, _: &Principal, name: Text) -> Result<Text, Refusal> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         Ok(format!("Hello {name}, from {}", self.name).into())
     }
 
-    async fn older(&self, _: &Caller, mut people: People) -> Result<People, Refusal> {
+    async fn older(&self, _: &Principal, mut people: People) -> Result<People, Refusal> {
         people.0.iter_mut().for_each(|each| each.one.age += 1);
         Ok(people)
     }
 
-    async fn reverse(&self, _: &Caller, block: Block) -> Result<Block, Refusal> {
+    async fn reverse(&self, _: &Principal, block: Block) -> Result<Block, Refusal> {
         let bytes: Bytes = block.bytes.iter().rev().copied().collect();
         Ok(Block { bytes })
     }
 
-    async fn lookup(&self, _: &Caller, name: Text) -> Result<Found, Refusal> {
+    async fn lookup(&self, _: &Principal, name: Text) -> Result<Found, Refusal> {
         match &name[..] {
             b"trouble" => Err(AcceptError::SystemError.into()),
             _ => Ok(Found::Default(2)),
         }
     }
 
-    async fn who(&self, caller: &Caller) -> Result<u32, Refusal> {
+    async fn who(&self, caller: &Principal) -> Result<u32, Refusal> {
         match &caller.identity {
-            Identity::Sys(user) => Ok(user.uid),
+            Credential::Sys(user) => Ok(user.uid),
             _ => Err(AuthError::TooWeak.into()),
         }
     }
@@ -90,7 +92,7 @@ async fn serve(address: &str, service: wallaby::Service) -> (Endpoint, Address) 
     (endpoint, address)
 }
 
-fn refusal<T: std::fmt::Debug>(answer: Result<T, wallaby_onc::CallError>) -> Refusal {
+fn refusal<T: std::fmt::Debug>(answer: Result<T, wallaby_onc::RpcError>) -> Refusal {
     match answer.map_err(|error| error.reason) {
         Err(Reason::Refused(refusal)) => refusal,
         other => panic!("expected a refusal, found {other:?}"),
@@ -143,12 +145,12 @@ async fn calls(known: impl Channel + Clone, nobody: impl Channel + Clone) {
 async fn one_implementation_is_called_both_ways() {
     let service = Ours::named("one");
     let programs = Programs::new().with(Arc::clone(&service));
-    let server = Server::new(programs, server::Options::default());
+    let server = Server::new(programs, server::ServerOptions::default());
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let udp = server.listen_udp(any).await.unwrap();
     let tcp = server.listen_tcp(any).await.unwrap();
     let user = AuthSys::of_this_process().unwrap().credential().unwrap();
-    let nobody = client::Options::default;
+    let nobody = client::ClientOptions::default;
     let known = || nobody().credential(user.clone());
     calls(
         UdpChannel::connect(udp, known()).await.unwrap(),

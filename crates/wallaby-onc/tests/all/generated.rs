@@ -8,7 +8,7 @@ use std::{env, fs};
 use bytes::Bytes;
 use proptest::prelude::*;
 use wallaby_idl::onc::Compiler;
-use wallaby_onc::xdr::{self, DecodeError, EncodeError, Limits, Malformed, Xdr};
+use wallaby_onc::xdr::{self, DecodeError, EncodeError, Malformed, Xdr, XdrLimits};
 
 #[allow(
     dead_code,
@@ -87,7 +87,7 @@ mod tricky {
 type Pass = fn(Bytes) -> Result<Bytes, DecodeError>;
 
 fn pass<T: Xdr + PartialEq + std::fmt::Debug>(bytes: Bytes) -> Result<Bytes, DecodeError> {
-    let value: T = xdr::decode(bytes, Limits::default())?;
+    let value: T = xdr::decode(bytes, XdrLimits::default())?;
     Ok(xdr::encode(&value).expect("what was read can be written"))
 }
 
@@ -226,7 +226,10 @@ fn bytes(hex: &str) -> Bytes {
 /// The value has these bytes, which C code of rpcgen made of the same value, and is read from them.
 fn check<T: Xdr + PartialEq + std::fmt::Debug>(value: T, hex: &str) {
     assert_eq!(xdr::encode(&value), Ok(bytes(hex)));
-    assert_eq!(xdr::decode::<T>(bytes(hex), Limits::default()), Ok(value));
+    assert_eq!(
+        xdr::decode::<T>(bytes(hex), XdrLimits::default()),
+        Ok(value)
+    );
 }
 
 const HANDLE: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -339,19 +342,20 @@ fn limits_of_the_file_hold() {
     let too_long = xdr::encode(&everything::Label("123456789".into()));
     assert_eq!(too_long, Err(EncodeError::TooLong { limit: 8, found: 9 }));
     let claimed = bytes("00000009313233343536373839000000");
-    let error = xdr::decode::<everything::Label>(claimed, Limits::default()).unwrap_err();
+    let error = xdr::decode::<everything::Label>(claimed, XdrLimits::default()).unwrap_err();
     assert_eq!(error.problem, Malformed::TooLong { limit: 8, found: 9 });
 }
 
 #[test]
 fn unknown_numbers_are_refused_by_name() {
-    let error = xdr::decode::<everything::Color>(bytes("00000004"), Limits::default()).unwrap_err();
+    let error =
+        xdr::decode::<everything::Color>(bytes("00000004"), XdrLimits::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "at byte 0: expected one of the values of `color`, found 4"
     );
     let error =
-        xdr::decode::<everything::Narrow>(bytes("00000008"), Limits::default()).unwrap_err();
+        xdr::decode::<everything::Narrow>(bytes("00000008"), XdrLimits::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "at byte 0: expected one of the values of `narrow`, found 8"
@@ -389,9 +393,9 @@ fn a_default_arm_is_not_written_as_another_one() {
 fn trees_are_no_deeper_than_values_may_be() {
     // 0, then a left child, and so on.
     let deep = "0000000000000001".repeat(200);
-    let error = xdr::decode::<everything::Tree>(bytes(&deep), Limits::default()).unwrap_err();
+    let error = xdr::decode::<everything::Tree>(bytes(&deep), XdrLimits::default()).unwrap_err();
     assert_eq!(error.problem, Malformed::TooDeep { limit: 128 });
     let long = "0000000100000007".repeat(200) + "00000000";
-    let chain = xdr::decode::<everything::Chain>(bytes(&long), Limits::default()).unwrap();
+    let chain = xdr::decode::<everything::Chain>(bytes(&long), XdrLimits::default()).unwrap();
     assert_eq!(chain.0, vec![everything::Link { number: 7 }; 200]);
 }

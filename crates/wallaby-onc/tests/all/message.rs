@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, Identity, OpaqueAuth};
+use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, Credential, OpaqueAuth};
 use wallaby_onc::message::{
-    AcceptError, BadMessage, Body, Call, Denial, Message, Procedure, Refusal, Reply,
+    AcceptError, BadMessage, CallBody, Denial, MessageBody, Procedure, Refusal, Reply, RpcMessage,
 };
-use wallaby_onc::xdr::{self, EncodeError, Limits};
+use wallaby_onc::xdr::{self, EncodeError, XdrLimits};
 
 fn bytes(hex: &str) -> Bytes {
     let digits: Vec<u8> = hex
@@ -22,15 +22,15 @@ fn bytes(hex: &str) -> Bytes {
 }
 
 /// The message has these bytes, and they are read as the message.
-fn check(message: &Message, hex: &str) {
+fn check(message: &RpcMessage, hex: &str) {
     assert_eq!(message.encode(), Ok(bytes(hex)));
-    assert_eq!(Message::decode(bytes(hex)).as_ref(), Ok(message));
+    assert_eq!(RpcMessage::decode(bytes(hex)).as_ref(), Ok(message));
 }
 
-fn reply(xid: u32, reply: Reply) -> Message {
-    Message {
+fn reply(xid: u32, reply: Reply) -> RpcMessage {
+    RpcMessage {
         xid,
-        body: Body::Reply(reply),
+        body: MessageBody::Reply(reply),
     }
 }
 
@@ -39,9 +39,9 @@ fn a_call_without_credential() {
     // What rpcinfo asks rpcbind, to learn where mount version 3 is: GETADDR.
     let arguments = "000186a5 00000003 00000003 74637000 0000000f 3132372e302e302e312e302e31313100 \
                      00000008 6c69627469727063";
-    let call = Message {
+    let call = RpcMessage {
         xid: 0x1b0f_5ef3,
-        body: Body::Call(Call {
+        body: MessageBody::Call(CallBody {
             procedure: Procedure {
                 program: 100_000,
                 version: 4,
@@ -66,9 +66,9 @@ fn a_call_in_the_name_of_a_user() {
         gids: vec![0],
         ..AuthSys::default()
     };
-    let call = Message {
+    let call = RpcMessage {
         xid: 0x1b0f_5c35,
-        body: Body::Call(Call {
+        body: MessageBody::Call(CallBody {
             procedure: Procedure {
                 program: 100_005,
                 version: 3,
@@ -85,12 +85,12 @@ fn a_call_in_the_name_of_a_user() {
          00000001 0000001c 6b0091c2 00000002 766d0000 00000000 00000000 00000001 00000000 \
          00000000 00000000",
     );
-    let Body::Call(call) = call.body else {
+    let MessageBody::Call(call) = call.body else {
         unreachable!()
     };
     assert_eq!(
-        Identity::from_credential(call.credential),
-        Ok(Identity::Sys(caller))
+        Credential::from_opaque(call.credential),
+        Ok(Credential::Sys(caller))
     );
 }
 
@@ -175,7 +175,7 @@ fn every_reason_why_a_call_is_denied() {
 #[test]
 fn a_call_in_another_version_of_the_protocol_can_be_denied() {
     // Nothing after the version is looked at: another version may look otherwise there.
-    let found = Message::decode(bytes("0000002a 00000000 00000003"));
+    let found = RpcMessage::decode(bytes("0000002a 00000000 00000003"));
     assert_eq!(
         found,
         Err(BadMessage::OtherVersion {
@@ -214,7 +214,7 @@ fn errors_say_which_part_is_wrong() {
         ),
         ("000000", "at byte 0: expected 4 more bytes, found 3"),
     ] {
-        let error = Message::decode(bytes(hex)).expect_err("the bytes are wrong");
+        let error = RpcMessage::decode(bytes(hex)).expect_err("the bytes are wrong");
         assert_eq!(error.to_string(), message);
     }
 }
@@ -226,15 +226,15 @@ fn a_malformed_credential_is_told_from_one_that_is_not_known() {
         body: Bytes::from_static(b"gss"),
     };
     assert_eq!(
-        Identity::from_credential(OpaqueAuth::none()),
-        Ok(Identity::Anonymous)
+        Credential::from_opaque(OpaqueAuth::none()),
+        Ok(Credential::Anonymous)
     );
     assert_eq!(
-        Identity::from_credential(other.clone()),
-        Ok(Identity::Other(other))
+        Credential::from_opaque(other.clone()),
+        Ok(Credential::Other(other))
     );
     let sys = |body| {
-        Identity::from_credential(OpaqueAuth {
+        Credential::from_opaque(OpaqueAuth {
             flavor: AUTH_SYS,
             body,
         })
@@ -295,10 +295,10 @@ fn payload() -> impl Strategy<Value = Bytes> {
     proptest::collection::vec(any::<[u8; 4]>(), 0..50).prop_map(|units| units.concat().into())
 }
 
-fn message() -> impl Strategy<Value = Message> {
+fn message() -> impl Strategy<Value = RpcMessage> {
     let call = (any::<(u32, u32, u32)>(), auth(), auth(), payload()).prop_map(
         |((program, version, number), credential, verifier, arguments)| {
-            Body::Call(Call {
+            MessageBody::Call(CallBody {
                 procedure: Procedure {
                     program,
                     version,
@@ -321,21 +321,21 @@ fn message() -> impl Strategy<Value = Message> {
         });
     let denied =
         any::<u32>().prop_map(|number| Reply::Denied(Denial::Auth(AuthError::from_number(number))));
-    let reply = prop_oneof![accepted, refused, denied].prop_map(Body::Reply);
-    (any::<u32>(), prop_oneof![call, reply]).prop_map(|(xid, body)| Message { xid, body })
+    let reply = prop_oneof![accepted, refused, denied].prop_map(MessageBody::Reply);
+    (any::<u32>(), prop_oneof![call, reply]).prop_map(|(xid, body)| RpcMessage { xid, body })
 }
 
 proptest! {
     #[test]
     fn what_is_read_is_what_was_written(message in message()) {
         let bytes = message.encode().unwrap();
-        prop_assert_eq!(Message::decode(bytes), Ok(message));
+        prop_assert_eq!(RpcMessage::decode(bytes), Ok(message));
     }
 
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-        let _ = Message::decode(bytes.clone().into());
-        let _ = xdr::decode::<AuthSys>(bytes.into(), Limits::default());
+        let _ = RpcMessage::decode(bytes.clone().into());
+        let _ = xdr::decode::<AuthSys>(bytes.into(), XdrLimits::default());
     }
 
     #[test]
@@ -343,6 +343,6 @@ proptest! {
         let mut bytes = message.encode().unwrap().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let _ = Message::decode(bytes.into());
+        let _ = RpcMessage::decode(bytes.into());
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_onc::auth::{AUTH_SYS, AuthError, AuthSys, OpaqueAuth};
-use wallaby_onc::message::{Body, Call, Denial, Message, Reply};
+use wallaby_onc::message::{CallBody, Denial, MessageBody, Reply, RpcMessage};
 use wallaby_onc::xdr::Text;
 use wallaby_onc::{
-    AcceptError, CallError, Caller, Channel, Identity, Procedure, Programs, Reason, Refusal,
+    AcceptError, Channel, Credential, Principal, Procedure, Programs, Reason, Refusal, RpcError,
     service,
 };
 
@@ -28,9 +28,9 @@ struct Direct {
 
 impl Channel for Direct {
     async fn call(&self, procedure: Procedure, arguments: Bytes) -> Result<Bytes, Reason> {
-        let call = Message {
+        let call = RpcMessage {
             xid: 7,
-            body: Body::Call(Call {
+            body: MessageBody::Call(CallBody {
                 procedure,
                 credential: self.credential.clone(),
                 verifier: OpaqueAuth::none(),
@@ -38,10 +38,10 @@ impl Channel for Direct {
             }),
         };
         let answer = self.programs.answer(call.encode()?, None).await;
-        match Message::decode(answer.expect("a call is answered")) {
-            Ok(Message {
+        match RpcMessage::decode(answer.expect("a call is answered")) {
+            Ok(RpcMessage {
                 xid: 7,
-                body: Body::Reply(reply),
+                body: MessageBody::Reply(reply),
             }) => Ok(reply.results()?),
             other => panic!("expected a reply to call 7, found {other:?}"),
         }
@@ -51,22 +51,22 @@ impl Channel for Direct {
 struct First;
 
 impl everything_v1::Server for First {
-    async fn add(&self, _: &Caller, argument1: i32, argument2: i32) -> Result<i32, Refusal> {
+    async fn add(&self, _: &Principal, argument1: i32, argument2: i32) -> Result<i32, Refusal> {
         argument1
             .checked_add(argument2)
             .ok_or(AcceptError::SystemError.into())
     }
 
-    async fn greet(&self, caller: &Caller, name: Text) -> Result<Text, Refusal> {
+    async fn greet(&self, caller: &Principal, name: Text) -> Result<Text, Refusal> {
         match &caller.identity {
-            Identity::Sys(caller) => Ok(format!("{name}, from {}", caller.machine_name).into()),
+            Credential::Sys(caller) => Ok(format!("{name}, from {}", caller.machine_name).into()),
             _ => Err(AuthError::TooWeak.into()),
         }
     }
 
     async fn find(
         &self,
-        _: &Caller,
+        _: &Principal,
         within: Holder,
         prefix: Vec<Label>,
     ) -> Result<Option<Labels>, Refusal> {
@@ -75,11 +75,11 @@ impl everything_v1::Server for First {
         Ok((!found.is_empty()).then_some(Labels(found)))
     }
 
-    async fn forget(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn forget(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn tell(&self, _: &Caller, chain: Chain) -> Result<Result_, Refusal> {
+    async fn tell(&self, _: &Principal, chain: Chain) -> Result<Result_, Refusal> {
         let ok = chain.iter().map(|link| link.number).sum();
         Ok(Result_ { ok })
     }
@@ -88,11 +88,11 @@ impl everything_v1::Server for First {
 struct Third;
 
 impl everything_v3::Server for Third {
-    async fn null_of_its_own(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn null_of_its_own(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn add(&self, _: &Caller, _: Scalars) -> Result<ByNumber, Refusal> {
+    async fn add(&self, _: &Principal, _: Scalars) -> Result<ByNumber, Refusal> {
         // Not to be written: 0 has a case of its own.
         Ok(ByNumber::Default(0, Text::default()))
     }
@@ -102,8 +102,8 @@ impl everything_v3::Server for Third {
 #[derive(Debug)]
 struct Error(Reason);
 
-impl From<CallError> for Error {
-    fn from(error: CallError) -> Self {
+impl From<RpcError> for Error {
+    fn from(error: RpcError) -> Self {
         Self(error.reason)
     }
 }
@@ -247,9 +247,9 @@ async fn what_the_interface_has_no_bytes_for_is_not_sent() {
 #[tokio::test]
 async fn only_calls_are_answered() {
     let programs = server().programs;
-    let reply = Message {
+    let reply = RpcMessage {
         xid: 1,
-        body: Body::Reply(Reply::accepted(Ok(Bytes::new()))),
+        body: MessageBody::Reply(Reply::accepted(Ok(Bytes::new()))),
     };
     assert_eq!(programs.answer(reply.encode().unwrap(), None).await, None);
     assert_eq!(programs.answer(Bytes::from_static(b"?"), None).await, None);
@@ -258,9 +258,9 @@ async fn only_calls_are_answered() {
         .answer(of_the_future, None)
         .await
         .expect("a call is answered");
-    let denied = Message {
+    let denied = RpcMessage {
         xid: 9,
-        body: Body::Reply(Reply::Denied(Denial::other_version())),
+        body: MessageBody::Reply(Reply::Denied(Denial::other_version())),
     };
-    assert_eq!(Message::decode(answer), Ok(denied));
+    assert_eq!(RpcMessage::decode(answer), Ok(denied));
 }

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use proptest::prelude::*;
-use wallaby_onc::record::{self, RecordTooLong, Records};
+use wallaby_onc::record::{self, RecordReader, RecordTooLong};
 
 fn written(message: &[u8], fragment: usize) -> BytesMut {
     let mut out = BytesMut::new();
@@ -26,7 +26,7 @@ fn fragments_have_the_bytes_of_the_standard() {
 
 #[test]
 fn a_record_is_there_with_its_last_byte() {
-    let mut records = Records::new(10);
+    let mut records = RecordReader::new(10);
     assert!(records.is_between_records());
     for byte in b"\0\0\0\x02ab\0\0\0\0\x80\0\0\x01" {
         records.handle_input(&[*byte]);
@@ -44,18 +44,18 @@ fn a_record_too_long_is_refused_by_its_header() {
         limit: 10,
         found: 11,
     };
-    let mut records = Records::new(10);
+    let mut records = RecordReader::new(10);
     records.handle_input(b"\x80\0\0\x0a0123456789\x80\0\0\x0b");
     assert_eq!(records.poll_record(), Ok(Some("0123456789".into())));
     assert_eq!(records.poll_record(), Err(error.clone()));
     assert_eq!(records.poll_record(), Err(error.clone()), "it stays so");
 
     // Neither are fragments a way around the limit.
-    let mut records = Records::new(10);
+    let mut records = RecordReader::new(10);
     records.handle_input(b"\0\0\0\x06012345\x80\0\0\x05");
     assert_eq!(records.poll_record(), Err(error));
 
-    let mut records = Records::new(10);
+    let mut records = RecordReader::new(10);
     records.handle_input(&[0x7f, 0xff, 0xff, 0xff]);
     let found = 0x7fff_ffff;
     assert_eq!(
@@ -74,7 +74,7 @@ proptest! {
         for (message, fragment) in &messages {
             record::write(message, *fragment, &mut stream);
         }
-        let mut records = Records::new(200);
+        let mut records = RecordReader::new(200);
         let mut found = Vec::new();
         let mut cuts = cuts.into_iter().cycle();
         while !stream.is_empty() {
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn arbitrary_streams_are_read_or_refused(stream in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let mut records = Records::new(100);
+        let mut records = RecordReader::new(100);
         records.handle_input(&stream);
         while let Ok(Some(record)) = records.poll_record() {
             prop_assert!(record.len() <= 100);

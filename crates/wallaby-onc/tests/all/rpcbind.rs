@@ -13,27 +13,32 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use wallaby_onc::auth::{AuthError, OpaqueAuth};
 use wallaby_onc::client::{self, TcpChannel, UdpChannel};
-use wallaby_onc::message::{Body, Call, Denial, Message, Reply};
+use wallaby_onc::message::{CallBody, Denial, MessageBody, Reply, RpcMessage};
 use wallaby_onc::rpcbind::interface::rpcbind::{port_mapper, rpcbind_3, rpcbind_4};
 use wallaby_onc::rpcbind::interface::{
     PROTOCOL_TCP, PROTOCOL_UDP, PortCall, PortCallResult, PortMapping, PortMappingEntry,
     RemoteCall, Rpcb,
 };
-use wallaby_onc::rpcbind::{Directory, Forward, Mapping, Options, Registration, Rpcbind};
+use wallaby_onc::rpcbind::{Directory, DirectoryOptions, Forward, Mapping, Registration, Rpcbind};
 use wallaby_onc::server::{self, Server};
 use wallaby_onc::xdr::{self, Xdr};
 use wallaby_onc::{
-    AcceptError, CallError, Caller, Origin, Peer, Procedure, Programs, Reason, Refusal, Service,
+    AcceptError, Origin, Peer, Principal, Procedure, Program, Programs, Reason, Refusal, RpcError,
 };
 
 /// Says what it was told.
 struct Echo;
 
-impl Service for Echo {
+impl Program for Echo {
     const PROGRAM: u32 = 0x2000_0010;
     const VERSION: u32 = 5;
 
-    async fn handle(&self, _: &Caller, procedure: u32, arguments: Bytes) -> Result<Bytes, Refusal> {
+    async fn handle(
+        &self,
+        _: &Principal,
+        procedure: u32,
+        arguments: Bytes,
+    ) -> Result<Bytes, Refusal> {
         match procedure {
             0 => Ok(Bytes::new()),
             1 => Ok(arguments),
@@ -63,9 +68,9 @@ struct Running {
     unix: PathBuf,
 }
 
-async fn running(name: &str, options: Options) -> Running {
+async fn running(name: &str, options: DirectoryOptions) -> Running {
     let directory = Directory::new(options);
-    let server = Server::new(directory.programs(), server::Options::default());
+    let server = Server::new(directory.programs(), server::ServerOptions::default());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let unix = folder.join(format!("rpcbind-{name}-{}.sock", std::process::id()));
     server.listen_unix(&unix).await.unwrap();
@@ -84,27 +89,27 @@ async fn running(name: &str, options: Options) -> Running {
 
 impl Running {
     async fn over_tcp(&self) -> Rpcbind {
-        let options = client::Options::default();
+        let options = client::ClientOptions::default();
         Rpcbind::over_tcp(self.tcp, options).await.unwrap()
     }
 
     async fn over_udp(&self) -> Rpcbind {
-        let options = client::Options::default();
+        let options = client::ClientOptions::default();
         Rpcbind::over_udp(self.udp, options).await.unwrap()
     }
 
     async fn over_unix(&self) -> Rpcbind {
-        let options = client::Options::default();
+        let options = client::ClientOptions::default();
         Rpcbind::over_unix(&self.unix, options).await.unwrap()
     }
 
     async fn channel(&self) -> TcpChannel {
-        let options = client::Options::default();
+        let options = client::ClientOptions::default();
         TcpChannel::connect(self.tcp, options).await.unwrap()
     }
 
     async fn datagrams(&self) -> UdpChannel {
-        let options = client::Options::default();
+        let options = client::ClientOptions::default();
         UdpChannel::connect(self.udp, options).await.unwrap()
     }
 
@@ -125,9 +130,9 @@ fn rpcb(netid: &str, address: &str) -> Rpcb {
     }
 }
 
-fn refusal<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Refusal {
+fn refusal<T: std::fmt::Debug>(answer: Result<T, RpcError>) -> Refusal {
     match answer {
-        Err(CallError {
+        Err(RpcError {
             reason: Reason::Refused(refusal),
             ..
         }) => refusal,
@@ -137,7 +142,7 @@ fn refusal<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Refusal {
 
 #[tokio::test]
 async fn programs_are_registered_found_and_forgotten() {
-    let rpcbind = running("found", Options::default()).await;
+    let rpcbind = running("found", DirectoryOptions::default()).await;
     for (asked, over) in [
         (rpcbind.over_tcp().await, "tcp"),
         (rpcbind.over_udp().await, "udp"),
@@ -181,11 +186,11 @@ async fn programs_are_registered_found_and_forgotten() {
 
 #[tokio::test]
 async fn an_address_is_told_as_the_caller_can_use_it() {
-    let rpcbind = running("merged", Options::default()).await;
+    let rpcbind = running("merged", DirectoryOptions::default()).await;
     let local = rpcbind.over_unix().await;
     let everywhere = Peer::Udp(address("0.0.0.0:2050"));
     assert!(local.set(ECHO, 1, &everywhere).await.unwrap());
-    let options = client::Options::default();
+    let options = client::ClientOptions::default();
     let at = SocketAddr::new("127.0.0.2".parse().unwrap(), rpcbind.udp.port());
     let asked = Rpcbind::over_udp(at, options).await.unwrap();
     let found = soon(asked.address(ECHO, 1, "udp")).await.unwrap();
@@ -197,8 +202,8 @@ async fn an_address_is_told_as_the_caller_can_use_it() {
 
 #[tokio::test]
 async fn a_server_is_registered_for_as_long_as_it_lives() {
-    let rpcbind = running("registration", Options::default()).await;
-    let server = Server::new(Programs::new().with(Echo), server::Options::default());
+    let rpcbind = running("registration", DirectoryOptions::default()).await;
+    let server = Server::new(Programs::new().with(Echo), server::ServerOptions::default());
     let tcp = server.listen_tcp(address("127.0.0.1:0")).await.unwrap();
     server.listen_udp(address("127.0.0.1:0")).await.unwrap();
     // What a former life left behind is replaced.
@@ -229,9 +234,9 @@ async fn a_server_is_registered_for_as_long_as_it_lives() {
 
 #[tokio::test]
 async fn a_full_table_and_somebody_elses_program_refuse() {
-    let options = Options {
+    let options = DirectoryOptions {
         max_mappings: 10,
-        ..Options::default()
+        ..DirectoryOptions::default()
     };
     let rpcbind = running("full", options).await;
     let own = rpcbind.over_unix().await;
@@ -244,7 +249,7 @@ async fn a_full_table_and_somebody_elses_program_refuse() {
     );
     // Over TCP, nobody knows who asks.
     assert!(!unknown.unset(ECHO, 1, None).await.unwrap());
-    let server = Server::new(Programs::new().with(Echo), server::Options::default());
+    let server = Server::new(Programs::new().with(Echo), server::ServerOptions::default());
     server.listen_tcp(address("127.0.0.1:0")).await.unwrap();
     let error = Registration::new(&server, unknown).await.unwrap_err();
     assert!(error.to_string().contains("536870928 version 5"), "{error}");
@@ -253,13 +258,13 @@ async fn a_full_table_and_somebody_elses_program_refuse() {
 
 /// A call's message.
 fn message(procedure: Procedure, arguments: &impl Xdr) -> Bytes {
-    let body = Body::Call(Call {
+    let body = MessageBody::Call(CallBody {
         procedure,
         credential: OpaqueAuth::none(),
         verifier: OpaqueAuth::none(),
         arguments: xdr::encode(arguments).unwrap(),
     });
-    Message { xid: 1, body }.encode().unwrap()
+    RpcMessage { xid: 1, body }.encode().unwrap()
 }
 
 fn procedure(version: u32, number: u32) -> Procedure {
@@ -280,7 +285,7 @@ fn from(peer: &str) -> Option<Origin> {
 
 #[tokio::test]
 async fn only_this_machine_registers() {
-    let directory = Directory::new(Options::default());
+    let directory = Directory::new(DirectoryOptions::default());
     let programs = directory.programs();
     let four = rpcb("udp", "0.0.0.0.8.1");
     let two = PortMapping {
@@ -300,10 +305,10 @@ async fn only_this_machine_registers() {
         }
     }
     for answer in answers {
-        let Ok(Message {
-            body: Body::Reply(reply),
+        let Ok(RpcMessage {
+            body: MessageBody::Reply(reply),
             ..
-        }) = Message::decode(answer.expect("a refusal"))
+        }) = RpcMessage::decode(answer.expect("a refusal"))
         else {
             panic!("expected a reply");
         };
@@ -315,8 +320,8 @@ async fn only_this_machine_registers() {
 
 #[tokio::test]
 async fn calls_are_passed_on_and_failures_of_them_are_silent() {
-    let rpcbind = running("callit", Options::default()).await;
-    let server = Server::new(Programs::new().with(Echo), server::Options::default());
+    let rpcbind = running("callit", DirectoryOptions::default()).await;
+    let server = Server::new(Programs::new().with(Echo), server::ServerOptions::default());
     let udp = server.listen_udp(address("127.0.0.1:0")).await.unwrap();
     let asked = rpcbind.over_unix().await;
     let registration = Registration::new(&server, asked).await.unwrap();
@@ -367,9 +372,9 @@ async fn calls_are_passed_on_and_failures_of_them_are_silent() {
     let call = message(procedure(4, 5), &four);
     let answer = programs.answer(call.clone(), from("192.0.2.7:700")).await;
     assert_eq!(answer, None);
-    let generous = Directory::new(Options {
+    let generous = Directory::new(DirectoryOptions {
         forward: Forward::Everybody,
-        ..Options::default()
+        ..DirectoryOptions::default()
     });
     let set = rpcb("udp", &format!("127.0.0.1.{high}.{low}"));
     let set = message(procedure(4, rpcbind_4::SET), &set);
@@ -391,13 +396,13 @@ async fn what_is_passed_on_is_bounded_in_number_and_time() {
         arguments: Bytes::new(),
     };
     let failed = Refusal::from(AcceptError::SystemError);
-    let none = Options {
+    let none = DirectoryOptions {
         max_forwarded: 0,
-        ..Options::default()
+        ..DirectoryOptions::default()
     };
-    let short = Options {
+    let short = DirectoryOptions {
         forward_timeout: Duration::from_millis(10),
-        ..Options::default()
+        ..DirectoryOptions::default()
     };
     for (name, options, arrives) in [("none", none, false), ("short", short, true)] {
         let rpcbind = running(name, options).await;
@@ -419,7 +424,7 @@ async fn what_is_passed_on_is_bounded_in_number_and_time() {
 
 #[tokio::test]
 async fn statistics_stay_small() {
-    let rpcbind = running("statistics", Options::default()).await;
+    let rpcbind = running("statistics", DirectoryOptions::default()).await;
     let four = rpcbind_4::Client(rpcbind.channel().await);
     for program in 0..100 {
         let mut wanted = rpcb("", "");
@@ -433,7 +438,7 @@ async fn statistics_stay_small() {
 
 #[tokio::test]
 async fn the_rest_of_the_procedures_answer() {
-    let rpcbind = running("rest", Options::default()).await;
+    let rpcbind = running("rest", DirectoryOptions::default()).await;
     let three = rpcbind_3::Client(rpcbind.datagrams().await);
     let four = rpcbind_4::Client(rpcbind.channel().await);
     assert!(four.set(&rpcb("tcp", "0.0.0.0.8.1")).await.unwrap());
@@ -499,29 +504,29 @@ async fn the_rest_of_the_procedures_answer() {
 struct Old(Mutex<Vec<PortMapping>>);
 
 impl port_mapper::Server for Old {
-    async fn nothing(&self, _: &Caller) -> Result<(), Refusal> {
+    async fn nothing(&self, _: &Principal) -> Result<(), Refusal> {
         Ok(())
     }
 
-    async fn set(&self, _: &Caller, wanted: PortMapping) -> Result<bool, Refusal> {
+    async fn set(&self, _: &Principal, wanted: PortMapping) -> Result<bool, Refusal> {
         self.0.lock().unwrap().push(wanted);
         Ok(true)
     }
 
-    async fn unset(&self, _: &Caller, wanted: PortMapping) -> Result<bool, Refusal> {
+    async fn unset(&self, _: &Principal, wanted: PortMapping) -> Result<bool, Refusal> {
         let mut all = self.0.lock().unwrap();
         let before = all.len();
         all.retain(|each| each.program_number != wanted.program_number);
         Ok(all.len() < before)
     }
 
-    async fn getport(&self, _: &Caller, wanted: PortMapping) -> Result<u32, Refusal> {
+    async fn getport(&self, _: &Principal, wanted: PortMapping) -> Result<u32, Refusal> {
         let all = self.0.lock().unwrap();
         let mut found = all.iter().filter(|each| each.protocol == wanted.protocol);
         Ok(found.next().map_or(0, |each| each.port))
     }
 
-    async fn dump(&self, _: &Caller) -> Result<Vec<PortMappingEntry>, Refusal> {
+    async fn dump(&self, _: &Principal) -> Result<Vec<PortMappingEntry>, Refusal> {
         let all = self.0.lock().unwrap();
         let entries = all.iter().map(|each| PortMappingEntry {
             mapping: each.clone(),
@@ -529,7 +534,7 @@ impl port_mapper::Server for Old {
         Ok(entries.collect())
     }
 
-    async fn callit(&self, _: &Caller, _: PortCall) -> Result<PortCallResult, Refusal> {
+    async fn callit(&self, _: &Principal, _: PortCall) -> Result<PortCallResult, Refusal> {
         Err(Refusal::Silent)
     }
 }
@@ -537,9 +542,9 @@ impl port_mapper::Server for Old {
 #[tokio::test]
 async fn a_port_mapper_is_spoken_to_in_its_version() {
     let programs = Programs::new().with(port_mapper::Service(Old::default()));
-    let server = Server::new(programs, server::Options::default());
+    let server = Server::new(programs, server::ServerOptions::default());
     let at = server.listen_udp(address("127.0.0.1:0")).await.unwrap();
-    let options = client::Options::default();
+    let options = client::ClientOptions::default();
     let asked = Rpcbind::over_udp(at, options).await.unwrap();
     let tcp = Peer::Tcp(address("0.0.0.0:2049"));
     assert!(soon(asked.set(ECHO, 1, &tcp)).await.unwrap());

@@ -17,11 +17,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use wallaby_onc::auth::OpaqueAuth;
 use wallaby_onc::client::{self, TcpChannel, UdpChannel, UnixChannel};
-use wallaby_onc::message::{Body, Call, Message, Reply};
-use wallaby_onc::record::{self, Records};
-use wallaby_onc::server::{Counters, Options, Server};
+use wallaby_onc::message::{CallBody, MessageBody, Reply, RpcMessage};
+use wallaby_onc::record::{self, RecordReader};
+use wallaby_onc::server::{Server, ServerCounters, ServerOptions};
 use wallaby_onc::{
-    AcceptError, Caller, Channel, NoReply, Procedure, Programs, Reason, Refusal, Service,
+    AcceptError, Channel, NoReply, Principal, Procedure, Program, Programs, Reason, Refusal,
 };
 
 const ECHO: u32 = 1;
@@ -88,13 +88,13 @@ impl Probe {
     }
 }
 
-impl Service for Probe {
+impl Program for Probe {
     const PROGRAM: u32 = 0x2000_0007;
     const VERSION: u32 = 1;
 
     async fn handle(
         &self,
-        caller: &Caller,
+        caller: &Principal,
         procedure: u32,
         arguments: Bytes,
     ) -> Result<Bytes, Refusal> {
@@ -133,7 +133,7 @@ fn procedure(number: u32) -> Procedure {
     }
 }
 
-fn serve(options: Options) -> (Server, Probe) {
+fn serve(options: ServerOptions) -> (Server, Probe) {
     let probe = Probe::new();
     let programs = Programs::new().with(probe.clone());
     (Server::new(programs, options), probe)
@@ -149,15 +149,15 @@ async fn over_tcp(server: &Server) -> TcpChannel {
 }
 
 async fn connect(address: SocketAddr) -> TcpChannel {
-    let options = client::Options::default();
+    let options = client::ClientOptions::default();
     TcpChannel::connect(address, options).await.unwrap()
 }
 
 async fn over_udp(server: &Server) -> UdpChannel {
     let address = server.listen_udp(loopback()).await.unwrap();
-    let options = client::Options {
+    let options = client::ClientOptions {
         retransmit_after: Duration::from_millis(20),
-        ..client::Options::default()
+        ..client::ClientOptions::default()
     };
     UdpChannel::connect(address, options).await.unwrap()
 }
@@ -169,13 +169,13 @@ async fn call(channel: &impl Channel, number: u32, arguments: &[u8]) -> Result<B
 
 /// A call's message, made by hand.
 fn message(xid: u32, number: u32, arguments: &'static [u8]) -> Bytes {
-    let body = Body::Call(Call {
+    let body = MessageBody::Call(CallBody {
         procedure: procedure(number),
         credential: OpaqueAuth::none(),
         verifier: OpaqueAuth::none(),
         arguments: Bytes::from_static(arguments),
     });
-    Message { xid, body }.encode().unwrap()
+    RpcMessage { xid, body }.encode().unwrap()
 }
 
 fn record(message: &[u8]) -> BytesMut {
@@ -186,10 +186,10 @@ fn record(message: &[u8]) -> BytesMut {
 
 /// The results in a reply.
 fn results(message: Bytes) -> (u32, Bytes) {
-    match Message::decode(message) {
-        Ok(Message {
+    match RpcMessage::decode(message) {
+        Ok(RpcMessage {
             xid,
-            body: Body::Reply(reply),
+            body: MessageBody::Reply(reply),
         }) => (xid, reply.results().unwrap()),
         other => panic!("expected a reply, found {other:?}"),
     }
@@ -218,7 +218,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn replies_leave_in_the_order_in_which_they_are_ready() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let (tcp, udp) = (over_tcp(&server).await, over_udp(&server).await);
     let slow = async { tokio::join!(call(&tcp, WAIT, b"slow"), call(&udp, WAIT, b"slow")) };
     let quick = async {
@@ -235,7 +235,7 @@ async fn replies_leave_in_the_order_in_which_they_are_ready() {
 
 #[tokio::test]
 async fn a_call_that_comes_again_over_udp_is_executed_once() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let socket = raw_udp(&server).await;
     let counters = || server.counters();
     for _ in 0..3 {
@@ -265,11 +265,11 @@ async fn a_call_that_comes_again_over_udp_is_executed_once() {
 
 #[tokio::test]
 async fn garbage_gets_no_answer_over_udp() {
-    let (server, _) = serve(Options::default());
+    let (server, _) = serve(ServerOptions::default());
     let socket = raw_udp(&server).await;
-    let reply = Message {
+    let reply = RpcMessage {
         xid: 1,
-        body: Body::Reply(Reply::accepted(Ok(Bytes::new()))),
+        body: MessageBody::Reply(Reply::accepted(Ok(Bytes::new()))),
     };
     let whole = message(1, ECHO, b"");
     let garbage: [&[u8]; 6] = [
@@ -294,15 +294,15 @@ async fn garbage_gets_no_answer_over_udp() {
     socket.send(&future).await.unwrap();
     let denied = datagram(&socket).await;
     assert!(denied.len() <= future.len());
-    let text = format!("{:?}", Message::decode(denied).unwrap());
+    let text = format!("{:?}", RpcMessage::decode(denied).unwrap());
     assert!(text.contains("RpcMismatch { low: 2, high: 2 }"), "{text}");
 }
 
 #[tokio::test]
 async fn the_connection_that_was_idle_longest_makes_room() {
-    let options = Options {
+    let options = ServerOptions {
         max_connections: 2,
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let (server, probe) = serve(options);
     let address = server.listen_tcp(loopback()).await.unwrap();
@@ -339,16 +339,16 @@ async fn the_connection_that_was_idle_longest_makes_room() {
 async fn only_so_many_requests_are_handled_at_a_time() {
     for (options, most) in [
         (
-            Options {
+            ServerOptions {
                 max_requests_per_connection: 2,
-                ..Options::default()
+                ..ServerOptions::default()
             },
             2 * 2,
         ),
         (
-            Options {
+            ServerOptions {
                 max_requests: 3,
-                ..Options::default()
+                ..ServerOptions::default()
             },
             3,
         ),
@@ -373,9 +373,9 @@ async fn only_so_many_requests_are_handled_at_a_time() {
 
 #[tokio::test]
 async fn over_udp_what_is_too_much_is_dropped_until_it_comes_again() {
-    let options = Options {
+    let options = ServerOptions {
         max_requests_over_udp: 1,
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let (server, probe) = serve(options);
     let channel = over_udp(&server).await;
@@ -392,9 +392,9 @@ async fn over_udp_what_is_too_much_is_dropped_until_it_comes_again() {
 
 #[tokio::test]
 async fn a_connection_ends_with_what_is_no_call() {
-    let options = Options {
+    let options = ServerOptions {
         max_record: 1000,
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let (server, _) = serve(options);
     let address = server.listen_tcp(loopback()).await.unwrap();
@@ -411,7 +411,7 @@ async fn a_connection_ends_with_what_is_no_call() {
 
 #[tokio::test]
 async fn a_panic_and_a_reply_that_does_not_fit_are_the_servers_failure() {
-    let (server, _) = serve(Options::default());
+    let (server, _) = serve(ServerOptions::default());
     let (tcp, udp) = (over_tcp(&server).await, over_udp(&server).await);
     let failed = |answer| {
         matches!(
@@ -428,7 +428,7 @@ async fn a_panic_and_a_reply_that_does_not_fit_are_the_servers_failure() {
     assert_eq!(large.len(), fits as usize);
     let large = call(&tcp, LARGE, &3_000_000_u32.to_be_bytes()).await;
     assert_eq!(large.unwrap().len(), 3_000_000);
-    let Counters {
+    let ServerCounters {
         panics,
         too_long_replies,
         ..
@@ -438,7 +438,7 @@ async fn a_panic_and_a_reply_that_does_not_fit_are_the_servers_failure() {
 
 #[tokio::test]
 async fn a_server_that_is_shut_down_finishes_what_runs() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let address = server.listen_tcp(loopback()).await.unwrap();
     let (tcp, udp) = (connect(address).await, over_udp(&server).await);
     let calls = async { tokio::join!(call(&tcp, WAIT, b"last"), call(&udp, WAIT, b"last")) };
@@ -460,9 +460,9 @@ async fn a_server_that_is_shut_down_finishes_what_runs() {
 
 #[tokio::test]
 async fn what_does_not_finish_is_dropped_in_the_end() {
-    let options = Options {
+    let options = ServerOptions {
         shutdown_timeout: Duration::from_millis(20),
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let (server, probe) = serve(options);
     let channel = over_tcp(&server).await;
@@ -478,7 +478,7 @@ async fn what_does_not_finish_is_dropped_in_the_end() {
     );
 
     // And at once, if the server is dropped.
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let channel = over_tcp(&server).await;
     let gone = async {
         until(|| probe.running() == 1).await;
@@ -490,7 +490,7 @@ async fn what_does_not_finish_is_dropped_in_the_end() {
 
 #[tokio::test]
 async fn who_ends_its_half_still_gets_its_replies() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let address = server.listen_tcp(loopback()).await.unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
@@ -500,7 +500,7 @@ async fn who_ends_its_half_still_gets_its_replies() {
     stream.shutdown().await.unwrap();
     until(|| probe.running() == 1).await;
     probe.release(1);
-    let mut records = Records::new(1000);
+    let mut records = RecordReader::new(1000);
     records.handle_input(&rest(&mut stream).await);
     let reply = records.poll_record().unwrap().expect("a reply");
     assert_eq!(results(reply), (5, "half".into()));
@@ -508,9 +508,9 @@ async fn who_ends_its_half_still_gets_its_replies() {
 
 #[tokio::test]
 async fn who_does_not_take_its_replies_is_ended() {
-    let options = Options {
+    let options = ServerOptions {
         write_timeout: Duration::from_millis(50),
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let (server, _) = serve(options);
     let address = server.listen_tcp(loopback()).await.unwrap();
@@ -524,7 +524,7 @@ async fn who_does_not_take_its_replies_is_ended() {
 /// How long it has taken nothing counts from when there was something to take.
 #[tokio::test]
 async fn who_was_idle_for_long_has_time_to_take_its_reply() {
-    let (server, _) = serve(Options::default());
+    let (server, _) = serve(ServerOptions::default());
     for _ in 0..8 {
         let channel = over_tcp(&server).await;
         call(&channel, WHO, b"").await.unwrap();
@@ -539,7 +539,7 @@ async fn who_was_idle_for_long_has_time_to_take_its_reply() {
 
 #[tokio::test]
 async fn replies_come_from_the_address_that_was_called() {
-    let (server, _) = serve(Options::default());
+    let (server, _) = serve(ServerOptions::default());
     for (listen, call_at) in [
         ("0.0.0.0:0", "127.0.0.2"),
         ("[::]:0", "::1"),
@@ -554,7 +554,7 @@ async fn replies_come_from_the_address_that_was_called() {
             continue;
         };
         let at = SocketAddr::new(call_at.parse().unwrap(), address.port());
-        let channel = UdpChannel::connect(at, client::Options::default());
+        let channel = UdpChannel::connect(at, client::ClientOptions::default());
         let channel = channel.await.unwrap();
         let who = call(&channel, WHO, b"").await.unwrap();
         let who = String::from_utf8(who.to_vec()).unwrap();
@@ -564,11 +564,11 @@ async fn replies_come_from_the_address_that_was_called() {
 
 #[tokio::test]
 async fn handlers_know_where_a_call_came_from_and_may_keep_silent() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join(format!("server-{}.sock", std::process::id()));
     server.listen_unix(&path).await.unwrap();
-    let options = client::Options::default();
+    let options = client::ClientOptions::default();
     let unix = UnixChannel::connect(&path, options).await.unwrap();
     let who = call(&unix, WHO, b"").await.unwrap();
     let uid = who.rsplit(|byte| *byte == b' ').next().unwrap();
@@ -584,7 +584,7 @@ async fn handlers_know_where_a_call_came_from_and_may_keep_silent() {
     let local = stream.local_addr().unwrap();
     until(|| probe.executed() == 3).await;
     stream.shutdown().await.unwrap();
-    let mut records = Records::new(1000);
+    let mut records = RecordReader::new(1000);
     records.handle_input(&rest(&mut stream).await);
     let reply = records.poll_record().unwrap().expect("a reply");
     let who = format!("tcp:{local} tcp:{address} nobody");
@@ -636,14 +636,14 @@ async fn every_call_is_executed_once_whatever_the_network_loses_and_repeats() {
     const CALLS: usize = 300;
     let seed = u64::from(std::process::id()) << 20 | 1;
     println!("seed {seed}");
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let at = server.listen_udp(loopback()).await.unwrap();
     let (address, carry) = lossy(at, seed).await;
     let carrying = tokio::spawn(carry);
-    let options = client::Options {
+    let options = client::ClientOptions {
         retransmit_after: Duration::from_millis(10),
         retransmit_at_most: Duration::from_millis(40),
-        ..client::Options::default()
+        ..client::ClientOptions::default()
     };
     let channel = UdpChannel::connect(address, options).await.unwrap();
     let calls: Vec<_> = (0..CALLS)
@@ -671,7 +671,7 @@ async fn every_call_is_executed_once_whatever_the_network_loses_and_repeats() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_threads_share_channels_and_servers() {
-    let (server, probe) = serve(Options::default());
+    let (server, probe) = serve(ServerOptions::default());
     let (tcp, udp) = (over_tcp(&server).await, over_udp(&server).await);
     let callers: Vec<_> = (0..8_usize)
         .map(|caller| {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use wallaby_onc::xdr::{
-    self, DecodeError, EncodeError, Limits, MAX_DEPTH, Malformed, Reader, Text, Writer, Xdr,
+    self, DecodeError, EncodeError, MAX_DEPTH, Malformed, Reader, Text, Writer, Xdr, XdrLimits,
 };
 
 /// Every kind of value, so that one round trip exercises all of them.
@@ -122,21 +122,21 @@ proptest! {
     fn what_is_read_is_what_was_written(value in everything()) {
         let bytes = xdr::encode(&value).unwrap();
         prop_assert_eq!(bytes.len() % 4, 0);
-        prop_assert_eq!(xdr::decode::<Everything>(bytes, Limits::default()), Ok(value));
+        prop_assert_eq!(xdr::decode::<Everything>(bytes, XdrLimits::default()), Ok(value));
     }
 
     #[test]
     fn nothing_that_is_cut_off_is_read(value in everything(), cut in any::<prop::sample::Index>()) {
         let bytes = xdr::encode(&value).unwrap();
         let cut = cut.index(bytes.len());
-        let read = xdr::decode::<Everything>(bytes.slice(..cut), Limits::default());
+        let read = xdr::decode::<Everything>(bytes.slice(..cut), XdrLimits::default());
         let is_end = matches!(&read, Err(DecodeError { offset, problem: Malformed::Ended { .. } }) if *offset <= cut);
         prop_assert!(is_end, "{:?}", read);
     }
 
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = xdr::decode::<Everything>(bytes.into(), Limits::default());
+        let _ = xdr::decode::<Everything>(bytes.into(), XdrLimits::default());
     }
 
     #[test]
@@ -144,14 +144,14 @@ proptest! {
         let mut bytes = xdr::encode(&value).unwrap().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let _ = xdr::decode::<Everything>(bytes.into(), Limits::default());
+        let _ = xdr::decode::<Everything>(bytes.into(), XdrLimits::default());
     }
 }
 
 /// A value has these bytes, and they are read as that value.
 fn check<T: Xdr + PartialEq + std::fmt::Debug>(value: T, bytes: &[u8]) {
     assert_eq!(xdr::encode(&value).expect("it has bytes"), bytes);
-    let read = xdr::decode::<T>(Bytes::copy_from_slice(bytes), Limits::default());
+    let read = xdr::decode::<T>(Bytes::copy_from_slice(bytes), XdrLimits::default());
     assert_eq!(read, Ok(value));
 }
 
@@ -185,14 +185,17 @@ fn strings_and_opaque_data_are_filled_up_to_four_bytes() {
 #[test]
 fn every_bit_of_a_number_that_is_none_passes() {
     let bytes = [0x7f, 0xf0, 0, 0, 0, 0, 0, 1];
-    let read: f64 = xdr::decode(Bytes::copy_from_slice(&bytes), Limits::default()).unwrap();
+    let read: f64 = xdr::decode(Bytes::copy_from_slice(&bytes), XdrLimits::default()).unwrap();
     assert_eq!(xdr::encode(&read).unwrap(), &bytes[..]);
 }
 
 #[test]
 fn what_fills_up_is_not_looked_at() {
     let bytes = Bytes::from_static(b"\0\0\0\x01x???");
-    assert_eq!(xdr::decode::<Text>(bytes, Limits::default()).unwrap(), "x");
+    assert_eq!(
+        xdr::decode::<Text>(bytes, XdrLimits::default()).unwrap(),
+        "x"
+    );
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn strings_need_not_be_utf_8() {
 /// Reading these bytes fails with this message.
 fn check_error<T: std::fmt::Debug>(
     bytes: &[u8],
-    limits: Limits,
+    limits: XdrLimits,
     read: impl FnOnce(&mut Reader) -> Result<T, DecodeError>,
     message: &str,
 ) {
@@ -218,7 +221,7 @@ fn check_error<T: std::fmt::Debug>(
 
 #[test]
 fn errors_say_what_was_expected_and_found_and_where() {
-    let limits = Limits::default();
+    let limits = XdrLimits::default();
     let second = |reader: &mut Reader| {
         reader.u32()?;
         bool::decode(reader)
@@ -270,7 +273,7 @@ fn values_within_values_have_a_limit() {
         "at byte {}: expected at most 128 levels of values within values, found more",
         deep.len()
     );
-    check_error(&deep, Limits::default(), nest, &message);
+    check_error(&deep, XdrLimits::default(), nest, &message);
 
     fn nested(writer: &mut Writer, levels: &u32) -> Result<(), EncodeError> {
         let inner = levels.checked_sub(1);
@@ -290,14 +293,14 @@ fn lists_are_one_level_however_long() {
     writer
         .list(&numbers, |writer, each| each.encode(writer))
         .unwrap();
-    let mut reader = Reader::new(writer.into_bytes(), Limits::default());
+    let mut reader = Reader::new(writer.into_bytes(), XdrLimits::default());
     assert_eq!(reader.list(u32::decode), Ok(numbers));
     assert_eq!(reader.finish(), Ok(()));
 }
 
 #[test]
 fn memory_has_a_limit_also_for_elements_without_bytes() {
-    let limits = Limits {
+    let limits = XdrLimits {
         memory: 1000,
         length: u32::MAX,
     };

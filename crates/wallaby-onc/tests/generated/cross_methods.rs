@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `person` of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +197,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn greet(&self, argument: &Text) -> Result<Text, CallError> {
+            pub async fn greet(&self, argument: &Text) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GREET),
@@ -211,7 +211,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn older(&self, argument: &People) -> Result<People, CallError> {
+            pub async fn older(&self, argument: &People) -> Result<People, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, OLDER),
@@ -225,7 +225,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn reverse(&self, argument: &Block) -> Result<Block, CallError> {
+            pub async fn reverse(&self, argument: &Block) -> Result<Block, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, REVERSE),
@@ -239,7 +239,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn lookup(&self, argument: &Text) -> Result<Found, CallError> {
+            pub async fn lookup(&self, argument: &Text) -> Result<Found, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, LOOKUP),
@@ -253,7 +253,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn who(&self) -> Result<u32, CallError> {
+            pub async fn who(&self) -> Result<u32, RpcError> {
                 service::call(&self.0, (PROGRAM, VERSION, WHO), |_| Ok(()), u32::decode)
                     .await
             }
@@ -264,35 +264,35 @@ pub mod cross {
             /// "Hello " before it.
             fn greet(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Text,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// Everybody a year later.
             fn older(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: People,
             ) -> impl Future<Output = Result<People, Refusal>> + Send;
 
             /// The bytes in reverse.
             fn reverse(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Block,
             ) -> impl Future<Output = Result<Block, Refusal>> + Send;
 
             /// Ada is known.
             fn lookup(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Text,
             ) -> impl Future<Output = Result<Found, Refusal>> + Send;
 
             /// The user who calls, by AUTH\_SYS.
             fn who(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<u32, Refusal>> + Send;
         }
 
@@ -300,7 +300,7 @@ pub mod cross {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
@@ -308,7 +308,7 @@ pub mod cross {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {
@@ -542,7 +542,7 @@ pub mod cross {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn add(&self, argument: &Pair) -> Result<i32, CallError> {
+            pub async fn add(&self, argument: &Pair) -> Result<i32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, ADD),
@@ -558,7 +558,7 @@ pub mod cross {
             /// `ADD`, procedure 1.
             fn add(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Pair,
             ) -> impl Future<Output = Result<i32, Refusal>> + Send;
         }
@@ -567,7 +567,7 @@ pub mod cross {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1];
@@ -575,7 +575,7 @@ pub mod cross {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `IN_HEADER` of the interface.
 pub const IN_HEADER: u32 = 1;
@@ -844,7 +844,7 @@ pub mod everything {
                 &self,
                 argument1: i32,
                 argument2: i32,
-            ) -> Result<i32, CallError> {
+            ) -> Result<i32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, ADD),
@@ -861,7 +861,7 @@ pub mod everything {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn greet(&self, name: &Text) -> Result<Text, CallError> {
+            pub async fn greet(&self, name: &Text) -> Result<Text, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, GREET),
@@ -879,7 +879,7 @@ pub mod everything {
                 &self,
                 argument1: &Holder,
                 prefix: &[Label],
-            ) -> Result<Option<Labels>, CallError> {
+            ) -> Result<Option<Labels>, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, FIND),
@@ -897,7 +897,7 @@ pub mod everything {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn forget(&self) -> Result<(), CallError> {
+            pub async fn forget(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, FORGET),
@@ -911,7 +911,7 @@ pub mod everything {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn tell(&self, argument: &Chain) -> Result<Result_, CallError> {
+            pub async fn tell(&self, argument: &Chain) -> Result<Result_, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, TELL),
@@ -927,7 +927,7 @@ pub mod everything {
             /// Adds numbers.
             fn add(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument1: i32,
                 argument2: i32,
             ) -> impl Future<Output = Result<i32, Refusal>> + Send;
@@ -935,14 +935,14 @@ pub mod everything {
             /// `GREET`, procedure 2.
             fn greet(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 name: Text,
             ) -> impl Future<Output = Result<Text, Refusal>> + Send;
 
             /// `FIND`, procedure 3.
             fn find(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument1: Holder,
                 prefix: Vec<Label>,
             ) -> impl Future<Output = Result<Option<Labels>, Refusal>> + Send;
@@ -950,13 +950,13 @@ pub mod everything {
             /// `FORGET`, procedure 4.
             fn forget(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// `TELL`, procedure 5.
             fn tell(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Chain,
             ) -> impl Future<Output = Result<Result_, Refusal>> + Send;
         }
@@ -965,7 +965,7 @@ pub mod everything {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5];
@@ -973,7 +973,7 @@ pub mod everything {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {
@@ -1057,7 +1057,7 @@ pub mod everything {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn null_of_its_own(&self) -> Result<(), CallError> {
+            pub async fn null_of_its_own(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, NULL_OF_ITS_OWN),
@@ -1071,7 +1071,7 @@ pub mod everything {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn add(&self, argument: &Scalars) -> Result<ByNumber, CallError> {
+            pub async fn add(&self, argument: &Scalars) -> Result<ByNumber, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, ADD),
@@ -1087,13 +1087,13 @@ pub mod everything {
             /// `NULL_OF_ITS_OWN`, procedure 0.
             fn null_of_its_own(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// `ADD`, procedure 1.
             fn add(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Scalars,
             ) -> impl Future<Output = Result<ByNumber, Refusal>> + Send;
         }
@@ -1102,7 +1102,7 @@ pub mod everything {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1];
@@ -1110,7 +1110,7 @@ pub mod everything {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

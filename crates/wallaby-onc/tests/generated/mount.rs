@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// maximum bytes in a pathname argument
 pub const MNTPATHLEN: u32 = 1024;
@@ -342,7 +342,7 @@ pub mod mountprog {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn mountproc_null(&self) -> Result<(), CallError> {
+            pub async fn mountproc_null(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_NULL),
@@ -364,7 +364,7 @@ pub mod mountprog {
             pub async fn mountproc_mnt(
                 &self,
                 argument: &Dirpath,
-            ) -> Result<Fhstatus, CallError> {
+            ) -> Result<Fhstatus, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_MNT),
@@ -380,7 +380,7 @@ pub mod mountprog {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn mountproc_dump(&self) -> Result<Mountlist, CallError> {
+            pub async fn mountproc_dump(&self) -> Result<Mountlist, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_DUMP),
@@ -398,7 +398,7 @@ pub mod mountprog {
             pub async fn mountproc_umnt(
                 &self,
                 argument: &Dirpath,
-            ) -> Result<(), CallError> {
+            ) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_UMNT),
@@ -413,7 +413,7 @@ pub mod mountprog {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn mountproc_umntall(&self) -> Result<(), CallError> {
+            pub async fn mountproc_umntall(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_UMNTALL),
@@ -428,7 +428,7 @@ pub mod mountprog {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn mountproc_export(&self) -> Result<Exports, CallError> {
+            pub async fn mountproc_export(&self) -> Result<Exports, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_EXPORT),
@@ -442,7 +442,7 @@ pub mod mountprog {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn mountproc_exportall(&self) -> Result<Exports, CallError> {
+            pub async fn mountproc_exportall(&self) -> Result<Exports, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, MOUNTPROC_EXPORTALL),
@@ -459,7 +459,7 @@ pub mod mountprog {
             /// to allow server response testing and timing
             fn mountproc_null(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// If fhs\_status is 0, then fhs\_fhandle contains the
@@ -470,7 +470,7 @@ pub mod mountprog {
             /// Unix authentication required.
             fn mountproc_mnt(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Dirpath,
             ) -> impl Future<Output = Result<Fhstatus, Refusal>> + Send;
 
@@ -479,14 +479,14 @@ pub mod mountprog {
             /// directory pair.
             fn mountproc_dump(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Mountlist, Refusal>> + Send;
 
             /// Removes the mount list entry for the directory
             /// Unix authentication required.
             fn mountproc_umnt(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Dirpath,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
@@ -494,20 +494,20 @@ pub mod mountprog {
             /// Unix authentication required.
             fn mountproc_umntall(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// Returns a list of all the exported filesystems, and which
             /// machines are allowed to import it.
             fn mountproc_export(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Exports, Refusal>> + Send;
 
             /// Identical to MOUNTPROC\_EXPORT above
             fn mountproc_exportall(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<Exports, Refusal>> + Send;
         }
 
@@ -515,7 +515,7 @@ pub mod mountprog {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4, 5, 6];
@@ -523,7 +523,7 @@ pub mod mountprog {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `NFS_MAXDATA` of the interface.
 pub const NFS_MAXDATA: u32 = 8192;

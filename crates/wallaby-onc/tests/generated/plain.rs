@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `SHORTEST` of the interface.
 pub const SHORTEST: u32 = 2;
@@ -521,7 +521,7 @@ pub mod plain {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn swap(&self, argument: &All) -> Result<All, CallError> {
+            pub async fn swap(&self, argument: &All) -> Result<All, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, SWAP),
@@ -537,7 +537,7 @@ pub mod plain {
             /// `SWAP`, procedure 1.
             fn swap(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: All,
             ) -> impl Future<Output = Result<All, Refusal>> + Send;
         }
@@ -546,7 +546,7 @@ pub mod plain {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1];
@@ -554,7 +554,7 @@ pub mod plain {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

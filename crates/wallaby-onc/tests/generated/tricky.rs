@@ -4,7 +4,7 @@
 use ::wallaby_onc::xdr::{DecodeError, EncodeError, Malformed, Reader, Text, Writer, Xdr};
 
 #[allow(unused_imports)]
-use ::wallaby_onc::{AcceptError, Bytes, CallError, Caller, Channel, Refusal, service};
+use ::wallaby_onc::{AcceptError, Bytes, RpcError, Principal, Channel, Refusal, service};
 
 /// `LATER` of the interface.
 pub const LATER: u32 = 2;
@@ -447,7 +447,7 @@ pub mod service_ {
                 &self,
                 caller_: i32,
                 argument2: &C_,
-            ) -> Result<i32, CallError> {
+            ) -> Result<i32, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, VERSION_),
@@ -464,7 +464,7 @@ pub mod service_ {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn into(&self, argument: &S_) -> Result<S_, CallError> {
+            pub async fn into(&self, argument: &S_) -> Result<S_, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, INTO),
@@ -479,7 +479,7 @@ pub mod service_ {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
-            pub async fn into_(&self, argument: &Thing_) -> Result<(), CallError> {
+            pub async fn into_(&self, argument: &Thing_) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, INTO_),
@@ -497,7 +497,7 @@ pub mod service_ {
                 &self,
                 argument2: u32,
                 argument2_: i32,
-            ) -> Result<T, CallError> {
+            ) -> Result<T, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, TRY),
@@ -516,7 +516,7 @@ pub mod service_ {
             /// `VERSION`, procedure 1.
             fn version(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 caller_: i32,
                 argument2: C_,
             ) -> impl Future<Output = Result<i32, Refusal>> + Send;
@@ -524,7 +524,7 @@ pub mod service_ {
             /// `INTO`, procedure 2.
             fn into(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: S_,
             ) -> impl Future<Output = Result<S_, Refusal>> + Send;
 
@@ -532,14 +532,14 @@ pub mod service_ {
             #[allow(clippy::new_ret_no_self, clippy::wrong_self_convention)]
             fn into_(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument: Thing_,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
 
             /// `TRY`, procedure 4.
             fn r#try(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 argument2: u32,
                 argument2_: i32,
             ) -> impl Future<Output = Result<T, Refusal>> + Send;
@@ -549,7 +549,7 @@ pub mod service_ {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1, 2, 3, 4];
@@ -557,7 +557,7 @@ pub mod service_ {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {
@@ -626,7 +626,7 @@ pub mod service_ {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn program(&self) -> Result<(), CallError> {
+            pub async fn program(&self) -> Result<(), RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, PROGRAM_),
@@ -642,7 +642,7 @@ pub mod service_ {
             /// `PROGRAM`, procedure 1.
             fn program(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
             ) -> impl Future<Output = Result<(), Refusal>> + Send;
         }
 
@@ -650,7 +650,7 @@ pub mod service_ {
         #[derive(Clone, Debug)]
         pub struct Service<S>(pub S);
 
-        impl<S: Server> ::wallaby_onc::Service for Service<S> {
+        impl<S: Server> ::wallaby_onc::Program for Service<S> {
             const PROGRAM: u32 = PROGRAM;
             const VERSION: u32 = VERSION;
             const PROCEDURES: &'static [u32] = &[0, 1];
@@ -658,7 +658,7 @@ pub mod service_ {
             #[allow(unused_variables)]
             async fn handle(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 procedure: u32,
                 arguments: Bytes,
             ) -> Result<Bytes, Refusal> {

@@ -27,7 +27,8 @@ use crate::id::{CallId, RequestId, Token};
 use crate::manifest::{Facts, Manifest, relayed};
 use crate::status::{Code, Status};
 use crate::wire::{
-    Budgets, End, MAX_TRACE_RECORDS, MethodRef, Options, ReplyTo, Request, Response, TraceRecord,
+    Budgets, End, MAX_TRACE_RECORDS, MessageOptions, MethodRef, ReplyTo, Request, Response,
+    TraceRecord,
 };
 
 /// The server half of one request. `T` says where a delegated request goes and which method it calls there: whatever
@@ -35,7 +36,7 @@ use crate::wire::{
 ///
 /// Each operation returns the messages that must now be sent, in order.
 #[derive(Debug)]
-pub struct Server<T> {
+pub struct ServerHalf<T> {
     call: CallId,
     token: Token,
     id: RequestId,
@@ -105,7 +106,7 @@ pub struct Inherited {
     /// The initiator's oldest live call, as far as known.
     pub oldest: u64,
     /// Optional fields; the trace records are added to them, and the share of the budgets takes the place of the whole.
-    pub options: Option<Box<Options>>,
+    pub options: Option<Box<MessageOptions>>,
 }
 
 /// The messages of an operation that ends a request.
@@ -166,7 +167,7 @@ impl<T> Delegated<T> {
     }
 }
 
-impl<T> Server<T> {
+impl<T> ServerHalf<T> {
     /// The server half of a request that arrived; takes the trace records it carried.
     #[inline]
     pub fn new(request: &mut Request) -> Self {
@@ -506,7 +507,7 @@ impl<T> Server<T> {
 
     /// The same as the options of a message that has no others.
     #[inline]
-    fn trace_options(&mut self, record: Option<TraceRecord>) -> Option<Box<Options>> {
+    fn trace_options(&mut self, record: Option<TraceRecord>) -> Option<Box<MessageOptions>> {
         match &mut self.traced {
             None => None,
             Some(carried) => only_trace(with_record(std::mem::take(carried), record)),
@@ -641,11 +642,11 @@ fn with_record(mut carried: Vec<TraceRecord>, record: Option<TraceRecord>) -> Ve
 }
 
 #[cold]
-fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<Options>> {
+fn only_trace(trace: Vec<TraceRecord>) -> Option<Box<MessageOptions>> {
     (!trace.is_empty()).then(|| {
-        Box::new(Options {
+        Box::new(MessageOptions {
             trace,
-            ..Options::default()
+            ..MessageOptions::default()
         })
     })
 }
@@ -701,10 +702,10 @@ pub fn undelivered(request: &Request, status: &Status) -> Response {
     Response {
         index: request.base,
         manifest: request.manifest,
-        options: Some(Box::new(Options {
+        options: Some(Box::new(MessageOptions {
             trace,
             undelivered: true,
-            ..Options::default()
+            ..MessageOptions::default()
         })),
         ..undelivered_initial(request.call, request.token, request.id, status)
     }
@@ -727,9 +728,9 @@ pub fn undelivered_initial(
         manifest: None,
         status: true,
         compressed: false,
-        options: Some(Box::new(Options {
+        options: Some(Box::new(MessageOptions {
             undelivered: true,
-            ..Options::default()
+            ..MessageOptions::default()
         })),
         payload: status.to_payload(),
     }

@@ -9,24 +9,24 @@ use super::event::Granted;
 use crate::id::CallId;
 use crate::numbers::MESSAGE_COST;
 use crate::varint::Reader;
-use crate::wire::{DecodeError, MAX_FRAME};
+use crate::wire::{MAX_FRAME, WireError};
 
 /// The window of requests, and that of parts, as a credit names them.
 pub(crate) const REQUESTS: u8 = 0;
 pub(crate) const PARTS: u8 = 1;
 
 /// Why a credit is not taken.
-pub(crate) const UNKNOWN: DecodeError = DecodeError::Malformed {
+pub(crate) const UNKNOWN: WireError = WireError::Malformed {
     what: "credit",
     why: "an unknown window",
 };
-pub(crate) const TOO_WIDE: DecodeError = DecodeError::Malformed {
+pub(crate) const TOO_WIDE: WireError = WireError::Malformed {
     what: "credit",
     why: "more than a window can hold",
 };
 
 /// Reads a credit: of which window, and how many bytes more.
-pub(crate) fn read(body: &[u8]) -> Result<(Granted, u64), DecodeError> {
+pub(crate) fn read(body: &[u8]) -> Result<(Granted, u64), WireError> {
     let what = "credit";
     let mut reader = Reader::new(body);
     let granted = match reader.u8(what)? {

@@ -12,7 +12,7 @@ use crate::Code;
 use crate::id::{CallId, NodeId};
 use crate::numbers::MAX_REASON;
 use crate::varint::Reader;
-use crate::wire::{DecodeError, Message};
+use crate::wire::{Message, WireError};
 
 /// What arrived.
 #[derive(Debug, PartialEq)]
@@ -68,7 +68,7 @@ pub(crate) fn telling(reason: &str) -> &[u8] {
 }
 
 /// The peer sends nothing new. How much it has read stands behind, if it `may` tell that.
-pub(crate) fn going_away(body: &[u8], may: bool) -> Result<Event, DecodeError> {
+pub(crate) fn going_away(body: &[u8], may: bool) -> Result<Event, WireError> {
     let what = "going away";
     let mut reader = Reader::new(body);
     let received = reader.varint(what)?;
@@ -101,10 +101,10 @@ pub enum Granted {
 pub enum ConnectionError {
     /// The peer sent bytes that are no message.
     #[error("malformed bytes: {0}")]
-    Malformed(DecodeError),
+    Malformed(WireError),
     /// The first bytes are none of an endpoint's: those of another protocol, or of TLS where only one end has it.
     #[error("another protocol answers, or only one end uses TLS: malformed bytes: {0}")]
-    Foreign(DecodeError),
+    Foreign(WireError),
     /// The two sides have no version in common.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
     Version {
@@ -200,15 +200,15 @@ impl ConnectionError {
     }
 }
 
-impl From<DecodeError> for ConnectionError {
-    fn from(error: DecodeError) -> Self {
+impl From<WireError> for ConnectionError {
+    fn from(error: WireError) -> Self {
         Self::Malformed(error)
     }
 }
 
 /// Why a message was not accepted for sending; the connection goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum SendRefusal {
     /// The handshake is not done yet, or the connection is being closed.
     #[error("the connection is not open")]
     NotOpen,

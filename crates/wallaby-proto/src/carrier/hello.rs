@@ -6,7 +6,7 @@ use super::event::ConnectionError;
 use crate::address::Address;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MAX_FRAME};
+use crate::wire::{MAX_FRAME, WireError};
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u8 = 1;
@@ -126,10 +126,10 @@ impl Hello {
     }
 
     /// Reads the beginning, which is the same in all versions: a later one may go on otherwise.
-    pub(crate) fn read_versions(reader: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
+    pub(crate) fn read_versions(reader: &mut Reader<'_>) -> Result<(u8, u8), WireError> {
         let what = "hello";
         if reader.array(what)? != MAGIC {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "not the beginning of a Wallaby connection",
             });
@@ -153,7 +153,7 @@ impl Hello {
     }
 
     /// Reads what follows the versions.
-    fn read(reader: &mut Reader<'_>, versions: (u8, u8)) -> Result<Self, DecodeError> {
+    fn read(reader: &mut Reader<'_>, versions: (u8, u8)) -> Result<Self, WireError> {
         let what = "hello";
         let node = NodeId::read(reader)?;
         let expected = NodeId::new(u64::from_be_bytes(reader.array(what)?));
@@ -161,7 +161,7 @@ impl Hello {
             0 => None,
             1 => Some(Address::read(reader)?),
             _ => {
-                return Err(DecodeError::Malformed {
+                return Err(WireError::Malformed {
                     what,
                     why: "an address that is neither there nor not",
                 });
@@ -180,7 +180,7 @@ impl Hello {
             || limits.requests == 0
             || limits.call == 0
         {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "limits that let nothing pass",
             });

@@ -5,7 +5,7 @@ use super::methods::{MethodDefinition, Naming};
 use super::output::Priority;
 use super::{Mark, Peering};
 use crate::CallId;
-use crate::carrier::event::Refusal;
+use crate::carrier::event::SendRefusal;
 use crate::wire::{Message, Request, Response};
 
 /// The inside of a [`Carrier`](super::Carrier).
@@ -29,7 +29,7 @@ pub(crate) trait Medium {
     /// # Errors
     ///
     /// If none can follow now, or ever.
-    fn name_body(&mut self, request: &mut Request) -> Result<(), Refusal>;
+    fn name_body(&mut self, request: &mut Request) -> Result<(), SendRefusal>;
 
     /// Adds a request for which there is room and credit to the output.
     fn put_request(&mut self, request: &mut Request, method: (&MethodDefinition, Naming)) -> Mark;

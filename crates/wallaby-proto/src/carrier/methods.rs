@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes};
 use siphasher::sip::SipHasher24;
 
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MethodRef};
+use crate::wire::{MethodRef, WireError};
 use crate::{Code, Status};
 
 /// Longest name of a method or a codec, in bytes.
@@ -177,13 +177,13 @@ impl MethodDefinition {
     }
 
     /// Reads a definition; over datagrams its request follows.
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "method";
         let name = reader.str(MAX_METHOD_NAME, what)?;
         let codec = reader.str(MAX_METHOD_NAME, what)?;
         let arguments = u64::from_be_bytes(reader.array(what)?);
         let answer = u64::from_be_bytes(reader.array(what)?);
-        Self::new(name, codec, arguments, answer).ok_or(DecodeError::Malformed {
+        Self::new(name, codec, arguments, answer).ok_or(WireError::Malformed {
             what,
             why: "a method without a name",
         })
@@ -311,10 +311,10 @@ pub(crate) struct NamedMethods {
 
 impl NamedMethods {
     /// One more method was named; its number.
-    pub(crate) fn add(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn add(&mut self) -> Result<u32, WireError> {
         let number = self.count;
         if number as usize >= MAX_METHODS {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what: "methods of a connection",
                 len: u64::from(number) + 1,
                 limit: MAX_METHODS,
@@ -328,7 +328,7 @@ impl NamedMethods {
     pub(crate) fn introduce(
         &mut self,
         method: &MethodDefinition,
-    ) -> Result<Option<u32>, DecodeError> {
+    ) -> Result<Option<u32>, WireError> {
         if self.by_hash.contains_key(&method.hash) {
             return Ok(None);
         }
@@ -339,14 +339,14 @@ impl NamedMethods {
 
     /// The number of the method that a request calls. None is called by number that was introduced by its hash.
     #[inline]
-    pub(crate) fn find(&mut self, method: MethodRef) -> Result<u32, DecodeError> {
+    pub(crate) fn find(&mut self, method: MethodRef) -> Result<u32, WireError> {
         let found = match method {
             MethodRef::Number(number) => {
                 (number < self.count && self.by_hash.is_empty()).then_some(number)
             }
             MethodRef::Hash(hash) => self.with_hash(hash),
         };
-        found.ok_or(DecodeError::Malformed {
+        found.ok_or(WireError::Malformed {
             what: "request",
             why: "a method that was not named before",
         })
@@ -426,7 +426,7 @@ mod tests {
         let len = limit as u64 + 1;
         assert_eq!(
             named.introduce(&more),
-            Err(DecodeError::TooLong { what, len, limit })
+            Err(WireError::TooLong { what, len, limit })
         );
     }
 

@@ -48,7 +48,7 @@ pub(crate) use self::output::Priority;
 pub(crate) use self::peering::Peering;
 
 use self::credit::REQUESTS;
-use self::event::Refusal;
+use self::event::SendRefusal;
 use self::hello::Hello;
 use self::methods::MethodDefinition;
 use crate::CallId;
@@ -59,7 +59,7 @@ use crate::wire::{Message, Request, Response, kind};
 /// Where a message stands in the output of what carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It has been written out when [`Counters::bytes_sent`] is so much; over datagrams it has left when so many messages have.
+    /// It has been written out when [`Carried::bytes_sent`] is so much; over datagrams it has left when so many messages have.
     Written(u64),
     /// It travels in parts, as this stream: [`Connection::next_left`](crate::connection::Connection::next_left) tells.
     Parts(u64),
@@ -76,7 +76,7 @@ pub enum Charge {
 
 /// What was carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct Carried {
     /// Messages sent (not frames or datagrams: a message in several of them is one).
     pub messages_sent: u64,
     /// Messages received.
@@ -87,7 +87,7 @@ pub struct Counters {
     pub bytes_received: u64,
 }
 
-impl AddAssign for Counters {
+impl AddAssign for Carried {
     fn add_assign(&mut self, other: Self) {
         self.messages_sent += other.messages_sent;
         self.messages_received += other.messages_received;
@@ -140,7 +140,7 @@ pub trait Carrier: Medium {
     }
 
     /// What was carried.
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> Carried {
         self.peering().counters
     }
 
@@ -181,7 +181,7 @@ pub trait Carrier: Medium {
         &mut self,
         request: &mut Request,
         method: &MethodDefinition,
-    ) -> Result<Mark, Refusal> {
+    ) -> Result<Mark, SendRefusal> {
         let payload = request.payload.len();
         self.peering().check(payload)?;
         if !self.peering().requests.is_open() || self.is_congested(Priority::Credited, payload) {
@@ -191,7 +191,7 @@ pub trait Carrier: Medium {
             self.name_body(request)?;
         }
         let peering = self.peering_mut();
-        let naming = (peering.called.name(method)).ok_or(Refusal::NoMethodName)?;
+        let naming = (peering.called.name(method)).ok_or(SendRefusal::NoMethodName)?;
         peering.requests.spend(payload);
         Ok(self.put_request(request, (method, naming)))
     }
@@ -201,7 +201,7 @@ pub trait Carrier: Medium {
     /// # Errors
     ///
     /// If it is not accepted now or not at all; nothing was sent then.
-    fn send_response(&mut self, response: &Response, charge: Charge) -> Result<Mark, Refusal> {
+    fn send_response(&mut self, response: &Response, charge: Charge) -> Result<Mark, SendRefusal> {
         let (call, payload) = (response.call, response.payload.len());
         self.peering().check(payload)?;
         let (priority, counted) = match charge {
@@ -222,7 +222,7 @@ pub trait Carrier: Medium {
     /// # Errors
     ///
     /// If the handshake is not done, or too much waits.
-    fn send_control(&mut self, message: Message) -> Result<Mark, Refusal> {
+    fn send_control(&mut self, message: Message) -> Result<Mark, SendRefusal> {
         self.peering().check(0)?;
         if self.is_congested(Priority::of(&message), 0) {
             return Err(self.peering_mut().blocked());

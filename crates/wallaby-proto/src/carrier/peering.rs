@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Counters;
+use super::Carried;
 use super::credit::{CallWindows, RequestWindows};
-use super::event::{ConnectionError, Event, Granted, Refusal};
+use super::event::{ConnectionError, Event, Granted, SendRefusal};
 use super::hello::{Features, Hello};
 use super::methods::{CalledMethods, NamedMethods};
 use super::output::OutputLimit;
 use crate::id::{CallId, NodeId};
 use crate::numbers::MESSAGE_COST;
 use crate::varint::Reader;
-use crate::wire::{DecodeError, LinkEnds, MAX_FRAME, Request};
+use crate::wire::{LinkEnds, MAX_FRAME, Request, WireError};
 
 /// One side's view of a peer: it is the same over streams and over datagrams.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Peering {
     pub(crate) me: Arc<Hello>,
     /// What the peer said of itself, once the handshake is done.
     pub(crate) peer: Option<Arc<Hello>>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Carried,
     pub(crate) called: CalledMethods,
     pub(crate) named: NamedMethods,
     pub(crate) requests: RequestWindows,
@@ -49,7 +49,7 @@ impl Peering {
         Self {
             me,
             peer: None,
-            counters: Counters::default(),
+            counters: Carried::default(),
             called: CalledMethods::default(),
             named: NamedMethods::default(),
             requests: RequestWindows::new(limits.requests, longest),
@@ -74,19 +74,19 @@ impl Peering {
     }
 
     /// Whether a message with a payload of this size may be sent at all.
-    pub(crate) fn check(&self, payload: usize) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, payload: usize) -> Result<(), SendRefusal> {
         let (size, limit) = (payload as u64, self.longest);
         match self.is_open {
-            false => Err(Refusal::NotOpen),
-            true if size > limit => Err(Refusal::TooLarge { size, limit }),
+            false => Err(SendRefusal::NotOpen),
+            true if size > limit => Err(SendRefusal::TooLarge { size, limit }),
             true => Ok(()),
         }
     }
 
     #[cold]
-    pub(crate) fn blocked(&mut self) -> Refusal {
+    pub(crate) fn blocked(&mut self) -> SendRefusal {
         self.refused = true;
-        Refusal::Blocked
+        SendRefusal::Blocked
     }
 
     /// What the peer takes of each call's answers.
@@ -150,7 +150,7 @@ impl Peering {
     }
 
     /// The peer takes more answers of a call.
-    pub(crate) fn handle_call_credit(&mut self, body: &[u8]) -> Result<Event, DecodeError> {
+    pub(crate) fn handle_call_credit(&mut self, body: &[u8]) -> Result<Event, WireError> {
         let what = "call credit";
         let mut reader = Reader::new(body);
         let call = CallId {

@@ -14,7 +14,7 @@ use crate::carrier::output::OUTPUT_LIMIT;
 use crate::carrier::receiving::receive;
 use crate::carrier::transit::PeerTime;
 use crate::varint::{self, Reader};
-use crate::wire::{Body, DecodeError, FRAME_HEADER, MAX_BODY, Request, kind};
+use crate::wire::{Body, FRAME_HEADER, MAX_BODY, Request, WireError, kind};
 
 /// Before the handshake is done, a frame's body is at most this long.
 const MAX_HELLO: usize = 4096;
@@ -72,7 +72,7 @@ impl Connection {
         };
         if len > limit {
             let (what, len) = ("frame", len as u64);
-            let error = DecodeError::TooLong { what, len, limit };
+            let error = WireError::TooLong { what, len, limit };
             return Err(match self.peering.peer {
                 Some(_) => error.into(),
                 None => ConnectionError::Foreign(error),
@@ -161,7 +161,7 @@ impl Connection {
             }
             kind::CLOSE => Event::Closed(told(&body)),
             kind::HELLO => return Err(out_of_place(kind, "after the handshake")),
-            kind => return Err(DecodeError::UnknownKind { kind }.into()),
+            kind => return Err(WireError::UnknownKind { kind }.into()),
         }))
     }
 
@@ -197,7 +197,7 @@ impl Connection {
         Ok(Some(Event::Opened(peer)))
     }
 
-    fn handle_method(&mut self, body: &[u8]) -> Result<Event, DecodeError> {
+    fn handle_method(&mut self, body: &[u8]) -> Result<Event, WireError> {
         let what = "method";
         let mut reader = Reader::new(body);
         let number = reader.u32(what)?;
@@ -205,12 +205,12 @@ impl Connection {
         reader.finish(what)?;
         if number != self.peering.named.add()? {
             let why = "a number out of turn";
-            return Err(DecodeError::Malformed { what, why });
+            return Err(WireError::Malformed { what, why });
         }
         Ok(Event::Method(number, definition))
     }
 
-    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, DecodeError> {
+    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, WireError> {
         let (granted, bytes) = credit::read(body)?;
         self.peering.refused = false;
         let taken = match granted {
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     /// A probe asks whether this side still lives; an answer to a probe of ours proves the same of the peer.
-    fn handle_probe(&mut self, body: &[u8]) -> Result<(), DecodeError> {
+    fn handle_probe(&mut self, body: &[u8]) -> Result<(), WireError> {
         let what = "probe";
         let mut reader = Reader::new(body);
         let answer = reader.u8(what)?;
@@ -250,7 +250,7 @@ impl Connection {
             ASK => self.put_probe(ANSWER, nonce),
             _ => {
                 let why = "neither a question nor an answer";
-                return Err(DecodeError::Malformed { what, why });
+                return Err(WireError::Malformed { what, why });
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::carrier::event::{self, BodyEvent};
 use crate::connection::output::OutputBuffer;
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MAX_FRAME, kind};
+use crate::wire::{MAX_FRAME, WireError, kind};
 
 /// Most bodies that one side sends at a time on a connection.
 pub const MAX_BODIES: usize = 64;
@@ -129,13 +129,13 @@ impl SendingBodies {
     }
 
     /// The receiver takes so many bytes more. One that has ended needs none.
-    pub(super) fn grant(&mut self, number: u64, bytes: u64) -> Result<(), DecodeError> {
+    pub(super) fn grant(&mut self, number: u64, bytes: u64) -> Result<(), WireError> {
         if number >= self.next {
             return Err(unknown("body credit"));
         }
         if let Some(window) = self.open.get_mut(&number) {
             let left = window.left.checked_add(bytes);
-            window.left = left.ok_or(DecodeError::Malformed {
+            window.left = left.ok_or(WireError::Malformed {
                 what: "body credit",
                 why: "more than a window can hold",
             })?;
@@ -179,15 +179,15 @@ struct Wanted {
 
 impl ReceivingBodies {
     /// A request has come whose body has this number.
-    pub(super) fn open(&mut self, number: u64, window: u64) -> Result<(), DecodeError> {
+    pub(super) fn open(&mut self, number: u64, window: u64) -> Result<(), WireError> {
         let begun = (self.open.len() + self.overtaken.len()) as u64;
         let new = number.saturating_add(1).saturating_sub(self.next);
         if new == 0 && !self.overtaken.remove(&number) {
             let (what, why) = ("body", "a number that was used before");
-            return Err(DecodeError::Malformed { what, why });
+            return Err(WireError::Malformed { what, why });
         }
         if new + begun > MAX_BODIES as u64 {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what: "bodies of a connection",
                 len: new + begun,
                 limit: MAX_BODIES,
@@ -234,7 +234,7 @@ impl ReceivingBodies {
     pub(super) fn read_on(
         &mut self,
         input: &mut BytesMut,
-    ) -> Result<(u64, Option<(u64, BodyEvent)>), DecodeError> {
+    ) -> Result<(u64, Option<(u64, BodyEvent)>), WireError> {
         let Some(begun) = &mut self.begun else {
             return Ok((0, None));
         };
@@ -257,7 +257,7 @@ impl ReceivingBodies {
     pub(super) fn read(
         &mut self,
         mut frame: Bytes,
-    ) -> Result<(u64, Option<(u64, BodyEvent)>), DecodeError> {
+    ) -> Result<(u64, Option<(u64, BodyEvent)>), WireError> {
         let what = "body";
         let mut reader = Reader::new(&frame);
         let number = reader.varint(what)?;
@@ -274,7 +274,7 @@ impl ReceivingBodies {
             BROKEN => BodyEvent::Broken(event::told(&bytes)),
             _ => {
                 let why = "neither more nor an end";
-                return Err(DecodeError::Malformed { what, why });
+                return Err(WireError::Malformed { what, why });
             }
         };
         self.open.remove(&number);
@@ -282,23 +282,23 @@ impl ReceivingBodies {
     }
 
     /// Bytes of a body have come; what is to be told.
-    fn take(&mut self, number: u64, bytes: Bytes) -> Result<Option<(u64, BodyEvent)>, DecodeError> {
+    fn take(&mut self, number: u64, bytes: Bytes) -> Result<Option<(u64, BodyEvent)>, WireError> {
         let what = "body";
         let wanted = self.wanted(number)?;
         let left = wanted.left.checked_sub(bytes.len() as u64);
-        wanted.left = left.ok_or(DecodeError::Malformed {
+        wanted.left = left.ok_or(WireError::Malformed {
             what,
             why: "more than was granted",
         })?;
         if bytes.is_empty() {
             let why = "nothing in it";
-            return Err(DecodeError::Malformed { what, why });
+            return Err(WireError::Malformed { what, why });
         }
         let event = (number, BodyEvent::Bytes(bytes));
         Ok((!wanted.stopped).then_some(event))
     }
 
-    fn wanted(&mut self, number: u64) -> Result<&mut Wanted, DecodeError> {
+    fn wanted(&mut self, number: u64) -> Result<&mut Wanted, WireError> {
         let wanted = self.open.get_mut(&number);
         wanted.ok_or_else(|| unknown("body"))
     }
@@ -321,9 +321,9 @@ impl ReceivingBodies {
     }
 }
 
-fn unknown(what: &'static str) -> DecodeError {
+fn unknown(what: &'static str) -> WireError {
     let why = "a body that was not begun, or has ended";
-    DecodeError::Malformed { what, why }
+    WireError::Malformed { what, why }
 }
 
 /// Some of a body.
@@ -375,7 +375,7 @@ impl Wish {
         });
     }
 
-    pub(super) fn read(body: &[u8]) -> Result<(u64, Self), DecodeError> {
+    pub(super) fn read(body: &[u8]) -> Result<(u64, Self), WireError> {
         let what = "body credit";
         let mut reader = Reader::new(body);
         let number = reader.varint(what)?;
@@ -384,7 +384,7 @@ impl Wish {
             STOP => Self::Stop,
             _ => {
                 let why = "neither credit nor stop";
-                return Err(DecodeError::Malformed { what, why });
+                return Err(WireError::Malformed { what, why });
             }
         };
         reader.finish(what)?;
@@ -409,7 +409,7 @@ mod tests {
             .open(last, WINDOW)
             .expect("as many as there may be");
         let error = receiving.open(last + 1, WINDOW).expect_err("one more");
-        let expected = DecodeError::TooLong {
+        let expected = WireError::TooLong {
             what: "bodies of a connection",
             len: MAX_BODIES as u64 + 1,
             limit: MAX_BODIES,
@@ -430,7 +430,7 @@ mod tests {
         for number in [5, 2, 7] {
             let error = receiving.open(number, WINDOW).expect_err("used");
             let why = "a number that was used before";
-            assert_eq!(error, DecodeError::Malformed { what: "body", why });
+            assert_eq!(error, WireError::Malformed { what: "body", why });
         }
         for number in [0, 1, 3, 4, 6] {
             receiving.open(number, WINDOW).expect("overtaken");

@@ -9,7 +9,7 @@ use super::Connection;
 use super::bodies::{self, BodyRefusal, Wish};
 use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted};
 use crate::carrier::{Carrier, Mark};
-use crate::wire::{DecodeError, Request, kind};
+use crate::wire::{Request, WireError, kind};
 
 impl Connection {
     #[cold]
@@ -89,7 +89,7 @@ impl Connection {
     /// A request with options that came may have a body.
     #[cold]
     #[inline(never)]
-    pub(super) fn begin_body(&mut self, request: &Request) -> Result<(), DecodeError> {
+    pub(super) fn begin_body(&mut self, request: &Request) -> Result<(), WireError> {
         match request.body() {
             Some(number) => self.bodies_in.open(number, self.peering.me.limits.call),
             None => Ok(()),

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes};
 use super::Connection;
 use super::output::OutputBuffer;
 use crate::CallId;
-use crate::carrier::event::{Refusal, telling};
+use crate::carrier::event::{SendRefusal, telling};
 use crate::carrier::methods::MethodDefinition;
 use crate::carrier::{Carrier, Mark, Medium, Naming, Peering, Priority};
 use crate::connection::Features;
@@ -47,7 +47,7 @@ impl Medium for Connection {
 
     #[cold]
     #[inline(never)]
-    fn name_body(&mut self, request: &mut Request) -> Result<(), Refusal> {
+    fn name_body(&mut self, request: &mut Request) -> Result<(), SendRefusal> {
         let options = request.options.as_mut();
         let Some(body) = options.and_then(|options| options.body.as_mut()) else {
             return Ok(());

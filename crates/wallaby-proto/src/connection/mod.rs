@@ -28,11 +28,11 @@ pub use self::keep_alive::{KeepAlive, KeepAliveSettings};
 pub use self::slots::{ConnectionSlots, Search, StrangerLimits, Usefulness};
 pub use crate::carrier::bounds::{Bounds, PartialLimits, Partials};
 pub use crate::carrier::credit::MAX_CALLS;
-pub use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted, Refusal};
+pub use crate::carrier::event::{BodyEvent, ConnectionError, Event, Granted, SendRefusal};
 pub(crate) use crate::carrier::hello::LEAST_PARTS;
 pub use crate::carrier::hello::{ConnectionLimits, Features, Hello, VERSION};
 pub use crate::carrier::methods::{MAX_METHOD_NAME, MAX_METHODS, MethodDefinition, is_reserved};
-pub use crate::carrier::{Charge, Counters, Mark};
+pub use crate::carrier::{Carried, Charge, Mark};
 
 use self::output::OutputBuffer;
 use self::pace::Pace;

@@ -15,7 +15,7 @@ use crate::carrier::transit::PeerTime;
 use crate::connection::output::OutputBuffer;
 use crate::connection::{ConnectionError, ConnectionLimits, bodies};
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MAX_FRAME, kind};
+use crate::wire::{MAX_FRAME, WireError, kind};
 
 /// Room for a message is made for at most so many times what has arrived of it: often enough that little is moved,
 /// seldom enough that a peer which only announces gets none.
@@ -227,11 +227,11 @@ impl PartsInbox {
         body: &[u8],
         limits: ConnectionLimits,
         told: Option<PeerTime>,
-    ) -> Result<(u64, Option<Assembled>), DecodeError> {
+    ) -> Result<(u64, Option<Assembled>), WireError> {
         let what = "part";
         let mut reader = Reader::new(body);
         let stream = reader.varint(what)?;
-        let malformed = |why| DecodeError::Malformed { what, why };
+        let malformed = |why| WireError::Malformed { what, why };
         let is_full = self.streams.len() >= limits.streams as usize;
         let incoming = match self.streams.entry(stream) {
             Entry::Occupied(known) => known.into_mut(),
@@ -324,12 +324,12 @@ fn first(streams: &BTreeMap<u64, IncomingMessage>) -> Option<(u64, u64)> {
 }
 
 impl IncomingMessage {
-    fn take(&mut self, bytes: &[u8]) -> Result<Option<Assembled>, DecodeError> {
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<Assembled>, WireError> {
         let first = self.arrived == 0;
         self.progress.gain(bytes.len());
         self.arrived += bytes.len() as u64;
         if self.arrived > self.total {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what: "part",
                 why: "more bytes than its message has",
             });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Connection;
 use crate::carrier::transit::{EVERY, PeerTime};
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, Request, kind};
+use crate::wire::{Request, WireError, kind};
 
 impl Connection {
     /// Whether the time is told ahead of this request, so that [`set_time`](Self::set_time) is of use before it is sent.
@@ -37,7 +37,7 @@ impl Connection {
 
     /// The first time that comes says that others will: from now on this side's own time is asked for.
     #[inline(never)]
-    pub(super) fn handle_time(&mut self, body: &[u8]) -> Result<(), DecodeError> {
+    pub(super) fn handle_time(&mut self, body: &[u8]) -> Result<(), WireError> {
         let mut reader = Reader::new(body);
         let told = reader.varint("time")?;
         reader.finish("time")?;

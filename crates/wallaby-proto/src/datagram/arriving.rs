@@ -16,7 +16,7 @@ use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, SessionState};
 use crate::datagram::window::WindowCheck;
 use crate::varint::Reader;
-use crate::wire::{DecodeError, kind};
+use crate::wire::{WireError, kind};
 
 /// Packet numbers are below: no sender gets that far.
 const MAX_PACKET_NUMBER: u64 = 1 << 62;
@@ -43,8 +43,8 @@ impl From<ConnectionError> for Dropped {
     }
 }
 
-impl From<DecodeError> for Dropped {
-    fn from(_: DecodeError) -> Self {
+impl From<WireError> for Dropped {
+    fn from(_: WireError) -> Self {
         Self::Malformed
     }
 }
@@ -220,7 +220,7 @@ impl Session {
         let event = receive(self, (kind, body, size), false, |session, request| {
             if request.body().is_some() {
                 let (what, why) = ("request", "a body, over datagrams");
-                return Err(DecodeError::Malformed { what, why }.into());
+                return Err(WireError::Malformed { what, why }.into());
             }
             if let Some(sent) = sent {
                 request.waited = session.waited(sent, now);
@@ -232,12 +232,12 @@ impl Session {
     }
 
     /// What concerns the session alone.
-    fn handle_own(&mut self, kind: u8, body: &[u8]) -> Result<Event, DecodeError> {
+    fn handle_own(&mut self, kind: u8, body: &[u8]) -> Result<Event, WireError> {
         match kind {
             kind::CREDIT => self.handle_credit(body),
             kind::CALL_CREDIT => self.peering.handle_call_credit(body),
             kind::GOING_AWAY => going_away(body, false),
-            kind => Err(DecodeError::UnknownKind { kind }),
+            kind => Err(WireError::UnknownKind { kind }),
         }
     }
 
@@ -249,7 +249,7 @@ impl Session {
         transit.waited(now)
     }
 
-    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, DecodeError> {
+    fn handle_credit(&mut self, body: &[u8]) -> Result<Event, WireError> {
         let (granted, bytes) = credit::read(body)?;
         if granted != Granted::Requests {
             return Err(credit::UNKNOWN);

@@ -18,7 +18,7 @@ use crate::datagram::leaving::SessionFate;
 use crate::datagram::packet::{self, AMPLIFICATION, Datagram, Flags, Unreadable};
 use crate::datagram::recovery::nanoseconds;
 use crate::datagram::session::{Session, SessionState};
-use crate::datagram::{Cause, DATAGRAM_SIZES, SessionEnd, Settings};
+use crate::datagram::{Cause, DATAGRAM_SIZES, GateSettings, SessionEnd};
 use crate::id::NodeId;
 use crate::varint::Reader;
 
@@ -58,7 +58,7 @@ pub struct TooManySessions(pub usize);
 
 /// What a gate has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct GateCounters {
     /// Datagrams received, whatever became of them.
     pub received: u64,
     /// Datagrams sent.
@@ -97,7 +97,7 @@ pub struct Gate {
     partials: Partials,
     /// What challenges say of this side.
     hello: Bytes,
-    settings: Settings,
+    settings: GateSettings,
     cookies: Cookies,
     sessions: Sessions,
     /// How many of them others opened.
@@ -111,15 +111,15 @@ pub struct Gate {
     timers: BTreeSet<(u64, u64)>,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
     events: VecDeque<SessionEvent>,
-    counters: Counters,
+    counters: GateCounters,
 }
 
 impl Gate {
     /// The gate of a socket. `secret` is random and new in each incarnation: ids that no other side may guess come from it.
-    pub fn new(me: Arc<Hello>, secret: [u8; 16], settings: Settings) -> Self {
+    pub fn new(me: Arc<Hello>, secret: [u8; 16], settings: GateSettings) -> Self {
         let (least, most) = DATAGRAM_SIZES;
         let datagram = settings.datagram.clamp(least, most);
-        let settings = Settings {
+        let settings = GateSettings {
             datagram,
             loopback: settings.loopback.clamp(datagram, most),
             ..settings
@@ -138,7 +138,7 @@ impl Gate {
             timers: BTreeSet::new(),
             answers: VecDeque::new(),
             events: VecDeque::new(),
-            counters: Counters::default(),
+            counters: GateCounters::default(),
         }
     }
 
@@ -153,7 +153,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// If this side has opened [`Settings::sessions`] that have not ended.
+    /// If this side has opened [`GateSettings::sessions`] that have not ended.
     pub fn dial(
         &mut self,
         now: Duration,
@@ -227,7 +227,7 @@ impl Gate {
     }
 
     /// What this gate has seen.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> GateCounters {
         self.counters
     }
 

@@ -27,14 +27,14 @@
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};
 //! use wallaby_proto::NodeId;
 //! use wallaby_proto::connection::{Event, Features, Hello, ConnectionLimits, VERSION};
-//! use wallaby_proto::datagram::{Gate, Settings};
+//! use wallaby_proto::datagram::{Gate, GateSettings};
 //!
 //! let gate = |node, secret| {
 //!     let hello = Hello {
 //!         versions: (VERSION, VERSION), node: NodeId::new(node).unwrap(), expected: None, address: None,
 //!         features: Features::default(), limits: ConnectionLimits::default(),
 //!     };
-//!     Gate::new(Arc::new(hello), secret, Settings::default())
+//!     Gate::new(Arc::new(hello), secret, GateSettings::default())
 //! };
 //! let (alice_at, bob_at) = (SocketAddr::from(([10, 0, 0, 1], 1)), SocketAddr::from(([10, 0, 0, 2], 1)));
 //! let (mut here, mut there) = ((gate(1, [1; 16]), alice_at), (gate(2, [2; 16]), bob_at));
@@ -95,7 +95,7 @@ use crate::id::NodeId;
 use crate::wire::MAX_FRAME;
 
 pub use self::gate::{
-    Counters, Gate, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
+    Gate, GateCounters, IdHasher, SessionEvent, SessionId, TooManySessions, Transmit,
 };
 pub use self::recovery::PathStats;
 pub use self::session::Session;
@@ -103,20 +103,20 @@ pub use self::session::Session;
 /// Longest payload of a message over datagrams, in bytes.
 pub const MAX_MESSAGE: usize = MAX_FRAME;
 
-/// Shortest and longest [`Settings::datagram`], in bytes.
+/// Shortest and longest [`GateSettings::datagram`], in bytes.
 pub const DATAGRAM_SIZES: (usize, usize) = (packet::ASK_LEN, 65_507);
 
-/// A good [`Settings::loopback`]: half of what the interface carries in one, so that buffers of a usual size take several.
+/// A good [`GateSettings::loopback`]: half of what the interface carries in one, so that buffers of a usual size take several.
 pub const LOOPBACK_DATAGRAM: usize = 32 << 10;
 
 /// What a gate and its sessions keep to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct GateSettings {
     /// Longest datagram that is sent, in bytes without the headers of IP and UDP; within [`DATAGRAM_SIZES`], else the
     /// nearer of them. Datagrams of any size are received.
     pub datagram: usize,
     /// The same to a peer at a loopback address, whose interface carries more in one: from when on a datagram of that
-    /// length has come through. At least [`Settings::datagram`].
+    /// length has come through. At least [`GateSettings::datagram`].
     pub loopback: usize,
     /// Most sessions that others opened, and most that this side opened.
     pub sessions: usize,
@@ -133,7 +133,7 @@ pub struct Settings {
     pub confirm_after: Duration,
 }
 
-impl Default for Settings {
+impl Default for GateSettings {
     /// Datagrams of 1,200 bytes, which every path carries, to whomever; 4,096 sessions each way, 1 MiB unacknowledged; 10 seconds
     /// or 64 probes until a peer counts as gone; idle after a minute; asked before a request after 5 seconds.
     fn default() -> Self {
@@ -161,7 +161,7 @@ pub struct SessionEnd {
     /// How many messages it had acknowledged without a gap, as [`Session::acknowledged`].
     pub acknowledged: u64,
     /// What the session has carried.
-    pub counters: connection::Counters,
+    pub counters: connection::Carried,
 }
 
 /// A message that was not acknowledged when its session ended.

@@ -13,7 +13,7 @@ use crate::datagram::checksum::crc32c;
 use crate::datagram::received::ReceivedPackets;
 use crate::id::NodeId;
 use crate::varint::{self, Reader};
-use crate::wire::{DecodeError, MAX_BODY};
+use crate::wire::{MAX_BODY, WireError};
 
 /// Bytes of the checksum at the end.
 pub(super) const CHECKSUM: usize = 4;
@@ -133,7 +133,7 @@ pub(super) fn read(datagram: &[u8]) -> Result<(Datagram<'_>, Reader<'_>), Unread
     }
 }
 
-fn read_kind<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Option<Datagram<'a>>, DecodeError> {
+fn read_kind<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Option<Datagram<'a>>, WireError> {
     let what = "datagram";
     let kind = reader.u8(what)?;
     if let Some(flags) = Flags::read(kind) {
@@ -174,7 +174,7 @@ fn read_kind<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Option<Datagram<
     })
 }
 
-fn read_u64(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
+fn read_u64(reader: &mut Reader<'_>) -> Result<u64, WireError> {
     Ok(u64::from_be_bytes(reader.array("datagram")?))
 }
 
@@ -277,9 +277,9 @@ impl Ack {
         self.newest.1
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "acknowledgement";
-        let below = || DecodeError::Malformed {
+        let below = || WireError::Malformed {
             what,
             why: "a range below number 0",
         };
@@ -287,7 +287,7 @@ impl Ack {
         let delay = reader.duration(what)?;
         let more = reader.varint(what)?;
         if more >= MAX_RANGES as u64 {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what,
                 len: more + 1,
                 limit: MAX_RANGES,
@@ -371,14 +371,14 @@ pub(super) enum Frame {
 impl Frame {
     /// The next frame of a packet, `None` at its end.
     #[inline]
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, WireError> {
         if reader.is_empty() {
             return Ok(None);
         }
         Self::read_next(reader)
     }
 
-    fn read_next(reader: &mut Reader<'_>) -> Result<Option<Self>, DecodeError> {
+    fn read_next(reader: &mut Reader<'_>) -> Result<Option<Self>, WireError> {
         let what = "packet";
         loop {
             if reader.is_empty() {
@@ -403,13 +403,13 @@ impl Frame {
         }
     }
 
-    fn read_piece(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn read_piece(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "piece";
         let number = reader.varint(what)?;
         let kind = reader.u8(what)?;
         let total = reader.varint(what)?;
         if total > MAX_BODY as u64 {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what,
                 len: total,
                 limit: MAX_BODY,
@@ -418,7 +418,7 @@ impl Frame {
         let offset = reader.varint(what)?;
         let len = reader.bytes(MAX_BODY, what)?.len();
         if len == 0 || offset.saturating_add(len as u64) > total {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "nothing of its message",
             });
@@ -539,7 +539,7 @@ mod tests {
         let error = read(MAX_RANGES as u64).expect_err("one more");
         let (what, limit) = ("acknowledgement", MAX_RANGES);
         let len = MAX_RANGES as u64 + 1;
-        assert_eq!(error, DecodeError::TooLong { what, len, limit });
+        assert_eq!(error, WireError::TooLong { what, len, limit });
     }
 
     #[test]

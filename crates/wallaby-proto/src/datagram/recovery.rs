@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::datagram::Settings;
+use crate::datagram::GateSettings;
 use crate::datagram::packet::Ack;
 use crate::datagram::received::ACK_DELAY;
 
@@ -121,7 +121,7 @@ pub(super) struct News {
 pub(super) struct NeverSent;
 
 impl Recovery {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &GateSettings) -> Self {
         Self {
             packets: VecDeque::new(),
             first: 0,
@@ -555,7 +555,7 @@ struct CongestionWindow {
 }
 
 impl CongestionWindow {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &GateSettings) -> Self {
         let datagram = settings.datagram;
         Self {
             size: (10 * datagram).min(14_720.max(2 * datagram)),
@@ -648,10 +648,10 @@ mod tests {
 
     impl Side {
         fn new() -> Self {
-            let settings = Settings {
+            let settings = GateSettings {
                 datagram: DATAGRAM,
                 unacknowledged: 40 * DATAGRAM,
-                ..Settings::default()
+                ..GateSettings::default()
             };
             Self {
                 recovery: Recovery::new(&settings),
@@ -888,10 +888,10 @@ mod tests {
 
     #[test]
     fn two_of_the_longest_datagrams_may_always_be_under_way() {
-        let settings = Settings {
+        let settings = GateSettings {
             datagram: DATAGRAM,
             unacknowledged: DATAGRAM,
-            ..Settings::default()
+            ..GateSettings::default()
         };
         let mut window = CongestionWindow::new(&settings);
         window.set_datagram(30 * DATAGRAM);
@@ -904,9 +904,9 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_beyond_a_window_counts_for_the_next_datagram() {
-        let mut window = CongestionWindow::new(&Settings {
+        let mut window = CongestionWindow::new(&GateSettings {
             datagram: DATAGRAM,
-            ..Settings::default()
+            ..GateSettings::default()
         });
         window.handle_lost(0, 0);
         let mut sizes = vec![window.size / DATAGRAM];
@@ -923,9 +923,9 @@ mod tests {
 
     #[test]
     fn of_long_silence_the_first_notice_says_how_large_the_window_was() {
-        let mut window = CongestionWindow::new(&Settings {
+        let mut window = CongestionWindow::new(&GateSettings {
             datagram: DATAGRAM,
-            ..Settings::default()
+            ..GateSettings::default()
         });
         (0..3).for_each(|turn| window.collapse(turn));
         assert_eq!(window.size, 2 * DATAGRAM);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 
-use crate::carrier::event::{Refusal, telling};
+use crate::carrier::event::{SendRefusal, telling};
 use crate::carrier::methods::MethodDefinition;
 use crate::carrier::transit::microseconds;
 use crate::carrier::{Carrier, Mark, Medium, Naming, Peering, Priority};
@@ -41,9 +41,9 @@ impl Medium for Session {
             || self.outgoing.numbers() >= WINDOW - kept
     }
 
-    fn name_body(&mut self, request: &mut Request) -> Result<(), Refusal> {
+    fn name_body(&mut self, request: &mut Request) -> Result<(), SendRefusal> {
         match request.body() {
-            Some(_) => Err(Refusal::NoBodies),
+            Some(_) => Err(SendRefusal::NoBodies),
             None => Ok(()),
         }
     }

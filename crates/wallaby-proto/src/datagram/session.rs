@@ -16,7 +16,7 @@ use crate::datagram::received::ReceivedPackets;
 use crate::datagram::recovery::{ASLEEP, PathStats, Recovery};
 use crate::datagram::sizing::Sizing;
 use crate::datagram::window::ReplayWindow;
-use crate::datagram::{MAX_MESSAGE, Pending, Settings};
+use crate::datagram::{GateSettings, MAX_MESSAGE, Pending};
 use crate::id::NodeId;
 
 /// A peer is not asked whether it is still there before it was silent for so many round trips.
@@ -51,7 +51,7 @@ pub struct Session {
     /// When it was opened, by this side's clock.
     pub(super) since: Duration,
     presence: Presence,
-    pub(super) settings: Settings,
+    pub(super) settings: GateSettings,
     /// It waits in its gate's queue of sessions that may have something to send.
     pub(super) queued: bool,
     /// The earliest of its gate's timers that will look at it, in nanoseconds.
@@ -103,7 +103,7 @@ impl Session {
         remote: SocketAddr,
         ids: (u64, u64),
         (state, since): (SessionState, Duration),
-        settings: &Settings,
+        settings: &GateSettings,
         partials: &Partials,
     ) -> Self {
         let output = OutputLimit::of_session(settings.unacknowledged);

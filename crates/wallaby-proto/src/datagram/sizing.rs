@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::datagram::Settings;
+use crate::datagram::GateSettings;
 use crate::datagram::packet::Ack;
 
 /// Probes that are sent at most.
@@ -32,7 +32,7 @@ pub(super) struct Sizing {
 }
 
 impl Sizing {
-    pub(super) fn new(settings: &Settings, peer: SocketAddr) -> Self {
+    pub(super) fn new(settings: &GateSettings, peer: SocketAddr) -> Self {
         let longest = if peer.ip().to_canonical().is_loopback() {
             settings.loopback
         } else {
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn a_probe_that_may_be_lost_is_not_repeated_at_once() {
-        let settings = Settings {
+        let settings = GateSettings {
             loopback: 9000,
-            ..Settings::default()
+            ..GateSettings::default()
         };
         let mut sizing = Sizing::new(&settings, (Ipv4Addr::LOCALHOST, 1).into());
         let now = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Endpoint;
 use super::client::{CallContext, ClientAction, ClientCall, InitialRequest};
-use super::event::{Answer, ReportedEnd};
+use super::event::{IncomingAnswer, ReportedEnd};
 use super::probe::Probe;
 use crate::call::initiator::{Arrival, Violation};
 use crate::call::ungranted::AnswerLimits;
@@ -131,7 +131,7 @@ impl ClientCall {
             let after = context.raw().saturating_sub(traced.begun);
             traced.answered.insert(response.request.path, after);
         }
-        let mut answer = Answer {
+        let mut answer = IncomingAnswer {
             call: self.key(),
             request: response.request,
             index: response.index,
@@ -156,7 +156,7 @@ impl ClientCall {
 
     /// Whose status it is.
     #[cold]
-    fn explain(&mut self, answer: &mut Answer, response: &Response) {
+    fn explain(&mut self, answer: &mut IncomingAnswer, response: &Response) {
         let code = answer.payload.first().copied();
         let code = code.map_or(Code::Unknown, Code::from_number);
         self.status.get_or_insert(code);
@@ -212,7 +212,7 @@ impl ClientCall {
     }
 
     /// An answer waits for the application.
-    pub(super) fn keep_answer(&mut self, answer: Answer) {
+    pub(super) fn keep_answer(&mut self, answer: IncomingAnswer) {
         let before = self.answers.len();
         match &mut self.order {
             None => self.answers.push(answer),
@@ -235,7 +235,7 @@ impl ClientCall {
 
     /// The next answer. What is taken makes room for more: a connection is granted no less than a quarter of `window` at a time.
     #[inline]
-    pub fn next_answer(&mut self, window: u64) -> Option<Answer> {
+    pub fn next_answer(&mut self, window: u64) -> Option<IncomingAnswer> {
         let answer = self.answers.pop()?;
         match answer.from {
             // What had come of a call that has ended was granted then.

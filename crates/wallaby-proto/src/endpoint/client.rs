@@ -25,7 +25,7 @@ use super::LONGEST;
 pub use super::answers::Received;
 use super::call_options::CallOptions;
 use super::config::Config;
-use super::event::{Answer, CallKey, Outcome};
+use super::event::{CallKey, IncomingAnswer, Outcome};
 use super::order::Order;
 use super::probe::Note;
 use super::resending::Resending;
@@ -34,14 +34,14 @@ use crate::call::allowance::Allowance;
 use crate::call::initiator::{Initiator, Violation};
 use crate::call::server::undelivered_initial;
 use crate::call::ungranted::UngrantedAnswers;
-use crate::call::watch::{Action, Location, Loss, Source, Watch};
+use crate::call::watch::{Location, Loss, Source, Watch, WatchAction};
 use crate::cold::Cold;
 use crate::connection::{Mark, MethodDefinition};
 use crate::error::{ConnectError, Failure};
 use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_PING};
 use crate::wire::{
-    Budgets, Heartbeats, MethodRef, Options, Ping, PingSettings, ReplyTo, Request, Response,
+    Budgets, Heartbeats, MessageOptions, MethodRef, Ping, PingSettings, ReplyTo, Request, Response,
 };
 use crate::{Address, CallId, Code, ConnId, NodeId, Path, RequestId, Status, Token};
 
@@ -133,7 +133,7 @@ pub struct ClientCall {
     /// Of one that goes on without what is lost.
     pub(super) tolerant: Option<Box<Tolerance>>,
     /// Answers that the application has not taken, and how many of them were not told of.
-    pub(super) answers: Fifo<Answer>,
+    pub(super) answers: Fifo<IncomingAnswer>,
     pub(super) untold: usize,
     pub(super) outcome: Option<Outcome>,
     /// The code of the first status among its answers.
@@ -378,17 +378,17 @@ impl ClientCall {
 
     fn poll_watch(&mut self, context: &impl CallContext) -> Option<ClientAction> {
         match self.initiator.watch_mut()?.poll() {
-            Some(Action::Ping { to, ping }) => {
+            Some(WatchAction::Ping { to, ping }) => {
                 return Some(ClientAction::Ping(Box::new((to, ping))));
             }
-            Some(Action::Frozen) => return Some(ClientAction::Noted(Note::Frozen)),
-            Some(Action::Quiet) => {
+            Some(WatchAction::Frozen) => return Some(ClientAction::Noted(Note::Frozen)),
+            Some(WatchAction::Quiet) => {
                 self.state = CallState::Over;
                 return Some(ClientAction::Quiet);
             }
-            Some(Action::Failed(loss)) => self.lose(loss, context),
-            Some(Action::Lost(loss)) => self.note_loss(*loss),
-            Some(Action::Resend {
+            Some(WatchAction::Failed(loss)) => self.lose(loss, context),
+            Some(WatchAction::Lost(loss)) => self.note_loss(*loss),
+            Some(WatchAction::Resend {
                 request,
                 attempt,
                 failure,
@@ -503,7 +503,7 @@ impl ClientCall {
         ping: PingSettings,
         own: Option<&CallOptions>,
         id: RequestId,
-    ) -> Option<Box<Options>> {
+    ) -> Option<Box<MessageOptions>> {
         let ping = Some(self.ping(ping)).filter(|ping| *ping != DEFAULT_PING);
         let of_call = self.options.as_deref();
         let heartbeats = of_call.and_then(|options| options.heartbeats);
@@ -516,7 +516,7 @@ impl ClientCall {
             return None;
         }
         let continuation = own.and_then(|own| own.continuation.as_ref());
-        Some(Box::new(Options {
+        Some(Box::new(MessageOptions {
             ping,
             metadata: own.map(|own| own.metadata.clone()).unwrap_or_default(),
             continuation: continuation.map(|continuation| continuation.bytes().clone()),
@@ -526,7 +526,7 @@ impl ClientCall {
             }),
             budgets,
             heartbeats: heartbeats.map(Heartbeats::bounded),
-            ..Options::default()
+            ..MessageOptions::default()
         }))
     }
 

@@ -9,7 +9,7 @@ use crate::connection::{
     Bounds, ConnectionLimits as WireLimits, Features, Hello, KeepAliveSettings, LEAST_PARTS,
     PartialLimits, StrangerLimits, VERSION,
 };
-use crate::datagram::{LOOPBACK_DATAGRAM, MAX_MESSAGE, Settings};
+use crate::datagram::{GateSettings, LOOPBACK_DATAGRAM, MAX_MESSAGE};
 use crate::dial::DialPolicy;
 use crate::executor::{ExecutorConfig, Schedule};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_GONE_AFTER, DEFAULT_PING};
@@ -199,7 +199,7 @@ impl Default for Config {
             strangers: StrangerLimits::default(),
             ping: DEFAULT_PING,
             gone_after: DEFAULT_GONE_AFTER,
-            confirm_after: Settings::default().confirm_after,
+            confirm_after: GateSettings::default().confirm_after,
             keep_alive: KeepAliveSettings::default(),
             stall_limit: None,
             remembered: records.requests,
@@ -253,13 +253,13 @@ impl Config {
     }
 
     /// How its sessions over UDP are set.
-    pub(super) fn sessions(&self) -> Settings {
-        Settings {
+    pub(super) fn sessions(&self) -> GateSettings {
+        GateSettings {
             // Those that are being closed are still sessions for a while.
             sessions: self.limits.connections.saturating_mul(2).max(MIN_SESSIONS),
             confirm_after: self.confirm_after,
             loopback: LOOPBACK_DATAGRAM,
-            ..Settings::default()
+            ..GateSettings::default()
         }
     }
 

@@ -188,7 +188,7 @@ pub struct Closed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// An answer, or a status in place of one.
-    Answer(Answer),
+    Answer(IncomingAnswer),
     /// A traced call has ended: its tree of hops. How it ended comes next.
     Trace(Box<Trace>),
     /// The call has ended, and how; nothing more comes of it. Whoever asks again is told the same perhaps.
@@ -211,7 +211,7 @@ pub enum Outcome {
 
 /// An answer of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct IncomingAnswer {
     /// The call.
     pub call: CallKey,
     /// The request that sent it.
@@ -233,7 +233,7 @@ pub struct Answer {
     pub(super) not_executed: bool,
 }
 
-impl Answer {
+impl IncomingAnswer {
     /// What is lost of a branch, if this stands for it in a call that goes on without.
     pub fn loss(&self) -> Option<&Loss> {
         self.loss.as_deref()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::connection::{Mark, MethodDefinition, Refusal};
+use crate::connection::{Mark, MethodDefinition, SendRefusal};
 use crate::{Address, ConnId, RequestId};
 use bytes::Bytes;
 
@@ -198,7 +198,7 @@ impl<P: Probe> Endpoint<P> {
                     self.body_sent(body, id, &request);
                     return Ok(());
                 }
-                Err(Refusal::Blocked | Refusal::NotOpen) => {}
+                Err(SendRefusal::Blocked | SendRefusal::NotOpen) => {}
                 Err(refusal) => return Err(refused(request.id, server, refusal)),
             }
         }
@@ -294,23 +294,23 @@ impl<P: Probe> Endpoint<P> {
         sequence: u64,
         request: RequestId,
         to: &Address,
-        refusal: Refusal,
+        refusal: SendRefusal,
     ) {
         let failure = refused(request, to, refusal);
         self.tell(sequence, |call, _| call.root_lost(request, failure));
     }
 }
 
-fn refused(request: RequestId, to: &Address, refusal: Refusal) -> Failure {
+fn refused(request: RequestId, to: &Address, refusal: SendRefusal) -> Failure {
     let server = to.clone();
     match refusal {
-        Refusal::TooLarge { size, limit } => Failure::TooLarge {
+        SendRefusal::TooLarge { size, limit } => Failure::TooLarge {
             request,
             server,
             size,
             limit,
         },
-        Refusal::NotUnderstood { what } => Failure::NotUnderstood {
+        SendRefusal::NotUnderstood { what } => Failure::NotUnderstood {
             request,
             server,
             what,

@@ -1,6 +1,6 @@
 //! What an endpoint counts.
 
-use crate::connection::Counters as Carried;
+use crate::connection::Carried;
 
 /// What an endpoint has counted since its start. Retries, hedges and failed accepts are counted by its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::answers::cost_of;
 use super::client::{CallContext, ClientCall, InitialRequest};
-use super::event::Answer;
+use super::event::IncomingAnswer;
 use crate::call::initiator::Violation;
 use crate::call::missing::{Missing, MissingBranch, MissingState};
-use crate::call::watch::{Location, Loss, Step};
+use crate::call::watch::{Location, Loss, LossStep};
 use crate::error::Failure;
 use crate::wire::HandledBy;
 use crate::{Code, RequestId};
@@ -68,7 +68,7 @@ impl ClientCall {
         let loss = Arc::new(loss);
         tolerance.losses.push(Arc::clone(&loss));
         self.own += cost_of(0); // as an answer of this endpoint's
-        let answer = Answer {
+        let answer = IncomingAnswer {
             call: self.key(),
             request: loss.request,
             index: view.map_or(0, |view| view.received),
@@ -105,7 +105,7 @@ impl ClientCall {
     }
 
     /// Says where the steps of a way are, of which its watch does not know it.
-    pub(super) fn locate(&self, path: &mut [Step]) {
+    pub(super) fn locate(&self, path: &mut [LossStep]) {
         for step in path.iter_mut().filter(|step| !step.server.is_known()) {
             step.server = self.server_of(step.request);
         }

@@ -230,8 +230,8 @@ pub use self::bodies::{BodyEnd, BodyNext, InBody, OutBody};
 pub use self::call_options::CallOptions;
 pub use self::config::{Config, Limits, Schemes, Seeds, Shell};
 pub use self::event::{
-    Answer, CallKey, Closed, IncomingRequest, Lane, Next, Outcome, Output, Placed, ReportedEnd,
-    RequestKey, StuckHandler,
+    CallKey, Closed, IncomingAnswer, IncomingRequest, Lane, Next, Outcome, Output, Placed,
+    ReportedEnd, RequestKey, StuckHandler,
 };
 pub use self::initial::NewInitial;
 pub use self::methods::Serving;

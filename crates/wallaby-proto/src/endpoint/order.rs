@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::event::Answer;
+use super::event::IncomingAnswer;
 use crate::Path;
 
 /// No answer has this number.
@@ -14,13 +14,13 @@ pub(super) struct Order {
     /// How many answers were told of each branch: the next one has that number.
     told: BTreeMap<Path, u32>,
     /// Answers that have overtaken others. They cost the call's credit meanwhile, so that no more than its limit waits.
-    held: BTreeMap<(Path, u32), Answer>,
+    held: BTreeMap<(Path, u32), IncomingAnswer>,
 }
 
 impl Order {
     /// An answer has arrived: those that are told now, one after the other by [`next`](Self::next), begin with the one that is
     /// returned, unless it has overtaken others.
-    pub(super) fn arrive(&mut self, answer: Answer) -> Option<Answer> {
+    pub(super) fn arrive(&mut self, answer: IncomingAnswer) -> Option<IncomingAnswer> {
         let path = answer.request.path;
         let told = self.told.entry(path).or_default();
         if *told == GIVEN_UP {
@@ -36,7 +36,7 @@ impl Order {
 
     /// Something of this branch is lost: what has come of it waits no longer, and neither does what comes.
     #[cold]
-    pub(super) fn give_up(&mut self, path: Path) -> Vec<Answer> {
+    pub(super) fn give_up(&mut self, path: Path) -> Vec<IncomingAnswer> {
         self.told.insert(path, GIVEN_UP);
         let held = self.held.range((path, 0)..=(path, u32::MAX));
         let held: Vec<u32> = held.map(|((_, index), _)| *index).collect();
@@ -46,7 +46,7 @@ impl Order {
     }
 
     /// The answer behind the one of this branch that was told last, if it has come before.
-    pub(super) fn next(&mut self, path: Path) -> Option<Answer> {
+    pub(super) fn next(&mut self, path: Path) -> Option<IncomingAnswer> {
         let told = self.told.get_mut(&path)?;
         let next = self.held.remove(&(path, *told))?;
         *told = told.saturating_add(1);
@@ -73,7 +73,7 @@ mod tests {
             path: first.path.child(0, call, Token::new(1)),
             ..first
         };
-        let answer = |request, index| Answer {
+        let answer = |request, index| IncomingAnswer {
             call: CallKey(1),
             request,
             index,

@@ -3,8 +3,8 @@
 use crate::ConnId;
 use crate::Status;
 use crate::call::records::{RefusedRequest, RelayId};
-use crate::call::server::{Outbound, Server};
-use crate::connection::{Charge, Mark, Refusal};
+use crate::call::server::{Outbound, ServerHalf};
+use crate::connection::{Charge, Mark, SendRefusal};
 use crate::wire::{Request, Response};
 
 use super::Endpoint;
@@ -60,7 +60,8 @@ impl<P: Probe> Endpoint<P> {
             reply_to: None,
             conn: from,
         };
-        let Outbound::Response(mut response) = Server::<()>::new(request).fail(status, None) else {
+        let Outbound::Response(mut response) = ServerHalf::<()>::new(request).fail(status, None)
+        else {
             return;
         };
         self.metrics.statuses_sent += 1;
@@ -70,7 +71,7 @@ impl<P: Probe> Endpoint<P> {
                 self.note_placed(from, owner, mark);
             }
             Ok(_) => {}
-            Err(Refusal::Blocked) => self.answer_later(from, response, &refused),
+            Err(SendRefusal::Blocked) => self.answer_later(from, response, &refused),
             Err(_) => self.metrics.undeliverable += 1,
         }
     }
@@ -84,7 +85,7 @@ impl<P: Probe> Endpoint<P> {
     ) -> bool {
         match self.hand_response(id, status, Charge::Free) {
             Ok(mark) => self.note_placed(id, Some(MarkOwner::Relay(refused)), mark),
-            Err(Refusal::Blocked | Refusal::NotOpen) => return false,
+            Err(SendRefusal::Blocked | SendRefusal::NotOpen) => return false,
             Err(_) => self.records.relayed(refused, None),
         }
         true

@@ -12,7 +12,7 @@ use crate::call::records::{RelayId, invitation};
 use crate::call::server::make_too_large_to_pass_on;
 use crate::call::shares::Share;
 use crate::call::waiting::Awaited;
-use crate::connection::{Charge, Mark, Refusal};
+use crate::connection::{Charge, Mark, SendRefusal};
 use crate::error::hint;
 use crate::numbers::MOST_MOVES;
 use crate::wire::{MAX_FRAME, Message, Response};
@@ -171,12 +171,12 @@ impl<P: Probe> Endpoint<P> {
                     self.credit_relayed(response.call, relayed);
                     return RelayOutcome::At(mark);
                 }
-                Err(Refusal::TooLarge { size, limit }) if !response.status => {
+                Err(SendRefusal::TooLarge { size, limit }) if !response.status => {
                     let hint = hint(limit, self.is_session(id));
                     let own = self.address.as_ref();
                     make_too_large_to_pass_on(response, (size, limit), hint, own);
                 }
-                Err(Refusal::Blocked | Refusal::NotOpen) => return RelayOutcome::Blocked,
+                Err(SendRefusal::Blocked | SendRefusal::NotOpen) => return RelayOutcome::Blocked,
                 Err(_) => return RelayOutcome::Refused,
             }
         }

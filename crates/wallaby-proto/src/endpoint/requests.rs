@@ -18,7 +18,7 @@ use super::methods::{Meant, RefusedMethod, Serving};
 use super::probe::Probe;
 use super::server::{Author, HandledRequest, HandlerState, Place, RequestContext, Returned};
 use super::{Alarm, Endpoint};
-use crate::call::records::{Judgement, Origin, StopReason, Ticket};
+use crate::call::records::{Judgement, MessageOrigin, StopReason, Ticket};
 use crate::connection::MethodDefinition;
 use crate::seal::{SealError, verify};
 use crate::wire::{Message, Metadata, MethodRef, Request, Response};
@@ -157,7 +157,7 @@ impl<P: Probe> Endpoint<P> {
             self.refuse_unsealed(from, request, error);
             return None;
         }
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: from,
             peer: node,
             transit: Duration::ZERO,

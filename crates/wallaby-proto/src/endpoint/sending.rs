@@ -3,10 +3,10 @@
 use crate::call::records::{OutputMark as Standing, ReleasedMessage, Ticket};
 use crate::call::server::make_too_large;
 use crate::call::watch::Location;
-use crate::connection::{Charge, Features, Mark, MethodDefinition, Refusal};
+use crate::connection::{Charge, Features, Mark, MethodDefinition, SendRefusal};
 use crate::error::{ConnectError, hint};
 use crate::numbers::MOST_MOVES;
-use crate::wire::{Message, Options, Ping, Request, Response};
+use crate::wire::{Message, MessageOptions, Ping, Request, Response};
 use crate::{CallId, Code, ConnId};
 
 use super::Endpoint;
@@ -255,7 +255,7 @@ impl<P: Probe> Endpoint<P> {
                 }
                 SendOutcome::Sent
             }
-            Err(Refusal::Blocked | Refusal::NotOpen) => SendOutcome::Waits,
+            Err(SendRefusal::Blocked | SendRefusal::NotOpen) => SendOutcome::Waits,
             Err(refusal) => {
                 self.request_refused(out, refusal);
                 SendOutcome::Settled
@@ -279,9 +279,9 @@ impl<P: Probe> Endpoint<P> {
         request: &mut Request,
         method: &MethodDefinition,
         times: Option<Times>,
-    ) -> Result<Mark, Refusal> {
+    ) -> Result<Mark, SendRefusal> {
         let Some(hello) = self.conns.get(id).and_then(|conn| conn.hello()) else {
-            return Err(Refusal::NotOpen);
+            return Err(SendRefusal::NotOpen);
         };
         if let Some(options) = &request.options {
             understood(options, hello.features)?;
@@ -294,9 +294,9 @@ impl<P: Probe> Endpoint<P> {
         }
         let raw = self.raw;
         self.probe.leaves(id, Leaving::Request(request));
-        let carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        let carrier = self.carrier(id).ok_or(SendRefusal::NotOpen)?;
         if !carrier.is_ready_for(request, raw) {
-            return Err(Refusal::Blocked);
+            return Err(SendRefusal::Blocked);
         }
         let mark = carrier.send_request(request, method)?;
         if carrier.names_are_scarce() {
@@ -421,7 +421,7 @@ impl<P: Probe> Endpoint<P> {
         }
         let (size, limit) = match self.hand_response(id, response, manner.charge) {
             Ok(mark) => return Some(mark),
-            Err(Refusal::TooLarge { size, limit }) => (size, limit),
+            Err(SendRefusal::TooLarge { size, limit }) => (size, limit),
             Err(_) => return None,
         };
         let hint = hint(limit, self.is_session(id));
@@ -431,7 +431,7 @@ impl<P: Probe> Endpoint<P> {
         }
         match self.hand_response(id, response, manner.charge) {
             Ok(mark) => Some(mark),
-            Err(Refusal::Blocked | Refusal::NotOpen) => None,
+            Err(SendRefusal::Blocked | SendRefusal::NotOpen) => None,
             Err(_) => {
                 self.metrics.undeliverable += 1;
                 Some(Mark::Written(0))
@@ -449,7 +449,7 @@ impl<P: Probe> Endpoint<P> {
         match self.hand_response(id, response, Charge::Counted) {
             Ok(mark) => self.note_placed(id, Some(MarkOwner::Released(ticket, sent)), mark),
             // No status goes in its place: the first copy may still arrive, by a way that takes it.
-            Err(Refusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
+            Err(SendRefusal::TooLarge { .. }) => self.records.too_large(ticket, response.index),
             Err(_) => self.records.dropped(ticket, sent),
         }
     }
@@ -474,9 +474,9 @@ impl<P: Probe> Endpoint<P> {
         id: ConnId,
         response: &mut Response,
         charge: Charge,
-    ) -> Result<Mark, Refusal> {
+    ) -> Result<Mark, SendRefusal> {
         self.probe.leaves(id, Leaving::Response(response));
-        let carrier = self.carrier(id).ok_or(Refusal::NotOpen)?;
+        let carrier = self.carrier(id).ok_or(SendRefusal::NotOpen)?;
         let mark = carrier.send_response(response, charge)?;
         self.probe.sent(id, Leaving::Response(response), mark);
         Ok(mark)
@@ -512,17 +512,17 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A request is not taken by its server's connection at all.
-    fn request_refused(&mut self, out: &OutRequest, refusal: Refusal) {
+    fn request_refused(&mut self, out: &OutRequest, refusal: SendRefusal) {
         let (request, to) = (&out.request, &out.server);
         let Some(delegation) = out.delegated else {
             return self.root_refused(request.call.sequence, request.id, to, refusal);
         };
         let (code, hint) = match refusal {
-            Refusal::TooLarge { limit, .. } => {
+            SendRefusal::TooLarge { limit, .. } => {
                 let hint = hint(limit, to.is_udp());
                 (Code::ResourceExhausted, hint)
             }
-            Refusal::NotUnderstood { .. } => (Code::Mismatch, ""),
+            SendRefusal::NotUnderstood { .. } => (Code::Mismatch, ""),
             _ => (Code::ResourceExhausted, ""),
         };
         self.not_delivered(out, delegation, (code, &format!("{refusal}{hint}")));
@@ -530,15 +530,15 @@ impl<P: Probe> Endpoint<P> {
 }
 
 /// Whether a peer with these features may get a request with these optional fields.
-fn understood(options: &Options, features: Features) -> Result<(), Refusal> {
+fn understood(options: &MessageOptions, features: Features) -> Result<(), SendRefusal> {
     let binary = options.metadata.iter_bin().next().is_some();
     if binary && !features.contains(Features::BINARY_METADATA) {
         let what = "metadata whose values are bytes";
-        return Err(Refusal::NotUnderstood { what });
+        return Err(SendRefusal::NotUnderstood { what });
     }
     if options.durable.is_some() && !features.contains(Features::DURABLE) {
         let what = "a durable id";
-        return Err(Refusal::NotUnderstood { what });
+        return Err(SendRefusal::NotUnderstood { what });
     }
     Ok(())
 }

@@ -24,15 +24,15 @@ use super::event::Lane;
 use super::requests::{How, TimedOptions};
 use crate::call::allowance::Exhausted;
 use crate::call::records::{Frozen, Records, Ticket};
-use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, Server};
+use crate::call::server::{Delegated, Inherited, LastMessages, Outbound, ServerHalf};
 use crate::connection::MethodDefinition;
 use crate::error::SendError;
 use crate::executor::{Owner, Turn};
 use crate::fifo::Fifo;
 use crate::numbers::{DEFAULT_DEADLINE, MESSAGE_COST};
 use crate::wire::{
-    Budgets, Child, HandledBy, MAX_TRACE_PARTS, Metadata, MethodRef, Options, ReplyTo, Request,
-    Response, TracePart, TraceRecord,
+    Budgets, Child, HandledBy, MAX_TRACE_PARTS, MessageOptions, Metadata, MethodRef, ReplyTo,
+    Request, Response, TracePart, TraceRecord,
 };
 use crate::{Address, CallId, Code, ConnId, DurableId, NodeId, RequestId, Status, Token};
 
@@ -214,7 +214,7 @@ pub(super) enum Place {
 /// One request that is handled.
 #[derive(Debug)]
 pub struct HandledRequest {
-    pub(super) server: Server<Destination>,
+    pub(super) server: ServerHalf<Destination>,
     /// What records call it; `None` if it was refused.
     pub(super) ticket: Option<Ticket>,
     /// The connection that it came over.
@@ -224,7 +224,7 @@ pub struct HandledRequest {
     /// The number of its first answer.
     base: u32,
     /// The request's optional fields: what children inherit.
-    pub(super) options: Option<Box<Options>>,
+    pub(super) options: Option<Box<MessageOptions>>,
     /// When it has no time left, and when it came.
     pub(super) deadline: Duration,
     arrived: Duration,
@@ -275,7 +275,7 @@ impl HandledRequest {
     ) -> Self {
         let time = request.time(DEFAULT_DEADLINE);
         Self {
-            server: Server::bounded(request, most),
+            server: ServerHalf::bounded(request, most),
             ticket,
             from,
             reply_to: std::mem::replace(&mut request.reply_to, ReplyTo::Peer),

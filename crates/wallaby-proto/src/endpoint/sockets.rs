@@ -18,7 +18,7 @@ use super::probe::Probe;
 use crate::call::clock::earliest;
 use crate::carrier::Carrier;
 use crate::connection::{Hello, Partials};
-use crate::datagram::{Gate, Session, SessionEvent, SessionId, Settings, Transmit};
+use crate::datagram::{Gate, GateSettings, Session, SessionEvent, SessionId, Transmit};
 use crate::error::ConnectError;
 
 /// What strangers are told by a socket that does not listen.
@@ -48,7 +48,7 @@ pub(super) struct Sockets {
     /// What their gates are made from.
     hello: Arc<Hello>,
     cookies: [u8; 16],
-    settings: Settings,
+    settings: GateSettings,
     partials: Partials,
     /// How many gates were made.
     gates: u64,
@@ -107,7 +107,7 @@ impl Sockets {
     pub(super) fn new(
         hello: Arc<Hello>,
         cookies: [u8; 16],
-        settings: Settings,
+        settings: GateSettings,
         partials: Partials,
     ) -> Self {
         Self {

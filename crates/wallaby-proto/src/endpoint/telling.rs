@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::records::{
-    Action as RecordAction, Origin, ReleasedMessage, StopReason, Ticket, invitation,
+    MessageOrigin, RecordAction, ReleasedMessage, StopReason, Ticket, invitation,
 };
 use crate::call::watch::Location;
 use crate::connection::{Features, NamedBy};
@@ -23,7 +23,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         };
         let now = self.now;
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: from,
             peer: node,
             transit: Duration::ZERO,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::call::missing::named;
-use crate::call::watch::{Location, Step};
+use crate::call::watch::{Location, LossStep};
 use crate::{CallId, Code, RequestId};
 
 /// Handlers of a call that was given up which have not stopped, and what has not said whether it has.
@@ -38,7 +38,7 @@ pub struct UnstoppedRequest {
     /// Where it is, as far as anybody has told.
     pub server: Location,
     /// The requests that led to it, from the initiator on, as far as known.
-    pub path: Vec<Step>,
+    pub path: Vec<LossStep>,
     /// Its server is gone. What that had handed on before may run, and cannot tell of itself, as this endpoint does not listen.
     pub gone: bool,
 }

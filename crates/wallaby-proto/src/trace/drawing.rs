@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use super::{Hop, Trace};
+use super::{Trace, TracedHop};
 use crate::Address;
 
 /// More hops are counted, not drawn.
@@ -66,7 +66,7 @@ impl fmt::Display for Trace {
 }
 
 /// Each hop right below the one that sent it, before that one's next.
-fn in_tree_order(hops: &[Hop]) -> Vec<usize> {
+fn in_tree_order(hops: &[TracedHop]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..hops.len()).collect();
     order.sort_by_cached_key(|hop| {
         let mut way: Vec<usize> = ancestors(hops, *hop).collect();
@@ -77,7 +77,7 @@ fn in_tree_order(hops: &[Hop]) -> Vec<usize> {
 }
 
 /// A hop, the one that sent it, and so on. Parents stand before their children.
-fn ancestors(hops: &[Hop], hop: usize) -> impl Iterator<Item = usize> + '_ {
+fn ancestors(hops: &[TracedHop], hop: usize) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(Some(hop), |hop| {
         hops[*hop].parent.filter(|parent| parent < hop)
     })
@@ -90,7 +90,7 @@ struct Row {
     times: [String; 4],
 }
 
-fn label(hops: &[Hop], hop: usize) -> String {
+fn label(hops: &[TracedHop], hop: usize) -> String {
     let branch = match is_last_child(hops, hop) {
         true => "└─ ",
         false => "├─ ",
@@ -103,7 +103,7 @@ fn label(hops: &[Hop], hop: usize) -> String {
 }
 
 /// What stands before the children of a hop: the lines of its own later siblings, and of those above it.
-fn stems(hops: &[Hop], hop: Option<usize>) -> String {
+fn stems(hops: &[TracedHop], hop: Option<usize>) -> String {
     let above = hop.into_iter().flat_map(|hop| ancestors(hops, hop));
     let mut stems: Vec<&str> = above
         .map(|at| match is_last_child(hops, at) {
@@ -116,7 +116,7 @@ fn stems(hops: &[Hop], hop: Option<usize>) -> String {
 }
 
 /// A line for each part of its time that a hop tells apart.
-fn parts(hops: &[Hop], hop: usize) -> impl Iterator<Item = Row> + '_ {
+fn parts(hops: &[TracedHop], hop: usize) -> impl Iterator<Item = Row> + '_ {
     hops[hop].parts.iter().map(move |part| Row {
         label: format!("{}· {}", stems(hops, Some(hop)), in_a_line(&part.name)),
         server: String::new(),
@@ -136,7 +136,7 @@ fn in_a_line(told: &str) -> String {
     out
 }
 
-fn is_last_child(hops: &[Hop], hop: usize) -> bool {
+fn is_last_child(hops: &[TracedHop], hop: usize) -> bool {
     let later = hops.iter().skip(hop + 1);
     later
         .filter(|other| other.parent == hops[hop].parent)
@@ -144,7 +144,7 @@ fn is_last_child(hops: &[Hop], hop: usize) -> bool {
         == 0
 }
 
-fn times(hop: &Hop) -> [String; 4] {
+fn times(hop: &TracedHop) -> [String; 4] {
     let show = |time: Option<Duration>| time.map_or_else(|| "–".to_owned(), show);
     [
         show(hop.timing.map(|timing| timing.arrived)),
@@ -174,8 +174,8 @@ mod tests {
     use super::*;
     use crate::trace::TimingPart;
 
-    fn hop(path: &str, parent: Option<usize>, method: &str) -> Hop {
-        Hop {
+    fn hop(path: &str, parent: Option<usize>, method: &str) -> TracedHop {
+        TracedHop {
             path: path.to_owned(),
             hop: 0,
             parent,

@@ -10,7 +10,7 @@ use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
 use crate::wire::hops::{HandledBy, TraceRecord, put_records, read_records};
 use crate::wire::{
-    DecodeError, LinkEnds, check_flags, put_destination, put_initiator, read_destination,
+    LinkEnds, WireError, check_flags, put_destination, put_initiator, read_destination,
     read_initiator,
 };
 
@@ -154,7 +154,7 @@ impl Ping {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, WireError> {
         let what = "ping";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PING)?;
@@ -226,7 +226,7 @@ impl Pong {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, WireError> {
         let what = "pong";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN_OF_PONG)?;
@@ -242,7 +242,7 @@ impl Pong {
         } else {
             0
         };
-        let malformed = |why| Err(DecodeError::Malformed { what, why });
+        let malformed = |why| Err(WireError::Malformed { what, why });
         let progress = match (flags & KNOWN_REQUEST != 0, flags & OF_PROGRESS) {
             (true, _) if flags & GONE != 0 => {
                 return malformed("progress of a server that is gone");
@@ -308,7 +308,7 @@ impl Progress {
         }
     }
 
-    fn read(reader: &mut Reader<'_>, flags: u64, place: &Path) -> Result<Self, DecodeError> {
+    fn read(reader: &mut Reader<'_>, flags: u64, place: &Path) -> Result<Self, WireError> {
         let what = "pong";
         let has = |flag: u64| flags & flag != 0;
         let base = reader.u32(what)?;
@@ -316,7 +316,7 @@ impl Progress {
         let children = read_count(reader, MAX_CHILDREN, what)?;
         let children_from = if children > 0 { reader.u32(what)? } else { 0 };
         if children_from.checked_add(children as u32).is_none() {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "children beyond the last number",
             });
@@ -373,14 +373,14 @@ impl Child {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "child";
         let server = Address::read(reader)?;
         let node = match reader.u8(what)? {
             0 => None,
             1 => Some(NodeId::read(reader)?),
             _ => {
-                return Err(DecodeError::Malformed {
+                return Err(WireError::Malformed {
                     what,
                     why: "a node that is neither there nor not",
                 });
@@ -403,7 +403,7 @@ impl TraceReport {
         put_records(out, &self.records);
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, WireError> {
         let what = "trace report";
         let flags = reader.varint(what)?;
         check_flags(what, flags, DIRECT | TOKEN)?;
@@ -431,10 +431,10 @@ fn put_request(out: &mut Vec<u8>, request: RequestId) {
     varint::put(out, u64::from(request.hop));
 }
 
-fn read_request(reader: &mut Reader<'_>, what: &'static str) -> Result<RequestId, DecodeError> {
+fn read_request(reader: &mut Reader<'_>, what: &'static str) -> Result<RequestId, WireError> {
     let path = Path::read(reader)?;
     if path.is_root() {
-        return Err(DecodeError::Malformed {
+        return Err(WireError::Malformed {
             what,
             why: "the initiator's own place",
         });
@@ -454,7 +454,7 @@ fn put_indexes(out: &mut Vec<u8>, indexes: &[u32]) {
         .for_each(|&index| varint::put(out, u64::from(index)));
 }
 
-fn read_indexes(reader: &mut Reader<'_>, what: &'static str) -> Result<Vec<u32>, DecodeError> {
+fn read_indexes(reader: &mut Reader<'_>, what: &'static str) -> Result<Vec<u32>, WireError> {
     let count = read_count(reader, MAX_MISSING, what)?;
     (0..count).map(|_| reader.u32(what)).collect()
 }
@@ -463,10 +463,10 @@ fn read_count(
     reader: &mut Reader<'_>,
     limit: usize,
     what: &'static str,
-) -> Result<usize, DecodeError> {
+) -> Result<usize, WireError> {
     let len = reader.varint(what)?;
     if len > limit as u64 {
-        return Err(DecodeError::TooLong { what, len, limit });
+        return Err(WireError::TooLong { what, len, limit });
     }
     Ok(len as usize)
 }

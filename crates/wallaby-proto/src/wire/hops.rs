@@ -8,7 +8,7 @@ use bytes::BufMut;
 use crate::address::Address;
 use crate::id::{NodeId, Path, RequestId};
 use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::wire::WireError;
 
 /// Most trace records in one message.
 pub const MAX_TRACE_RECORDS: usize = 32;
@@ -80,7 +80,7 @@ impl HandledBy {
         varint::put_bytes(out, self.method.as_bytes());
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "who handles it";
         Ok(Self {
             node: NodeId::read(reader)?,
@@ -98,14 +98,11 @@ fn put_server(out: &mut Vec<u8>, server: Option<&Address>) {
     }
 }
 
-fn read_server(
-    reader: &mut Reader<'_>,
-    what: &'static str,
-) -> Result<Option<Address>, DecodeError> {
+fn read_server(reader: &mut Reader<'_>, what: &'static str) -> Result<Option<Address>, WireError> {
     match reader.u8(what)? {
         0 => Ok(None),
         1 => Ok(Some(Address::read(reader)?)),
-        _ => Err(DecodeError::Malformed {
+        _ => Err(WireError::Malformed {
             what,
             why: "a server that is neither there nor not",
         }),
@@ -134,11 +131,11 @@ pub(super) fn put_records(out: &mut Vec<u8>, records: &[TraceRecord]) {
     }
 }
 
-pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, DecodeError> {
+pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, WireError> {
     let what = "trace records";
     let count = reader.varint(what)?;
     if count > MAX_TRACE_RECORDS as u64 {
-        return Err(DecodeError::TooLong {
+        return Err(WireError::TooLong {
             what,
             len: count,
             limit: MAX_TRACE_RECORDS,
@@ -147,7 +144,7 @@ pub(super) fn read_records(reader: &mut Reader<'_>) -> Result<Vec<TraceRecord>, 
     (0..count).map(|_| read_record(reader)).collect()
 }
 
-fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
+fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, WireError> {
     let what = "trace record";
     Ok(TraceRecord {
         request: RequestId {
@@ -164,11 +161,11 @@ fn read_record(reader: &mut Reader<'_>) -> Result<TraceRecord, DecodeError> {
     })
 }
 
-fn read_parts(reader: &mut Reader<'_>) -> Result<Vec<TracePart>, DecodeError> {
+fn read_parts(reader: &mut Reader<'_>) -> Result<Vec<TracePart>, WireError> {
     let what = "parts of a trace record";
     let count = reader.varint(what)?;
     if count > MAX_TRACE_PARTS as u64 {
-        return Err(DecodeError::TooLong {
+        return Err(WireError::TooLong {
             what,
             len: count,
             limit: MAX_TRACE_PARTS,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::varint::Reader;
-use crate::wire::DecodeError;
+use crate::wire::WireError;
 
 /// The ping period and timeout that a call's initiator uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Heartbeats {
         self.every.saturating_add(late)
     }
 
-    pub(super) fn read(field: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(field: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "heartbeats";
         Ok(Self {
             every: field.duration(what)?,

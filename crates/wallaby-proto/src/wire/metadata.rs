@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::Code;
 use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::wire::WireError;
 
 /// Most bytes of metadata in a request, keys and values together.
 pub const MAX_METADATA: usize = 8 * 1024;
@@ -173,8 +173,8 @@ impl Metadata {
     fn read<V: AsRef<[u8]>>(
         &self,
         reader: &mut Reader<'_>,
-        value: impl Fn(&mut Reader<'_>) -> Result<V, DecodeError>,
-    ) -> Result<Vec<(String, V)>, DecodeError> {
+        value: impl Fn(&mut Reader<'_>) -> Result<V, WireError>,
+    ) -> Result<Vec<(String, V)>, WireError> {
         let what = "metadata";
         let (mut pairs, mut size) = (Vec::new(), self.size());
         while !reader.is_empty() {
@@ -182,7 +182,7 @@ impl Metadata {
             let value = value(reader)?;
             size += key.len() + value.as_ref().len();
             if key.is_empty() || size > MAX_METADATA {
-                return Err(DecodeError::Malformed {
+                return Err(WireError::Malformed {
                     what,
                     why: "an empty key or too many bytes",
                 });
@@ -193,7 +193,7 @@ impl Metadata {
         let mut keys: Vec<&str> = pairs.iter().map(|pair| pair.0.as_str()).collect();
         keys.sort_unstable();
         if keys.windows(2).any(|two| two[0] == two[1]) {
-            return Err(DecodeError::Malformed {
+            return Err(WireError::Malformed {
                 what,
                 why: "a key that stands twice",
             });
@@ -201,13 +201,13 @@ impl Metadata {
         Ok(pairs)
     }
 
-    pub(super) fn read_texts(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    pub(super) fn read_texts(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
         let text = |reader: &mut Reader<'_>| Ok(reader.str(MAX_METADATA, "metadata")?.to_owned());
         self.texts = self.read(reader, text)?;
         Ok(())
     }
 
-    pub(super) fn read_binary(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    pub(super) fn read_binary(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
         let bytes = |reader: &mut Reader<'_>| {
             let bytes = reader.bytes(MAX_METADATA, "metadata")?;
             Ok(Bytes::copy_from_slice(bytes))
@@ -294,7 +294,7 @@ mod tests {
         };
         let most = MAX_METADATA / 3 - 1;
         assert_eq!(read(most), Ok(true));
-        let error = DecodeError::Malformed {
+        let error = WireError::Malformed {
             what: "metadata",
             why: "an empty key or too many bytes",
         };

@@ -20,12 +20,14 @@ pub use self::hops::{
 };
 pub use self::liveness::{Heartbeats, PingSettings};
 pub use self::metadata::{MAX_METADATA, Metadata, MetadataError};
-pub use self::options::{Budgets, Continuation, ContinuationError, MAX_CONTINUATION, Options};
+pub use self::options::{
+    Budgets, Continuation, ContinuationError, MAX_CONTINUATION, MessageOptions,
+};
 pub(crate) use self::request::Begin as RequestBegin;
 pub use self::request::{MethodRef, ReplyTo, Request};
 pub(crate) use self::response::Begin as ResponseBegin;
 pub use self::response::{End, Response};
-pub use crate::varint::DecodeError;
+pub use crate::varint::WireError;
 
 use crate::id::{CallId, NodeId, Token};
 use crate::varint::{self, Reader};
@@ -185,7 +187,7 @@ impl Message {
     /// # Errors
     ///
     /// If the bytes are not exactly one legal message of that kind.
-    pub fn decode(kind: u8, body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub fn decode(kind: u8, body: Bytes, link: LinkEnds) -> Result<Self, WireError> {
         match kind {
             kind::REQUEST => Ok(Self::Request(Request::read(body, link)?)),
             kind::RESPONSE => Ok(Self::Response(Response::read(body, link)?)),
@@ -199,14 +201,14 @@ impl Message {
         kind: u8,
         mut reader: Reader<'_>,
         link: LinkEnds,
-    ) -> Result<Self, DecodeError> {
+    ) -> Result<Self, WireError> {
         let reader = &mut reader;
         let message = match kind {
             kind::END => Self::End(End::read(reader, link)?),
             kind::PING => Self::Ping(Ping::read(reader, link)?),
             kind::PONG => Self::Pong(Pong::read(reader, link)?),
             kind::TRACE => Self::Trace(TraceReport::read(reader, link)?),
-            kind => return Err(DecodeError::UnknownKind { kind }),
+            kind => return Err(WireError::UnknownKind { kind }),
         };
         reader.finish("message")?;
         Ok(message)
@@ -253,7 +255,7 @@ fn put_initiator(out: &mut Vec<u8>, call: CallId, assumed: NodeId) {
     varint::put(out, call.sequence);
 }
 
-fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<CallId, DecodeError> {
+fn read_initiator(reader: &mut Reader<'_>, assumed: Option<NodeId>) -> Result<CallId, WireError> {
     let initiator = match assumed {
         Some(node) => node,
         None => NodeId::read(reader)?,
@@ -280,7 +282,7 @@ fn read_destination(
     reader: &mut Reader<'_>,
     directly: bool,
     receiver: NodeId,
-) -> Result<(CallId, u32), DecodeError> {
+) -> Result<(CallId, u32), WireError> {
     let (initiator, distance) = match directly {
         true => (receiver, 0),
         false => (NodeId::read(reader)?, reader.u32("distance")?),
@@ -295,9 +297,9 @@ fn read_destination(
 }
 
 /// Refuses flag bits outside `known`.
-fn check_flags(what: &'static str, flags: u64, known: u64) -> Result<(), DecodeError> {
+fn check_flags(what: &'static str, flags: u64, known: u64) -> Result<(), WireError> {
     match flags & !known {
         0 => Ok(()),
-        bits => Err(DecodeError::NotUnderstood { what, bits }),
+        bits => Err(WireError::NotUnderstood { what, bits }),
     }
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::Code;
 use crate::durable::DurableId;
 use crate::varint::{self, Reader};
-use crate::wire::DecodeError;
+use crate::wire::WireError;
 use crate::wire::hops::{HandledBy, MAX_METHOD_NAME, TraceRecord, put_records, read_records};
 use crate::wire::liveness::{Heartbeats, PingSettings};
 use crate::wire::metadata::{Metadata, put_pairs};
@@ -46,7 +46,7 @@ mod tag {
 
 /// The optional fields of a message; absent ones cost nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct MessageOptions {
     /// How the initiator of this call watches over it.
     pub ping: Option<PingSettings>,
     /// What the rest of the tree may use up.
@@ -158,7 +158,7 @@ impl fmt::Debug for Continuation {
     }
 }
 
-impl Options {
+impl MessageOptions {
     /// About how much memory they take.
     pub fn size(&self) -> usize {
         let bytes = |field: &Option<Bytes>| field.as_ref().map_or(0, Bytes::len);
@@ -293,11 +293,11 @@ impl Options {
 
     /// Most messages have none: their code stays out of the way of what reads each message.
     #[inline(never)]
-    pub(super) fn read_boxed(reader: &mut Reader<'_>) -> Result<Box<Self>, DecodeError> {
+    pub(super) fn read_boxed(reader: &mut Reader<'_>) -> Result<Box<Self>, WireError> {
         Self::read(reader).map(Box::new)
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "optional fields";
         let mut fields = Reader::new(reader.bytes(MAX_OPTIONS, what)?);
         let mut options = Self::default();
@@ -305,7 +305,7 @@ impl Options {
         while !fields.is_empty() {
             let tag = fields.varint(what)?;
             if last_tag.is_some_and(|last| last >= tag) {
-                return Err(DecodeError::Malformed {
+                return Err(WireError::Malformed {
                     what,
                     why: "tags that do not ascend",
                 });
@@ -315,14 +315,14 @@ impl Options {
             if options.read_field(tag, &mut field)? {
                 field.finish(what)?;
             } else if tag % 2 == 1 {
-                return Err(DecodeError::NotUnderstood { what, bits: tag });
+                return Err(WireError::NotUnderstood { what, bits: tag });
             }
         }
         Ok(options)
     }
 
     /// Reads one field; `false` if its tag is unknown.
-    fn read_field(&mut self, tag: u64, field: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    fn read_field(&mut self, tag: u64, field: &mut Reader<'_>) -> Result<bool, WireError> {
         match tag {
             tag::PING => {
                 let what = "ping settings";
@@ -384,7 +384,7 @@ impl Budgets {
         varint::put(out, u64::from(self.depth));
     }
 
-    fn read(field: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn read(field: &mut Reader<'_>) -> Result<Self, WireError> {
         let what = "budgets";
         Ok(Self {
             requests: field.u32(what)?,
@@ -402,16 +402,12 @@ fn put_field(out: &mut Vec<u8>, tag: u64, value: impl FnOnce(&mut Vec<u8>)) {
     varint::put_bytes(out, &field);
 }
 
-fn read_all(
-    field: &mut Reader<'_>,
-    limit: usize,
-    what: &'static str,
-) -> Result<Bytes, DecodeError> {
+fn read_all(field: &mut Reader<'_>, limit: usize, what: &'static str) -> Result<Bytes, WireError> {
     let mut all = Vec::new();
     while !field.is_empty() {
         all.push(field.u8(what)?);
         if all.len() > limit {
-            return Err(DecodeError::TooLong {
+            return Err(WireError::TooLong {
                 what,
                 len: all.len() as u64,
                 limit,
@@ -433,13 +429,13 @@ mod tests {
     fn unknown_even_fields_are_skipped_and_odd_ones_refused() {
         let even = [4, 200, 1, 1, 9];
         assert_eq!(
-            Options::read(&mut Reader::new(&even)),
-            Ok(Options::default())
+            MessageOptions::read(&mut Reader::new(&even)),
+            Ok(MessageOptions::default())
         );
         let odd = [4, 201, 1, 1, 9];
         assert_eq!(
-            Options::read(&mut Reader::new(&odd)),
-            Err(DecodeError::NotUnderstood {
+            MessageOptions::read(&mut Reader::new(&odd)),
+            Err(WireError::NotUnderstood {
                 what: "optional fields",
                 bits: 201
             })
@@ -455,16 +451,16 @@ mod tests {
         };
         let mut metadata = Metadata::default();
         metadata.insert("key", "value").expect("small");
-        let inherited = Options {
+        let inherited = MessageOptions {
             ping: Some(ping),
             budgets: Some(Budgets::default()),
             age: Some(Duration::from_secs(3)),
             metadata,
             attempt: 4,
             repeatable: true,
-            ..Options::default()
+            ..MessageOptions::default()
         };
-        let own = Options {
+        let own = MessageOptions {
             quiet: Some(Duration::from_secs(5)),
             seal: Some(Bytes::from_static(b"seal")),
             continuation: Some(Bytes::from_static(b"stack")),

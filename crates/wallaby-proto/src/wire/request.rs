@@ -8,8 +8,8 @@ use crate::address::Address;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Manifest;
 use crate::varint::{self, Reader};
-use crate::wire::options::Options;
-use crate::wire::{Body, DecodeError, LinkEnds, check_flags};
+use crate::wire::options::MessageOptions;
+use crate::wire::{Body, LinkEnds, WireError, check_flags};
 
 /// Work for a server.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Request {
     /// Whether the payload is compressed, as negotiated in the handshake.
     pub compressed: bool,
     /// Fields that most requests do without.
-    pub options: Option<Box<Options>>,
+    pub options: Option<Box<MessageOptions>>,
     /// What is to be done.
     pub method: MethodRef,
     /// The arguments.
@@ -203,7 +203,7 @@ impl Request {
     }
 
     /// Reads the body of its frame.
-    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, WireError> {
         let mut reader = Reader::new(&body);
         let begin = Begin::read(&mut reader, link)?;
         let mut request = begin.request(MethodRef::Number(0), Bytes::new());
@@ -219,7 +219,7 @@ impl Request {
         &mut self,
         reader: &mut Reader<'_>,
         begin: Begin,
-    ) -> Result<(), DecodeError> {
+    ) -> Result<(), WireError> {
         self.read_cold(reader, begin.flags)?;
         self.method = begin.read_method(reader)?;
         Ok(())
@@ -227,7 +227,7 @@ impl Request {
 
     /// Reads what stands between token and method.
     #[inline(never)]
-    fn read_cold(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), DecodeError> {
+    fn read_cold(&mut self, reader: &mut Reader<'_>, flags: u64) -> Result<(), WireError> {
         let has = |flag: u64| flags & flag != 0;
         if has(ADDRESS) {
             self.reply_to = ReplyTo::At(Address::read(reader)?);
@@ -252,12 +252,12 @@ impl Request {
             self.oldest = oldest.ok_or(malformed("an oldest call before the first"))?;
         }
         if has(OPTIONS) {
-            self.options = Some(Options::read_boxed(reader)?);
+            self.options = Some(MessageOptions::read_boxed(reader)?);
         }
         Ok(())
     }
 
-    fn read_place(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn read_place(&mut self, reader: &mut Reader<'_>) -> Result<(), WireError> {
         let path = Path::read(reader)?;
         if path.is_root() {
             return Err(malformed("the initiator's own place"));
@@ -280,7 +280,7 @@ pub(crate) struct Begin {
 
 impl Begin {
     #[inline(always)]
-    pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(crate) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, WireError> {
         let what = "request";
         let flags = reader.varint(what)?;
         check_flags(what, flags, KNOWN)?;
@@ -314,7 +314,7 @@ impl Begin {
     }
 
     #[inline(always)]
-    pub(crate) fn read_method(self, reader: &mut Reader<'_>) -> Result<MethodRef, DecodeError> {
+    pub(crate) fn read_method(self, reader: &mut Reader<'_>) -> Result<MethodRef, WireError> {
         let what = "request";
         Ok(match self.flags & HASHED {
             0 => MethodRef::Number(reader.u32(what)?),
@@ -348,7 +348,7 @@ impl Begin {
     }
 }
 
-fn malformed(why: &'static str) -> DecodeError {
+fn malformed(why: &'static str) -> WireError {
     let what = "request";
-    DecodeError::Malformed { what, why }
+    WireError::Malformed { what, why }
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::manifest::{Facts, Manifest};
 use crate::varint::{self, Reader};
-use crate::wire::options::Options;
-use crate::wire::{Body, DecodeError, LinkEnds, check_flags, put_destination, read_destination};
+use crate::wire::options::MessageOptions;
+use crate::wire::{Body, LinkEnds, WireError, check_flags, put_destination, read_destination};
 
 /// An answer, or a status, for the initiator.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Response {
     /// Whether the payload is compressed, as negotiated in the handshake.
     pub compressed: bool,
     /// Fields that most responses do without.
-    pub options: Option<Box<Options>>,
+    pub options: Option<Box<MessageOptions>>,
     /// The answer.
     pub payload: Bytes,
 }
@@ -54,7 +54,7 @@ pub struct End {
     /// The facts of an ancestor on their way.
     pub manifest: Option<Manifest>,
     /// Fields that most ends do without.
-    pub options: Option<Box<Options>>,
+    pub options: Option<Box<MessageOptions>>,
 }
 
 const DIRECT: u64 = 1 << 0;
@@ -95,7 +95,7 @@ fn put_place(out: &mut Vec<u8>, request: RequestId) {
 
 /// Reads the place of who sent a response or an end.
 #[inline(always)]
-fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, DecodeError> {
+fn read_place(reader: &mut Reader<'_>, flags: u64) -> Result<RequestId, WireError> {
     let path = match flags & PLACE {
         0 => Path::FIRST,
         _ => Path::read(reader)?,
@@ -126,7 +126,7 @@ impl Begin {
         link: LinkEnds,
         what: &'static str,
         known: u64,
-    ) -> Result<Self, DecodeError> {
+    ) -> Result<Self, WireError> {
         let flags = reader.varint(what)?;
         check_flags(what, flags, known)?;
         let (call, distance) = read_destination(reader, flags & DIRECT != 0, link.receiver)?;
@@ -147,7 +147,7 @@ impl Begin {
     pub(crate) fn read_header(
         mut reader: Reader<'_>,
         link: LinkEnds,
-    ) -> Result<(Self, Behind, usize), DecodeError> {
+    ) -> Result<(Self, Behind, usize), WireError> {
         let begin = Self::read_known(&mut reader, link, "response", KNOWN)?;
         if begin.flags & BEHIND == 0 {
             return Ok((begin, Behind::NONE, reader.position()));
@@ -159,7 +159,7 @@ impl Begin {
 
     /// Reads what stands between the beginning and the payload.
     #[inline(never)]
-    fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, DecodeError> {
+    fn read_behind(self, reader: &mut Reader<'_>) -> Result<Behind, WireError> {
         let has = |flag: u64| self.flags & flag != 0;
         let request = read_place(reader, self.flags)?;
         let index = if has(INDEX) {
@@ -176,7 +176,7 @@ impl Begin {
             None
         };
         let options = if has(OPTIONS) {
-            Some(Options::read_boxed(reader)?)
+            Some(MessageOptions::read_boxed(reader)?)
         } else {
             None
         };
@@ -213,7 +213,7 @@ pub(crate) struct Behind {
     request: RequestId,
     index: u32,
     manifest: Option<Manifest>,
-    options: Option<Box<Options>>,
+    options: Option<Box<MessageOptions>>,
 }
 
 impl Behind {
@@ -289,7 +289,7 @@ impl Response {
     }
 
     /// Reads the body of its frame.
-    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(body: Bytes, link: LinkEnds) -> Result<Self, WireError> {
         let (begin, found, header) = Begin::read_header(Reader::new(&body), link)?;
         Ok(begin.response(found, body.behind(header)))
     }
@@ -315,7 +315,7 @@ impl End {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut Reader<'_>, link: LinkEnds) -> Result<Self, WireError> {
         let begin = Begin::read_known(reader, link, "end", KNOWN_OF_END)?;
         let request = read_place(reader, begin.flags)?;
         let facts = Facts::read(reader)?;
@@ -325,7 +325,7 @@ impl End {
         };
         let options = match begin.flags & OPTIONS {
             0 => None,
-            _ => Some(Options::read_boxed(reader)?),
+            _ => Some(MessageOptions::read_boxed(reader)?),
         };
         Ok(Self {
             call: begin.call,
@@ -339,7 +339,7 @@ impl End {
     }
 }
 
-fn malformed(why: &'static str) -> DecodeError {
+fn malformed(why: &'static str) -> WireError {
     let what = "response";
-    DecodeError::Malformed { what, why }
+    WireError::Malformed { what, why }
 }

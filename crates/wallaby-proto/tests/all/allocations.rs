@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::call::server::{Outbound, ServerHalf};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Charge, Connection, ConnectionLimits, Event, Features, Hello, MethodDefinition, VERSION,
@@ -93,7 +93,7 @@ fn a_call_of_one_hop_allocates_nothing() {
         let Message::Request(mut request) = receive(&mut server, &mut to_server) else {
             panic!("a request")
         };
-        let mut half: Server<()> = Server::new(&mut request);
+        let mut half: ServerHalf<()> = ServerHalf::new(&mut request);
         server.grant_request(request.payload.len());
         for message in half.respond(request.payload, None) {
             let Outbound::Response(mut response) = message else {

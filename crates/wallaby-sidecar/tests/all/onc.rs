@@ -9,9 +9,9 @@ use wallaby::{CallError, Code, Health, MethodDefinition};
 use wallaby_chain::pipe;
 use wallaby_onc::auth::{AuthError, AuthSys};
 use wallaby_onc::endpoint::EndpointChannel;
-use wallaby_onc::server::{Options, Server};
-use wallaby_onc::xdr::{self, DecodeError, Limits, Reader, Text, Writer};
-use wallaby_onc::{AcceptError, Caller, Identity, Programs, Refusal, Service};
+use wallaby_onc::server::{Server, ServerOptions};
+use wallaby_onc::xdr::{self, DecodeError, Reader, Text, Writer, XdrLimits};
+use wallaby_onc::{AcceptError, Credential, Principal, Program, Programs, Refusal};
 
 use crate::world::{World, soon};
 
@@ -39,28 +39,28 @@ const NFS3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs3.x");
 struct Old(Arc<Semaphore>);
 
 impl cross_v1::Server for Old {
-    async fn greet(&self, _: &Caller, name: Text) -> Result<Text, Refusal> {
+    async fn greet(&self, _: &Principal, name: Text) -> Result<Text, Refusal> {
         Ok(format!("Hello {name}").into())
     }
 
-    async fn older(&self, _: &Caller, people: People) -> Result<People, Refusal> {
+    async fn older(&self, _: &Principal, people: People) -> Result<People, Refusal> {
         self.0.add_permits(1);
         std::future::pending::<()>().await;
         Ok(people)
     }
 
-    async fn reverse(&self, _: &Caller, block: Block) -> Result<Block, Refusal> {
+    async fn reverse(&self, _: &Principal, block: Block) -> Result<Block, Refusal> {
         let bytes: Bytes = block.bytes.iter().rev().copied().collect();
         Ok(Block { bytes })
     }
 
-    async fn lookup(&self, _: &Caller, _: Text) -> Result<Found, Refusal> {
+    async fn lookup(&self, _: &Principal, _: Text) -> Result<Found, Refusal> {
         Err(AcceptError::SystemError.into())
     }
 
-    async fn who(&self, caller: &Caller) -> Result<u32, Refusal> {
+    async fn who(&self, caller: &Principal) -> Result<u32, Refusal> {
         match &caller.identity {
-            Identity::Sys(user) => Ok(user.uid),
+            Credential::Sys(user) => Ok(user.uid),
             _ => Err(AuthError::TooWeak.into()),
         }
     }
@@ -69,7 +69,7 @@ impl cross_v1::Server for Old {
 async fn old(at: SocketAddr) -> (Server, SocketAddr, Arc<Semaphore>) {
     let waiting = Arc::new(Semaphore::new(0));
     let programs = Programs::new().with(cross_v1::Service(Old(Arc::clone(&waiting))));
-    let server = Server::new(programs, Options::default());
+    let server = Server::new(programs, ServerOptions::default());
     let at = server.listen_tcp(at).await.unwrap();
     server.listen_udp(at).await.unwrap();
     (server, at, waiting)
@@ -177,12 +177,17 @@ async fn a_server_may_be_gone_and_come_again_and_be_a_link() {
 /// A server of NFS version 3 with one file, of which these procedures are enough to read it.
 struct Nfs;
 
-impl Service for Nfs {
+impl Program for Nfs {
     const PROGRAM: u32 = 100_003;
     const VERSION: u32 = 3;
 
-    async fn handle(&self, _: &Caller, procedure: u32, arguments: Bytes) -> Result<Bytes, Refusal> {
-        let mut reader = Reader::new(arguments, Limits::default());
+    async fn handle(
+        &self,
+        _: &Principal,
+        procedure: u32,
+        arguments: Bytes,
+    ) -> Result<Bytes, Refusal> {
+        let mut reader = Reader::new(arguments, XdrLimits::default());
         let garbage = |_: DecodeError| Refusal::from(AcceptError::GarbageArguments);
         let mut writer = Writer::new();
         match procedure {
@@ -238,7 +243,7 @@ async fn call(world: &World, procedure: &str, arguments: Writer) -> Result<Bytes
 
 #[tokio::test]
 async fn nfs_is_an_interface_as_any() {
-    let server = Server::new(Programs::new().with(Nfs), Options::default());
+    let server = Server::new(Programs::new().with(Nfs), ServerOptions::default());
     let at = server.listen_tcp(any()).await.unwrap();
     let world = nfs(&format!("tcp://{at}"), &format!("tcp://{at}")).await;
     world.until("onc.100003.3", Health::Serving).await;
@@ -247,7 +252,7 @@ async fn nfs_is_an_interface_as_any() {
     lookup.opaque(b"root", Some(64)).unwrap();
     lookup.text(&"song.txt".into(), None).unwrap();
     let found = call("onc.100003.3/3", lookup).await.unwrap();
-    let mut found = Reader::new(found, Limits::default());
+    let mut found = Reader::new(found, XdrLimits::default());
     assert_eq!(found.u32().unwrap(), 0, "NFS3_OK");
     let mut read = Writer::new();
     read.opaque(&found.opaque(Some(64)).unwrap(), Some(64))

@@ -43,9 +43,9 @@ pub enum TargetOutcome {
 #[must_use = "a multicast that is dropped is aborted"]
 pub struct Pipeline<A: Answers, C = Postcard> {
     call: RawCall,
-    /// In the order in which they stand in the line, and so their stages.
+    /// In the order in which they stand in the line, and so their states.
     servers: Vec<Address>,
-    stages: Vec<Stage>,
+    states: Vec<TargetState>,
     places: ServerPaths,
     /// All servers from this place in the line on were cut off.
     cut: usize,
@@ -57,7 +57,7 @@ pub struct Pipeline<A: Answers, C = Postcard> {
 }
 
 /// A server of the line.
-struct Stage {
+struct TargetState {
     outcome: TargetOutcome,
     /// The first error among its answers, where it may give several.
     error: Option<CallError>,
@@ -66,13 +66,13 @@ struct Stage {
 impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
     /// A message on its way to these servers, by a call that goes to them in this order.
     pub(super) fn new(call: RawCall, servers: Vec<Address>) -> Self {
-        let stage = |_: &Address| Stage {
+        let stage = |_: &Address| TargetState {
             outcome: TargetOutcome::Pending,
             error: None,
         };
         let mut pipeline = Self {
             places: ServerPaths::new(call.shared(), servers.len()),
-            stages: servers.iter().map(stage).collect(),
+            states: servers.iter().map(stage).collect(),
             cut: servers.len(),
             call,
             servers,
@@ -117,7 +117,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
     /// What became of the message at each server, in the order in which they were given, as far as it was delivered by
     /// [`next`](Self::next): all of it is once that has returned `None`.
     pub fn outcomes(&self) -> Vec<TargetOutcome> {
-        let outcomes = self.stages.iter().map(|stage| stage.outcome.clone());
+        let outcomes = self.states.iter().map(|stage| stage.outcome.clone());
         outcomes.collect()
     }
 
@@ -195,7 +195,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
 
     fn deliver(&mut self, position: usize, path: &Path, answer: Result<RawAnswer, CallError>) {
         // A server that owes one answer has given it.
-        if self.stages[position].outcome != TargetOutcome::Pending {
+        if self.states[position].outcome != TargetOutcome::Pending {
             return;
         }
         if let Err(CallError::Status(status)) = &answer
@@ -214,7 +214,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
             let request = answer.request;
             C::decode(answer.payload).map_err(|error| self.call.shared().unreadable(request, error))
         });
-        let stage = &mut self.stages[position];
+        let stage = &mut self.states[position];
         match &answer {
             Ok(_) if A::ONE => stage.outcome = TargetOutcome::Answered,
             Err(error) if A::ONE => stage.outcome = TargetOutcome::Failed(error.clone()),
@@ -243,7 +243,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// How it ended with a server; it is told unless its own answer says so.
     fn settle(&mut self, position: usize, outcome: TargetOutcome) {
-        let stage = &mut self.stages[position];
+        let stage = &mut self.states[position];
         if stage.outcome != TargetOutcome::Pending {
             return;
         }
@@ -301,7 +301,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
     fn losses(&mut self) -> Vec<Option<Failure>> {
         let call = self.call.shared();
         let (all, places) = (call.losses(), &mut self.places);
-        let mut losses = vec![None; self.stages.len()];
+        let mut losses = vec![None; self.states.len()];
         call.look_at_tree(|tree| {
             for loss in all {
                 if let Ok(position) = places.above(&loss.request.path, tree) {
@@ -315,7 +315,7 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
 
     /// The outcome of a server of which nothing is missing.
     fn whole(&self, position: usize) -> TargetOutcome {
-        match &self.stages[position].error {
+        match &self.states[position].error {
             Some(error) => TargetOutcome::Failed(error.clone()),
             None if A::ONE => TargetOutcome::Failed(Failure::NoAnswer.into()),
             None => TargetOutcome::Answered,
@@ -325,8 +325,8 @@ impl<A: Answers, C: Codec<A::Item>> Pipeline<A, C> {
     /// A server that has ended without a delegation has passed nothing on.
     fn note_kept(&mut self, position: usize) {
         let next = position + 1;
-        if next < self.stages.len() && self.places.has_kept(position, self.call.shared()) {
-            let why = match &self.stages[position].outcome {
+        if next < self.states.len() && self.places.has_kept(position, self.call.shared()) {
+            let why = match &self.states[position].outcome {
                 TargetOutcome::Failed(error) => error.to_string(),
                 _ => "its request ended before".into(),
             };

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use wallaby_proto::endpoint::{Answer, CallKey, RequestKey};
+use wallaby_proto::endpoint::{CallKey, IncomingAnswer, RequestKey};
 use wallaby_proto::trace::Trace;
 use wallaby_proto::{Address, Status};
 
@@ -17,7 +17,7 @@ use crate::method::Answers;
 #[non_exhaustive]
 pub enum Event {
     /// An answer of a call, or a status in place of one.
-    Answer(Answer),
+    Answer(IncomingAnswer),
     /// A [traced](wallaby_proto::endpoint::CallOptions::traced) call is about to end: its tree of hops.
     Trace {
         /// Which.
@@ -102,7 +102,7 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     }
 
     /// Whether this is an answer of this call.
-    pub fn owns(&self, answer: &Answer) -> bool {
+    pub fn owns(&self, answer: &IncomingAnswer) -> bool {
         answer.call == self.key
     }
 
@@ -112,7 +112,7 @@ impl<A: Answers, C: Codec<A::Item>> Call<A, C> {
     ///
     /// The status that came in its place, or that it cannot be read. [`Endpoint::read`](super::Endpoint::read) also says then which
     /// server's it is.
-    pub fn read(&self, answer: Answer) -> Result<A::Item, CallError> {
+    pub fn read(&self, answer: IncomingAnswer) -> Result<A::Item, CallError> {
         let request = answer.request;
         let payload = answer.payload()?;
         C::decode(payload).map_err(|error| CallError::unreadable(request, error))

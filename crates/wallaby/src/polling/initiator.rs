@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wallaby_proto::connection::MethodDefinition;
-use wallaby_proto::endpoint::{Answer, CallKey, CallOptions, Next, Outcome};
+use wallaby_proto::endpoint::{CallKey, CallOptions, IncomingAnswer, Next, Outcome};
 use wallaby_proto::{Address, RequestId};
 
 use super::bodies::{BodyNews, BodyWriter};
@@ -265,7 +265,7 @@ impl<D: Datagrams> Endpoint<D> {
     ///
     /// The status that came in its place, or that it cannot be read, with its method and its server as far as they are known: they
     /// are forgotten once the end of the call was [told](Event::Complete).
-    pub fn read<A, C>(&self, call: Call<A, C>, answer: Answer) -> Result<A::Item, CallError>
+    pub fn read<A, C>(&self, call: Call<A, C>, answer: IncomingAnswer) -> Result<A::Item, CallError>
     where
         A: method::Answers,
         C: Codec<A::Item>,

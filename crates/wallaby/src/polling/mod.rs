@@ -66,7 +66,7 @@ use wallaby_proto::endpoint::{ConnId, Endpoint as Core, SocketId};
 use wallaby_proto::{Address, NodeId, Status};
 
 pub use wallaby_proto::endpoint::{
-    Answer, CallKey, CallOptions, DelegateOptions, Limits, Load, RequestKey, Sizes,
+    CallKey, CallOptions, DelegateOptions, IncomingAnswer, Limits, Load, RequestKey, Sizes,
 };
 
 use self::bodies::BodyNews;

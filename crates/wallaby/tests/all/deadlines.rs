@@ -257,7 +257,7 @@ async fn a_slow_shard_is_named_in_one_line(net: Net) {
             assert!(running || state.starts_with("silent for "), "{text}");
             assert_eq!(text.lines().count(), 1);
             let trace = call.trace();
-            let named = |hop: &&wallaby::Hop| hop.server.as_ref() == Some(&slow);
+            let named = |hop: &&wallaby::TracedHop| hop.server.as_ref() == Some(&slow);
             let hop = trace.hops.iter().find(named).expect("the trace names it");
             assert_eq!(hop.method.as_deref(), Some("test.Work/many"));
         }

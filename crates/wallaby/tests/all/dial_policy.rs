@@ -11,7 +11,7 @@ use wallaby::{
     Request, SendError, Service,
 };
 use wallaby_proto::connection::Event;
-use wallaby_proto::wire::{Message, Options, ReplyTo};
+use wallaby_proto::wire::{Message, MessageOptions, ReplyTo};
 
 /// Answers, or passes on to the first server named.
 fn onward() -> Service {
@@ -247,9 +247,9 @@ async fn nobody_is_made_to_pass_a_message_on_where_it_may_not_go() {
             };
             let mut aimed = request(call, b"");
             aimed.payload = head.clone();
-            aimed.options = Some(Box::new(Options {
+            aimed.options = Some(Box::new(MessageOptions {
                 repeatable,
-                ..Options::default()
+                ..MessageOptions::default()
             }));
             stranger.send_request(aimed, &method).await;
             let mut answers = [stranger.response().await, stranger.response().await];

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use wallaby::{Address, BodyError, CallId, Endpoint, Failure, Many, NodeId, One, Request};
 use wallaby_proto::connection::{ConnectionLimits, Hello};
-use wallaby_proto::wire::Options;
+use wallaby_proto::wire::MessageOptions;
 
 over_every_stream!(a_slow_handler_is_not_a_silent_peer,);
 
@@ -45,9 +45,9 @@ async fn a_body_of_a_silent_peer_is_lost() {
             initiator: NodeId::new(1).expect("not zero"),
             sequence: 1,
         };
-        let options = Options {
+        let options = MessageOptions {
             body: Some(0),
-            ..Options::default()
+            ..MessageOptions::default()
         };
         let request = wallaby_proto::wire::Request {
             options: Some(Box::new(options)),

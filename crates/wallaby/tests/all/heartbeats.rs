@@ -8,7 +8,7 @@ use wallaby::{
     Service,
 };
 use wallaby_proto::connection::{Features, Hello};
-use wallaby_proto::wire::{Message, Options, Pong, Progress};
+use wallaby_proto::wire::{Message, MessageOptions, Pong, Progress};
 
 use crate::common::raw::{Raw, hello, request, response};
 use crate::common::{Gate, Net, at, failure, load, patience, service, until, work};
@@ -260,9 +260,9 @@ async fn only_who_knows_heartbeats_is_told_that_they_come() {
             };
             let mut peer = Raw::dial(&at(&server), peer).await;
             let mut beating = request(call_of(node), &[1, b'x']);
-            beating.options = Some(Box::new(Options {
+            beating.options = Some(Box::new(MessageOptions {
                 heartbeats: Some(heartbeats()),
-                ..Options::default()
+                ..MessageOptions::default()
             }));
             peer.send_request(beating, work::ONE.definition()).await;
             for _ in 0..3 {
@@ -289,12 +289,12 @@ async fn what_runs_for_a_client_that_has_died_is_stopped() {
         };
         let mut peer = Raw::dial(&at(&server), peer).await;
         let mut beating = request(call_of(7), &[1, b'x']);
-        beating.options = Some(Box::new(Options {
+        beating.options = Some(Box::new(MessageOptions {
             heartbeats: Some(Heartbeats {
                 timeout: 2 * EVERY,
                 ..heartbeats()
             }),
-            ..Options::default()
+            ..MessageOptions::default()
         }));
         peer.send_request(beating, work::ONE.definition()).await;
         // A ping period and two timeouts are over long since.

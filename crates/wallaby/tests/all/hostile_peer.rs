@@ -18,7 +18,7 @@ use wallaby_proto::Token;
 use wallaby_proto::call::records::invitation;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, Event, Hello, VERSION};
-use wallaby_proto::datagram::{Gate, Settings};
+use wallaby_proto::datagram::{Gate, GateSettings};
 use wallaby_proto::wire::{Message, Ping, Pong, ReplyTo, TraceReport};
 
 pub(crate) async fn echo(net: &Net) -> Endpoint {
@@ -771,9 +771,9 @@ async fn extreme_numbers_are_no_panic() {
             bytes: u64::MAX,
             depth: u32::MAX,
         };
-        let options = wallaby_proto::wire::Options {
+        let options = wallaby_proto::wire::MessageOptions {
             budgets: Some(most),
-            ..wallaby_proto::wire::Options::default()
+            ..wallaby_proto::wire::MessageOptions::default()
         };
         let extreme = wallaby_proto::wire::Request {
             options: Some(Box::new(options)),
@@ -970,7 +970,7 @@ async fn greet(socket: &UdpSocket, server: &Address, hello: Hello) {
         panic!("{server} is no address of datagrams")
     };
     let begun = Instant::now();
-    let mut gate = Gate::new(Arc::new(hello), [7; 16], Settings::default());
+    let mut gate = Gate::new(Arc::new(hello), [7; 16], GateSettings::default());
     gate.dial(Duration::ZERO, server, None).expect("room");
     let (mut written, mut buffer) = (Vec::new(), vec![0; 65_536]);
     loop {

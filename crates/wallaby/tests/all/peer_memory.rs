@@ -15,7 +15,7 @@ use wallaby::{
 use wallaby_proto::Token;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, Event};
-use wallaby_proto::wire::{Message, Options, ReplyTo};
+use wallaby_proto::wire::{Message, MessageOptions, ReplyTo};
 
 /// Kinds of frames.
 const CREDIT: u8 = 0x03;
@@ -433,9 +433,9 @@ async fn optional_fields_of_answers_that_wait_are_counted() {
         let mut sent = 0_u64;
         while server.metrics().undeliverable == 0 && sent < 3000 {
             let mut answer = response(call, Some(Token::new(4711)), &[]);
-            answer.options = Some(Box::new(Options {
+            answer.options = Some(Box::new(MessageOptions {
                 continuation: Some(fields.clone()),
-                ..Options::default()
+                ..MessageOptions::default()
             }));
             far.send_response(answer).await;
             sent += 1;

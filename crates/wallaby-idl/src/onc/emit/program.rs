@@ -90,7 +90,7 @@ impl Emitter<'_> {
                 #[derive(Clone, Debug)]
                 pub struct Service<S>(pub S);
 
-                impl<S: Server> ::wallaby_onc::Service for Service<S> {
+                impl<S: Server> ::wallaby_onc::Program for Service<S> {
                     const PROGRAM: u32 = PROGRAM;
                     const VERSION: u32 = VERSION;
                     const PROCEDURES: &'static [u32] = &[#(#numbers),*];
@@ -98,7 +98,7 @@ impl Emitter<'_> {
                     #[allow(unused_variables)]
                     async fn handle(
                         &self,
-                        caller: &Caller,
+                        caller: &Principal,
                         procedure: u32,
                         arguments: Bytes,
                     ) -> Result<Bytes, Refusal> {
@@ -156,7 +156,7 @@ impl Emitter<'_> {
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
             #lints
-            pub async fn #name(&self, #(#names: #kinds),*) -> Result<#result, CallError> {
+            pub async fn #name(&self, #(#names: #kinds),*) -> Result<#result, RpcError> {
                 service::call(&self.0, (PROGRAM, VERSION, #number), #encode, #decode).await
             }
         }
@@ -174,7 +174,7 @@ impl Emitter<'_> {
             #lints
             fn #name(
                 &self,
-                caller: &Caller,
+                caller: &Principal,
                 #(#names: #kinds,)*
             ) -> impl Future<Output = Result<#result, Refusal>> + Send;
         }

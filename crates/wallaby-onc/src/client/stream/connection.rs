@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 use crate::client::counters::{Counting, count};
 use crate::client::xid::{Arrived, Event, Waiting, arrived};
-use crate::client::{Options, Result, set_xid};
+use crate::client::{ClientOptions, Result, set_xid};
 use crate::deadline::rings;
 use crate::failure::{Lost, NoReply};
 use crate::message::Reply;
 use crate::peer::Peer;
-use crate::record::{self, HEADER, MAX_FRAGMENT, Records};
+use crate::record::{self, HEADER, MAX_FRAGMENT, RecordReader};
 use crate::stream::Stream;
 
 /// How much is read at a time.
@@ -47,7 +47,7 @@ struct State {
 impl Connection {
     pub(super) async fn open(
         server: &Peer,
-        options: &Options,
+        options: &ClientOptions,
         counters: &Arc<Counting>,
     ) -> io::Result<Arc<Self>> {
         let stream = match server {
@@ -92,7 +92,7 @@ impl Connection {
         &self,
         written: &mut [u8],
         arguments: &[u8],
-        options: &Options,
+        options: &ClientOptions,
         end: Instant,
     ) -> Result<Outstanding<'_>> {
         let limit = options.max_record.min(MAX_FRAGMENT);
@@ -227,7 +227,7 @@ impl Drop for Driving {
 /// The task of a connection: reads until it ends, and writes what the system did not take at once.
 async fn drive(driving: Driving, max_record: usize) {
     let connection = &driving.0;
-    let mut records = Records::new(max_record);
+    let mut records = RecordReader::new(max_record);
     let mut buffer = vec![0; READ];
     let mut alarmed = None;
     let mut rung = pin!(rings(None));
@@ -271,7 +271,7 @@ async fn drive(driving: Driving, max_record: usize) {
 }
 
 impl Connection {
-    fn receive(&self, records: &mut Records, buffer: &mut [u8]) -> Result<(), Lost> {
+    fn receive(&self, records: &mut RecordReader, buffer: &mut [u8]) -> Result<(), Lost> {
         match self.stream.try_read(records, buffer) {
             Ok(0) => return Err(Lost::Closed),
             Ok(_) => {}

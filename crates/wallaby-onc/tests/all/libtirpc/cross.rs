@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use wallaby_onc::auth::{AuthError, AuthSys};
-use wallaby_onc::client::Options;
+use wallaby_onc::client::ClientOptions;
 use wallaby_onc::server::{self, Server};
 use wallaby_onc::xdr::Text;
-use wallaby_onc::{AcceptError, Caller, Channel, Identity, Procedure, Programs, Reason, Refusal};
+use wallaby_onc::{
+    AcceptError, Channel, Credential, Principal, Procedure, Programs, Reason, Refusal,
+};
 
 #[allow(
     dead_code,
@@ -26,11 +28,11 @@ pub(crate) use interface::cross::PROGRAM;
 struct Ours;
 
 impl cross_v1::Server for Ours {
-    async fn greet(&self, _: &Caller, name: Text) -> Result<Text, Refusal> {
+    async fn greet(&self, _: &Principal, name: Text) -> Result<Text, Refusal> {
         Ok(format!("Hello {name}").into())
     }
 
-    async fn older(&self, _: &Caller, people: People) -> Result<People, Refusal> {
+    async fn older(&self, _: &Principal, people: People) -> Result<People, Refusal> {
         let older = people.0.into_iter().map(|mut each| {
             each.one.age += 1;
             each
@@ -38,14 +40,14 @@ impl cross_v1::Server for Ours {
         Ok(People(older.collect()))
     }
 
-    async fn reverse(&self, _: &Caller, block: Block) -> Result<Block, Refusal> {
+    async fn reverse(&self, _: &Principal, block: Block) -> Result<Block, Refusal> {
         let bytes: Vec<u8> = block.bytes.iter().rev().copied().collect();
         Ok(Block {
             bytes: bytes.into(),
         })
     }
 
-    async fn lookup(&self, _: &Caller, name: Text) -> Result<Found, Refusal> {
+    async fn lookup(&self, _: &Principal, name: Text) -> Result<Found, Refusal> {
         Ok(match name == "Ada" {
             true => Found::Case0(Person {
                 name: "Ada".into(),
@@ -55,16 +57,16 @@ impl cross_v1::Server for Ours {
         })
     }
 
-    async fn who(&self, caller: &Caller) -> Result<u32, Refusal> {
+    async fn who(&self, caller: &Principal) -> Result<u32, Refusal> {
         match &caller.identity {
-            Identity::Sys(user) => Ok(user.uid),
+            Credential::Sys(user) => Ok(user.uid),
             _ => Err(AuthError::TooWeak.into()),
         }
     }
 }
 
 impl cross_v2::Server for Ours {
-    async fn add(&self, _: &Caller, numbers: Pair) -> Result<i32, Refusal> {
+    async fn add(&self, _: &Principal, numbers: Pair) -> Result<i32, Refusal> {
         Ok(numbers.a.wrapping_add(numbers.b))
     }
 }
@@ -74,7 +76,7 @@ pub(crate) fn server() -> Server {
     let programs = Programs::new()
         .with(cross_v1::Service(Ours))
         .with(cross_v2::Service(Ours));
-    Server::new(programs, server::Options::default())
+    Server::new(programs, server::ServerOptions::default())
 }
 
 /// What the client in C says when everything is as it should be.
@@ -92,9 +94,9 @@ pub(crate) fn expected(network: &str, by_port: bool) -> String {
 }
 
 /// Who calls: this process.
-pub(crate) fn options() -> Options {
+pub(crate) fn options() -> ClientOptions {
     let user = AuthSys::of_this_process().expect("there is a user");
-    Options::default().credential(user.credential().expect("it is short enough"))
+    ClientOptions::default().credential(user.credential().expect("it is short enough"))
 }
 
 /// Calls everything that the client in C does.

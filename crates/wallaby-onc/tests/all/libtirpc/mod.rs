@@ -144,7 +144,7 @@ async fn with_rpcbind(rpcinfo: &Path) {
 
 /// All the ways to ask, and the latest version over each.
 async fn asked_in_every_way(rpcinfo: &Path) {
-    let options = || client::Options::default().timeout(Duration::from_secs(20));
+    let options = || client::ClientOptions::default().timeout(Duration::from_secs(20));
     let at = loopback(PORT);
     let ways = [
         Rpcbind::over_udp(at, options()).await,
@@ -185,7 +185,7 @@ async fn is_up(rpcbind: &mut Process) -> bool {
         if rpcbind.has_ended() {
             return false;
         }
-        let options = client::Options::default;
+        let options = client::ClientOptions::default;
         let unix = Rpcbind::over_unix(Path::new(SOCKET), options()).await;
         let tcp = Rpcbind::over_tcp(loopback(PORT), options()).await;
         if let (Ok(_), Ok(tcp)) = (unix, tcp)
@@ -224,7 +224,7 @@ async fn our_rpcbind_brings_both_together() {
         return;
     }
     let directory = Directory::new(Default::default());
-    let server = Server::new(directory.programs(), server::Options::default());
+    let server = Server::new(directory.programs(), server::ServerOptions::default());
     let all = (Ipv4Addr::UNSPECIFIED, PORT).into();
     server.listen_tcp(all).await.expect("it is free");
     server.listen_udp(all).await.expect("it is free");

@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::call::records::collect::class;
 use crate::call::records::table::{NewRecord, RecordedCallKey};
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{ConnId, Judgement, MAX_ATTEMPT, Origin, Records, StopReason};
+use crate::call::records::{ConnId, Judgement, MAX_ATTEMPT, MessageOrigin, Records, StopReason};
 use crate::call::shares::Share;
 use crate::id::{NodeId, RequestId};
 use crate::status::{Code, Status};
-use crate::wire::{Heartbeats, Options, PingSettings, Request};
+use crate::wire::{Heartbeats, MessageOptions, PingSettings, Request};
 
 /// Calls that are forgotten for one request at most: an initiator's oldest live call may end after very many that came later.
 const MOST_FORGOTTEN: usize = 256;
 
 impl Records {
     /// A request arrived: is it handled?
-    pub fn admit(&mut self, request: &Request, origin: Origin, now: Duration) -> Judgement {
+    pub fn admit(&mut self, request: &Request, origin: MessageOrigin, now: Duration) -> Judgement {
         let key = RecordedCallKey {
             call: request.call,
             token: request.token,
@@ -27,7 +27,8 @@ impl Records {
             return invalid(request.id, attempt);
         }
         let now = Nanoseconds::from(now);
-        let states = |options: &&Options| options.ping.is_some() || options.heartbeats.is_some();
+        let states =
+            |options: &&MessageOptions| options.ping.is_some() || options.heartbeats.is_some();
         let stated = options.filter(states);
         let settings = stated.map_or((self.ping, 0), |options| self.class(options));
         let peer = self.table.peer(key.call.initiator);
@@ -152,7 +153,7 @@ impl Records {
 
     /// What a call asks for, within the limits, and the queue that its requests are in once they have ended.
     #[inline(never)]
-    fn class(&self, options: &Options) -> (PingTimes, u32) {
+    fn class(&self, options: &MessageOptions) -> (PingTimes, u32) {
         let mut settings = options.ping.map_or(self.ping, |ping| self.bounded(ping));
         if let Some(heartbeats) = options.heartbeats {
             let longest = self.limits.longest_timeout;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::call::records::outputs::{ResponseFate, is_written};
 use crate::call::records::table::{NewRecord, Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{Action, Origin, Records, StopReason, Ticket};
+use crate::call::records::{MessageOrigin, RecordAction, Records, StopReason, Ticket};
 use crate::call::shares::Share;
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::manifest::Facts;
@@ -16,7 +16,7 @@ use crate::wire::{MAX_CHILDREN, MAX_MISSING, Ping, Pong, Progress, ReplyTo, Resp
 impl Records {
     /// A ping arrived: it is answered at once, known or not. Whether its request is known, so that answers of it may have a
     /// route now: see [`Self::route_back`] and [`Self::direct_route`].
-    pub fn handle_ping(&mut self, ping: &Ping, origin: Origin, now: Duration) -> bool {
+    pub fn handle_ping(&mut self, ping: &Ping, origin: MessageOrigin, now: Duration) -> bool {
         let now = Nanoseconds::from(now);
         let key = RecordedCallKey {
             call: ping.call,
@@ -49,7 +49,7 @@ impl Records {
         };
         // Over its own connection the initiator needs no token to know what it asked.
         let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
-        self.actions.push_back(Action::Pong {
+        self.actions.push_back(RecordAction::Pong {
             conn: origin.conn,
             pong: Pong { token, ..pong },
             ticket: found.map(|slot| self.ticket(slot)),
@@ -63,7 +63,7 @@ impl Records {
         &mut self,
         key: RecordedCallKey,
         request: RequestId,
-        origin: Origin,
+        origin: MessageOrigin,
         now: Nanoseconds,
     ) -> bool {
         let call = self.table.call(&key);
@@ -76,7 +76,7 @@ impl Records {
         };
         if self.note_shown(slot, origin) {
             let pong = self.pong(slot, 0, Vec::new(), now);
-            self.actions.push_back(Action::Pong {
+            self.actions.push_back(RecordAction::Pong {
                 conn: origin.conn,
                 pong,
                 ticket: Some(self.ticket(slot)),
@@ -93,7 +93,7 @@ impl Records {
 
     /// Whether kept answers may go to who asks: to the call's initiator, or to who brought the request. Other servers of the
     /// call know its token, too, but need none of its answers.
-    fn may_resend(&self, slot: u32, origin: Origin) -> bool {
+    fn may_resend(&self, slot: u32, origin: MessageOrigin) -> bool {
         let record = self.table.records.get(slot);
         let initiator = self.table.calls.get(record.call).key.call.initiator;
         let brought = self.conns.get(&record.conn);
@@ -129,7 +129,7 @@ impl Records {
     }
 
     #[inline(never)]
-    fn abort(&mut self, key: RecordedCallKey, origin: Origin, now: Nanoseconds) {
+    fn abort(&mut self, key: RecordedCallKey, origin: MessageOrigin, now: Nanoseconds) {
         self.relays.forget(key);
         let call = match self.table.call(&key) {
             Some(call) => call,
@@ -156,7 +156,7 @@ impl Records {
     fn mark_aborted(
         &mut self,
         key: RecordedCallKey,
-        origin: Origin,
+        origin: MessageOrigin,
         now: Nanoseconds,
     ) -> Option<u32> {
         let known = self.table.peer(key.call.initiator);
@@ -209,7 +209,7 @@ impl Records {
     fn tell_stopped(&mut self, slot: u32, reason: StopReason) {
         let ticket = self.ticket(slot);
         let record = self.table.records.get(slot);
-        self.actions.push_back(Action::Stop {
+        self.actions.push_back(RecordAction::Stop {
             ticket,
             call: self.table.calls.get(record.call).key.call,
             request: record.id,
@@ -267,7 +267,7 @@ impl Records {
         let ticket = Some(self.ticket(slot));
         let record = self.table.records.at(slot);
         record.hear(now);
-        self.actions.push_back(Action::Announce {
+        self.actions.push_back(RecordAction::Announce {
             ticket,
             pong,
             reply_to: record.reply_to(),
@@ -297,7 +297,7 @@ impl Records {
     }
 
     /// Sends missing responses again that were kept, and returns those that are lost for certain.
-    pub(super) fn resend(&mut self, slot: u32, ping: &Ping, origin: Origin) -> Vec<u32> {
+    pub(super) fn resend(&mut self, slot: u32, ping: &Ping, origin: MessageOrigin) -> Vec<u32> {
         let ticket = self.ticket(slot);
         let mut lost = Vec::new();
         for &index in ping.missing.iter().take(MAX_MISSING) {
@@ -320,7 +320,7 @@ impl Records {
                 && self.kept.restore(record.kept, index, &mut response)
             {
                 record.outputs.resend(index, conn, output);
-                self.actions.push_back(Action::Resend {
+                self.actions.push_back(RecordAction::Resend {
                     ticket,
                     conn,
                     response,

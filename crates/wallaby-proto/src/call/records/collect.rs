@@ -209,8 +209,10 @@ pub(super) mod tests {
     use bytes::Bytes;
 
     use crate::call::records::table::looks;
-    use crate::call::records::{ConnId, Judgement, Origin, OutputMark, RecordLimits, Records};
-    use crate::call::server::{Outbound, Server};
+    use crate::call::records::{
+        ConnId, Judgement, MessageOrigin, OutputMark, RecordLimits, Records,
+    };
+    use crate::call::server::{Outbound, ServerHalf};
     use crate::id::{CallId, NodeId, Path, RequestId, Token};
     use crate::wire::{MethodRef, ReplyTo, Request};
 
@@ -253,14 +255,14 @@ pub(super) mod tests {
         mut request: Request,
         mark: u64,
     ) {
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: ConnId::from_number(conn),
             peer: node(conn),
             transit: Duration::ZERO,
         };
         match records.admit(&request, origin, Duration::ZERO) {
             Judgement::Accepted(ticket) => {
-                let mut server = Server::<()>::new(&mut request);
+                let mut server = ServerHalf::<()>::new(&mut request);
                 for sent in server.respond(Bytes::new(), None) {
                     if let Outbound::Response(response) = sent {
                         let output = OutputMark {
@@ -307,7 +309,7 @@ pub(super) mod tests {
     fn calls_that_are_over_and_still_run_are_looked_at_once() {
         let mut records = Records::new(RecordLimits::default());
         records.conn_opened(ConnId::from_number(1), node(1));
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: ConnId::from_number(1),
             peer: node(1),
             transit: Duration::ZERO,
@@ -344,7 +346,7 @@ pub(super) mod tests {
         }
         let mut now = Duration::ZERO;
         let mut admit = |initiator, sequence, conn| {
-            let origin = Origin {
+            let origin = MessageOrigin {
                 conn: ConnId::from_number(conn),
                 peer: node(conn),
                 transit: Duration::ZERO,
@@ -354,7 +356,7 @@ pub(super) mod tests {
             let Judgement::Accepted(ticket) = records.admit(&request, origin, now) else {
                 return false;
             };
-            let mut server = Server::<()>::new(&mut request);
+            let mut server = ServerHalf::<()>::new(&mut request);
             for sent in server.respond(Bytes::new(), None) {
                 if let Outbound::Response(response) = sent {
                     let (conn, mark) = (ConnId::from_number(conn), 0);
@@ -373,7 +375,7 @@ pub(super) mod tests {
         }
         for sequence in 1..=250 {
             let again = request(1, sequence);
-            let origin = Origin {
+            let origin = MessageOrigin {
                 conn: ConnId::from_number(1),
                 peer: node(1),
                 transit: Duration::ZERO,

@@ -137,10 +137,10 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::records::Origin;
+    use crate::call::records::MessageOrigin;
     use crate::call::records::collect::tests::{answer, node, request};
     use crate::call::records::table::looks;
-    use crate::call::records::{Action, RecordLimits};
+    use crate::call::records::{RecordAction, RecordLimits};
     use crate::wire::ReplyTo;
 
     const FRONT: ConnId = ConnId::from_number(1);
@@ -160,7 +160,7 @@ mod tests {
 
     fn announced(records: &mut Records) -> usize {
         let actions = std::iter::from_fn(|| records.poll());
-        let is_it = |action: &Action| matches!(action, Action::Announce { .. });
+        let is_it = |action: &RecordAction| matches!(action, RecordAction::Announce { .. });
         actions.filter(is_it).count()
     }
 
@@ -249,14 +249,14 @@ mod tests {
         let victim = node(1000);
         for conn in 1..=17 {
             records.conn_opened(ConnId::from_number(conn), victim);
-            let origin = Origin {
+            let origin = MessageOrigin {
                 conn: ConnId::from_number(conn),
                 peer: victim,
                 transit: Duration::ZERO,
             };
             records.admit(&request(1000, conn), origin, Duration::ZERO);
         }
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: ConnId::from_number(1),
             peer: victim,
             transit: Duration::ZERO,

@@ -42,13 +42,13 @@
 //!
 //! `now` is the time of a [`crate::call::clock::Clock`]. A request ends with the released message that ends it: nobody
 //! says so apart. So a handler that was stopped, lost or never started must still end its request, with
-//! [`Server::fail`].
+//! [`ServerHalf::fail`].
 //!
 //! Names are the choice of peers, so what is found by name is in ordered maps: no choice makes one slow, and none of them
 //! moves all of itself at once. A request of one hop with one answer has its call in one such map, and costs no allocation else
 //! (`crates/wallaby-proto/examples/cost.rs` measures it).
 //!
-//! [`Server::fail`]: crate::call::server::Server::fail
+//! [`ServerHalf::fail`]: crate::call::server::ServerHalf::fail
 
 mod admit;
 mod answer;
@@ -150,7 +150,7 @@ pub const MAX_ATTEMPT: u32 = 64;
 
 /// Where a message came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
+pub struct MessageOrigin {
     /// The connection.
     pub conn: ConnId,
     /// Its other end.
@@ -229,7 +229,7 @@ pub enum StopReason {
 
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum RecordAction {
     /// Answer a ping, over the connection that it came on; or tell unasked what may only be told there.
     Pong {
         /// The connection.
@@ -261,9 +261,9 @@ pub enum Action {
         /// The response, with the call's token.
         response: Response,
     },
-    /// Stop the handler of a request: its request ends with a status, now ([`Server::fail`]); the handler is told.
+    /// Stop the handler of a request: its request ends with a status, now ([`ServerHalf::fail`]); the handler is told.
     ///
-    /// [`Server::fail`]: crate::call::server::Server::fail
+    /// [`ServerHalf::fail`]: crate::call::server::ServerHalf::fail
     Stop {
         /// The request's ticket.
         ticket: Ticket,
@@ -329,7 +329,7 @@ pub struct Records {
     shares: Shares,
     /// Until then a request that is not known may be one that was forgotten before its time.
     evicted_until: Nanoseconds,
-    actions: VecDeque<Action>,
+    actions: VecDeque<RecordAction>,
 }
 
 impl Records {
@@ -368,7 +368,7 @@ impl Records {
     }
 
     /// What to do next; `None` when all is done.
-    pub fn poll(&mut self) -> Option<Action> {
+    pub fn poll(&mut self) -> Option<RecordAction> {
         self.actions.pop_front()
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::call::records::table::{Record, RecordedCallKey};
 use crate::call::records::time::Nanoseconds;
-use crate::call::records::{ConnId, Origin, Records};
+use crate::call::records::{ConnId, MessageOrigin, Records};
 use crate::id::{CallId, NodeId, Path, RequestId, Token};
 use crate::wire::{Child, Ping, Pong};
 
@@ -51,7 +51,12 @@ impl Records {
     /// some requests of a line, routes can form a circle. What still runs in one ends with what is remembered, since only
     /// answers that know the request make that last: see [`Self::pong_relayed`].
     #[inline(never)]
-    pub fn relay_target(&mut self, ping: &Ping, origin: Origin, now: Duration) -> Option<Child> {
+    pub fn relay_target(
+        &mut self,
+        ping: &Ping,
+        origin: MessageOrigin,
+        now: Duration,
+    ) -> Option<Child> {
         if ping.shows {
             return None;
         }
@@ -334,7 +339,7 @@ mod tests {
             ..request(9, 1)
         };
         request.id.path = Path::ROOT.child(number, request.call, request.token);
-        let origin = Origin {
+        let origin = MessageOrigin {
             conn: ConnId::from_number(conn),
             peer: node(conn),
             transit: Duration::ZERO,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::call::records::outputs::{Conns, is_written};
 use crate::call::records::table::RecordedCallKey;
 use crate::call::records::time::{Nanoseconds, PingTimes};
-use crate::call::records::{Action, ConnId, Origin, OutputMark, Records};
+use crate::call::records::{ConnId, MessageOrigin, OutputMark, RecordAction, Records};
 use crate::call::shares::{Share, Shares};
 use crate::id::{CallId, Path, RequestId, Token};
 use crate::wire::{Ping, PingSettings, Pong, ReplyTo, Response};
@@ -109,7 +109,7 @@ impl Relays {
 
 impl Records {
     /// A response of another server goes on towards its initiator, but waits or goes in parts: until it has been written
-    /// out the initiator is told each ping period that it is on its way. [`Action::Announce`] names `conn`: the one
+    /// out the initiator is told each ping period that it is on its way. [`RecordAction::Announce`] names `conn`: the one
     /// that it goes on by, as far as the driver knows, else the one that it came on.
     ///
     /// [`Self::relayed`] must follow, unless the call is aborted. `None` if there are too many
@@ -193,14 +193,14 @@ impl Records {
 
     /// A ping goes on to where its request is said to be. If a response of that is on its way through this endpoint, its
     /// initiator is told so: nobody further on may be there any more.
-    pub fn tell_of_relaying(&mut self, ping: &Ping, origin: Origin) {
+    pub fn tell_of_relaying(&mut self, ping: &Ping, origin: MessageOrigin) {
         let key = RecordedCallKey {
             call: ping.call,
             token: ping.token,
         };
         if let Some(pong) = self.relayed_pong(key, ping.request) {
             let token = pong.token.filter(|_| origin.peer != ping.call.initiator);
-            self.actions.push_back(Action::Pong {
+            self.actions.push_back(RecordAction::Pong {
                 conn: origin.conn,
                 pong: Pong { token, ..pong },
                 ticket: None,
@@ -234,13 +234,13 @@ impl Records {
             self.relays.queue.insert((relay.due, relay_id));
             let (conn, pong) = (relay.conn, relay_id.pong());
             self.actions.push_back(match relay.reply_to.clone() {
-                Some(reply_to) => Action::Announce {
+                Some(reply_to) => RecordAction::Announce {
                     pong,
                     reply_to,
                     conn,
                     ticket: None,
                 },
-                None => Action::Pong {
+                None => RecordAction::Pong {
                     conn,
                     pong,
                     ticket: None,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::call::records::table::RecordedCallKey;
-use crate::call::records::{ConnId, Origin, Records, Ticket};
+use crate::call::records::{ConnId, MessageOrigin, Records, Ticket};
 use crate::id::{CallId, NodeId, RequestId, Token};
 use crate::wire::Pong;
 
@@ -75,7 +75,7 @@ impl Records {
     /// Where the connection that the request came over has ended, this one takes its place: as the initiator's own, or as the new
     /// one of who brought the request. Not of another server that shows the token: answers might go round in a circle. Returns
     /// whether it does.
-    pub(super) fn note_shown(&mut self, slot: u32, origin: Origin) -> bool {
+    pub(super) fn note_shown(&mut self, slot: u32, origin: MessageOrigin) -> bool {
         let record = self.table.records.at(slot);
         if record.conn == origin.conn {
             return false;

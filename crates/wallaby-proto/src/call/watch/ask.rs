@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::watch::branch::{State, Stopped, WatchedBranch, WatchedHop};
-use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
+use crate::call::watch::{MOST_LOOKED_AT, Phase, Watch, WatchAction};
 use crate::id::{NodeId, RequestId};
 use crate::wire::{MAX_MISSING, Ping};
 
@@ -260,7 +260,7 @@ impl Watch {
         }
         hop.pinged = Some(now);
         watched.asked = true;
-        self.actions.push_back(Action::Ping {
+        self.actions.push_back(WatchAction::Ping {
             to: hop.at.clone(),
             ping: Ping {
                 call: self.tree.call(),
@@ -331,7 +331,7 @@ mod tests {
             self.most = self.most.max(watch.steps);
             self.all += watch.steps;
             while let Some(action) = watch.poll() {
-                self.pings += usize::from(matches!(action, Action::Ping { .. }));
+                self.pings += usize::from(matches!(action, WatchAction::Ping { .. }));
             }
         }
 

@@ -29,7 +29,7 @@ pub struct Loss {
     pub server: Location,
     /// The requests that led to it, from the initiator on, as far as known; of more than 64 the last ones, and of a call that
     /// goes on without what is lost only the last one once its losses name very many.
-    pub path: Vec<Step>,
+    pub path: Vec<LossStep>,
     /// Branches of the call that are known.
     pub known: u64,
     /// Those of them that have finished and whose responses have all arrived.
@@ -47,7 +47,7 @@ pub struct Loss {
 /// A request on the way to the one that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Step {
+pub struct LossStep {
     /// Its place.
     pub request: RequestId,
     /// Where it is handled.
@@ -185,7 +185,7 @@ impl Loss {
         let named = named(self.request, self.method.as_deref(), at);
         let mut text = format!("{named} {}", self.kind);
         if !self.path.is_empty() {
-            let steps: Vec<String> = self.path.iter().map(Step::to_string).collect();
+            let steps: Vec<String> = self.path.iter().map(LossStep::to_string).collect();
             text += &format!("; reached by {}", steps.join(", "));
         }
         text += &format!(
@@ -209,7 +209,7 @@ impl Loss {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for LossStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.request, self.server)
     }

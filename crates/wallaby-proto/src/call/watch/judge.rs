@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::call::initiator::Violation;
 use crate::call::missing::Missing;
 use crate::call::watch::branch::{Stopped, WatchedBranch, WatchedHop};
-use crate::call::watch::failure::{Executed, FailureKind, Loss, Step};
-use crate::call::watch::{Action, Location, Phase, Source, Watch};
+use crate::call::watch::failure::{Executed, FailureKind, Loss, LossStep};
+use crate::call::watch::{Location, Phase, Source, Watch, WatchAction};
 use crate::id::RequestId;
 use crate::wire::{Pong, Progress};
 
@@ -292,7 +292,7 @@ impl Watch {
         if let Some(position) = position.filter(|_| again) {
             return self.resend(position, failure, now);
         }
-        self.actions.push_back(Action::Failed(failure));
+        self.actions.push_back(WatchAction::Failed(failure));
         self.wind_down(now);
     }
 
@@ -309,7 +309,7 @@ impl Watch {
         failure.path.drain(..excess);
         failure.path.shrink_to_fit();
         self.told_steps += failure.path.len();
-        self.actions.push_back(Action::Lost(failure));
+        self.actions.push_back(WatchAction::Lost(failure));
         match self.tree.give_up(position) {
             Ok(()) => self.look_at_changes(now),
             Err(violation) => self.violated(request, violation, now),
@@ -346,7 +346,7 @@ impl Watch {
                 self.watched(place).left_behind = runs_on;
             }
         }
-        self.actions.push_back(Action::Resend {
+        self.actions.push_back(WatchAction::Resend {
             request,
             attempt,
             failure,
@@ -378,7 +378,7 @@ impl Watch {
 
     /// The requests that led to one, from the initiator on, as far as known: of the branches above it, and of its own. Of a
     /// long way only the end, so that many losses along it take no more than a part of it each.
-    pub(super) fn path_to(&self, position: Option<u32>, request: RequestId) -> Vec<Step> {
+    pub(super) fn path_to(&self, position: Option<u32>, request: RequestId) -> Vec<LossStep> {
         let mut path = Vec::new();
         let mut place = position;
         while let Some(position) = place
@@ -400,7 +400,7 @@ impl Watch {
                 .filter(|(hop, _)| !own || *hop < request.hop)
                 .chain(latest);
             let first = path.len();
-            path.extend(steps.map(|(hop, server)| Step {
+            path.extend(steps.map(|(hop, server)| LossStep {
                 request: RequestId {
                     path: branch.path,
                     hop,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::watch::branch::{MAX_HOPS, State, WatchedBranch, WatchedHop};
-use crate::call::watch::{Action, Location, MOST_LOOKED_AT, Phase, Source, Watch, dismiss};
+use crate::call::watch::{Location, MOST_LOOKED_AT, Phase, Source, Watch, WatchAction, dismiss};
 use crate::id::RequestId;
 use crate::wire::{Child, MAX_CHILDREN, Ping, Pong, Progress};
 
@@ -286,7 +286,7 @@ impl Watch {
 
     fn stop_stray(&mut self, request: RequestId, at: &Child, now: Duration) {
         if self.take_stray(now) {
-            self.actions.push_back(Action::Ping {
+            self.actions.push_back(WatchAction::Ping {
                 to: at.location(),
                 ping: Ping {
                     call: self.tree.call(),

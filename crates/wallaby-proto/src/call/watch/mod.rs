@@ -10,8 +10,8 @@
 //! [`Watch::handle_timeout`]. After each of these it asks [`Watch::poll`] and [`Watch::next_timeout`].
 //!
 //! `now` is the time of a [`crate::call::clock::Clock`]: it never goes backwards and stands still while the process
-//! does. A call is *live* (`oldest` in requests, docs/protocol.md, rule 29) until it is complete or [`Action::Quiet`] has come.
-//! Once [`Initiator::is_complete`], the watch is dropped. After [`Action::Failed`] or an abort the outcome is settled:
+//! does. A call is *live* (`oldest` in requests, docs/protocol.md, rule 29) until it is complete or [`WatchAction::Quiet`] has come.
+//! Once [`Initiator::is_complete`], the watch is dropped. After [`WatchAction::Failed`] or an abort the outcome is settled:
 //! responses are no longer delivered, but the initiator is still shown them, as their facts say what has ended.
 //!
 //! An announcement (an unasked pong) for a call that is not live any more is answered with [`dismiss`].
@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use self::branch::WatchedBranch;
-pub use self::failure::{Absence, Executed, FailureKind, Found, Loss, Step};
+pub use self::failure::{Absence, Executed, FailureKind, Found, Loss, LossStep};
 use self::hints::{Hints, NodeHint};
 use self::located::Located;
 pub use self::location::{Location, Source};
@@ -68,7 +68,7 @@ pub struct WatchSettings {
     /// How often an initial request may be sent again after a failure below it (thesis 7.3). Only for calls whose
     /// handlers all are deterministic: the second run must send exactly what the first one did.
     pub resends: u32,
-    /// What is lost does not end the call: it goes on without it, and tells of it by [`Action::Lost`]. Nothing is sent again
+    /// What is lost does not end the call: it goes on without it, and tells of it by [`WatchAction::Lost`]. Nothing is sent again
     /// then.
     pub tolerant: bool,
 }
@@ -84,7 +84,7 @@ impl WatchSettings {
 
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum WatchAction {
     /// Send this ping, by an open connection with the node or else to the address. If that is certain to reach nobody,
     /// [`Watch::handle_gone`] or [`Watch::handle_not_found`].
     Ping {
@@ -172,7 +172,7 @@ pub struct Watch {
     /// Branches that are not yet frozen, and those not yet quiet.
     unfrozen: usize,
     unquiet: usize,
-    actions: VecDeque<Action>,
+    actions: VecDeque<WatchAction>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,15 +308,15 @@ impl Watch {
 
     /// What to do next; `None` when all is done. What was to be asked just before the end stops, and nobody is asked the same twice in
     /// a row.
-    pub fn poll(&mut self) -> Option<Action> {
+    pub fn poll(&mut self) -> Option<WatchAction> {
         let stops = self.is_winding_down();
         let mut next = self.actions.pop_front();
         match &mut next {
             None => self.actions = VecDeque::new(), // a ping is rare, and a watched call lasts
-            Some(Action::Ping { ping, .. }) => ping.abort |= stops,
+            Some(WatchAction::Ping { ping, .. }) => ping.abort |= stops,
             Some(_) => return next,
         }
-        while let Some(Action::Ping { ping, .. }) = self.actions.front_mut() {
+        while let Some(WatchAction::Ping { ping, .. }) = self.actions.front_mut() {
             ping.abort |= stops;
             if self.actions.front() != next.as_ref() {
                 break;
@@ -331,7 +331,7 @@ impl Watch {
         let mut lost = Vec::new();
         for action in std::mem::take(&mut self.actions) {
             match action {
-                Action::Lost(failure) => lost.push(failure),
+                WatchAction::Lost(failure) => lost.push(failure),
                 action => self.actions.push_back(action),
             }
         }

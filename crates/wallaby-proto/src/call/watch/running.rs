@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::watch::branch::{Stopped, WatchedBranch};
-use crate::call::watch::{Found, Location, Step, Watch};
+use crate::call::watch::{Found, Location, LossStep, Watch};
 use crate::id::{Path, RequestId};
 use crate::wire::PingSettings;
 
@@ -43,7 +43,7 @@ pub struct UnstoppedHop {
     /// Where it was, as far as known, if it is one of an attempt before the latest.
     pub before: Option<Location>,
     /// The requests that led to it, as far as known.
-    pub path: Vec<Step>,
+    pub path: Vec<LossStep>,
     /// Its server is gone, and nobody who has what that had handed on can tell of it.
     pub gone: bool,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::watch::branch::Stopped;
-use crate::call::watch::{Action, MOST_LOOKED_AT, Phase, Watch};
+use crate::call::watch::{MOST_LOOKED_AT, Phase, Watch, WatchAction};
 
 impl Watch {
     /// The outcome is settled: all that still runs is told so, round by round (docs/protocol.md, rules 33 to 35).
@@ -89,11 +89,11 @@ impl Watch {
                 since,
                 frozen: true,
             };
-            self.actions.push_back(Action::Frozen);
+            self.actions.push_back(WatchAction::Frozen);
         }
         if self.unquiet == 0 {
             self.phase = Phase::Quiet;
-            self.actions.push_back(Action::Quiet);
+            self.actions.push_back(WatchAction::Quiet);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::endpoint::probe::Probe;
 use crate::endpoint::server::{Destination, Outline, Sending};
 use crate::endpoint::{Endpoint, LONGEST};
 use crate::error::SendError;
-use crate::wire::{Continuation, Metadata, MetadataError, Options, Request};
+use crate::wire::{Continuation, MessageOptions, Metadata, MetadataError, Request};
 use crate::{Address, DurableId, RequestId, Status};
 
 /// What a delegation has of its own: see [`Endpoint::delegate_with`]. What it does not say is as with any other.
@@ -72,7 +72,11 @@ impl DelegateOptions {
     }
 
     /// What it has of its own of a request with these optional fields.
-    fn of(self, request: Option<&Options>, now: Duration) -> Result<TimedOptions, MetadataError> {
+    fn of(
+        self,
+        request: Option<&MessageOptions>,
+        now: Duration,
+    ) -> Result<TimedOptions, MetadataError> {
         let changes = !(self.metadata.is_empty() && self.without.is_empty());
         let metadata = changes.then(|| match request {
             Some(options) => self.metadata_beside(&options.metadata),

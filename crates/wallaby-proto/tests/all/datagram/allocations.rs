@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, Event};
-use wallaby_proto::datagram::{Gate, SessionId, Settings};
+use wallaby_proto::datagram::{Gate, GateSettings, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::counting::ALLOCATIONS;
@@ -35,7 +35,7 @@ fn message(gate: &mut Gate) -> (SessionId, Message) {
 
 #[test]
 fn an_exchange_allocates_nothing() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let (at_1, _) = world.open();
     let mut now = world.now;
     let (mut client, mut server) = (

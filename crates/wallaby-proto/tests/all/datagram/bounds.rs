@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Refusal};
-use wallaby_proto::datagram::{Cause, Settings};
+use wallaby_proto::connection::{ConnectionError, ConnectionLimits, SendRefusal};
+use wallaby_proto::datagram::{Cause, GateSettings};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::hostile::reseal;
@@ -20,8 +20,8 @@ fn world(requests: u64) -> World {
         requests,
         ..ConnectionLimits::default()
     };
-    world.start(1, 1, limits, Settings::default());
-    world.start(2, 2, limits, Settings::default());
+    world.start(1, 1, limits, GateSettings::default());
+    world.start(2, 2, limits, GateSettings::default());
     world
 }
 
@@ -48,7 +48,7 @@ fn who_keeps_to_the_window_is_blocked_and_not_accused() {
             let mut sent = request(node(1), sequence, vec![1; 936].into());
             match session.send_request(&mut sent, &method()) {
                 Ok(_) => {}
-                Err(Refusal::Blocked) => break,
+                Err(SendRefusal::Blocked) => break,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
-use wallaby_proto::datagram::{IdHasher, LOOPBACK_DATAGRAM, SessionId, Settings};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, SendRefusal};
+use wallaby_proto::datagram::{GateSettings, IdHasher, LOOPBACK_DATAGRAM, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, ping, request, response};
@@ -15,7 +15,12 @@ use crate::datagram::world::{Network, World, address};
 
 const LATER: Duration = Duration::from_secs(1);
 
-fn send(world: &mut World, session: SessionId, sequence: u64, len: usize) -> Result<(), Refusal> {
+fn send(
+    world: &mut World,
+    session: SessionId,
+    sequence: u64,
+    len: usize,
+) -> Result<(), SendRefusal> {
     let session = world.gate(1).session(session).expect("open");
     let mut message = request(node(1), sequence, vec![7; len].into());
     session.send_request(&mut message, &method()).map(drop)
@@ -31,9 +36,9 @@ fn cut(world: &mut World, time: Duration) {
 /// Numbers run out before bytes do: those who need no credit have some of their own, and so has the session itself.
 #[test]
 fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_session() {
-    let settings = Settings {
+    let settings = GateSettings {
         patience: Duration::from_secs(1000),
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let limits = ConnectionLimits {
         requests: u64::MAX,
@@ -60,7 +65,11 @@ fn of_many_small_messages_requests_stop_first_then_all_but_what_concerns_the_ses
     assert_eq!(requests, 3072, "three quarters of the numbers");
     assert_eq!(controls - 1, 768, "three quarters of the rest");
     let refused = session.send_response(&response(node(3), 1, Bytes::new()), Charge::Free);
-    assert_eq!(refused, Err(Refusal::Blocked), "not even uncounted ones");
+    assert_eq!(
+        refused,
+        Err(SendRefusal::Blocked),
+        "not even uncounted ones"
+    );
     for _ in 0..1000 {
         session.go_away();
     }
@@ -96,8 +105,8 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
         ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
-    world.start(1, 1, limits, Settings::default());
-    world.start(2, 2, limits, Settings::default());
+    world.start(1, 1, limits, GateSettings::default());
+    world.start(2, 2, limits, GateSettings::default());
     let (_, at_2) = world.open();
     let session = world.gate(2).session(at_2).expect("open");
     let answer = |sequence| response(node(1), sequence, vec![7; 1000].into());
@@ -106,7 +115,7 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
             .send_response(&answer(sequence), Charge::Counted)
             .expect("room");
         let refused = session.send_response(&answer(sequence), Charge::Counted);
-        assert_eq!(refused, Err(Refusal::Blocked));
+        assert_eq!(refused, Err(SendRefusal::Blocked));
         assert!(!session.takes_responses(answer(sequence).call));
     }
     session.forget_calls(answer(6).call);
@@ -117,7 +126,7 @@ fn the_credit_of_calls_that_are_over_is_forgotten() {
 #[test]
 fn many_small_messages_fill_datagrams_and_none_is_too_long() {
     let (mut world, at_1, at_2) = pair();
-    let most = Settings::default().datagram;
+    let most = GateSettings::default().datagram;
     let mut sequence = 0;
     for len in 1..60 {
         world.start_log();
@@ -139,9 +148,9 @@ fn many_small_messages_fill_datagrams_and_none_is_too_long() {
 /// Asks, probes of longer datagrams, and what is padded to the length of others count like all that is sent.
 #[test]
 fn a_session_counts_every_byte_that_it_sends() {
-    let settings = Settings {
+    let settings = GateSettings {
         loopback: LOOPBACK_DATAGRAM,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::new(1, Network::default());
     for end in [101, 102, 103] {
@@ -186,7 +195,7 @@ fn sessions_with_much_to_send_take_turns_of_sixteen_datagrams() {
             incarnation,
             incarnation,
             ConnectionLimits::default(),
-            Settings::default(),
+            GateSettings::default(),
         )
     });
     let now = world.now;
@@ -286,9 +295,9 @@ fn a_datagram_is_the_same_wherever_it_is_written() {
 
 #[test]
 fn who_was_congested_hears_once_that_he_may_go_on() {
-    let settings = Settings {
+    let settings = GateSettings {
         unacknowledged: 1000,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(Network::default(), settings);
     let (at_1, _) = world.open();
@@ -306,9 +315,9 @@ fn who_was_congested_hears_once_that_he_may_go_on() {
 
 /// A client that has just learnt who the server is, and what it sends then: all of it says once more who asks.
 fn opening(loopback: usize, len: usize) -> (World, Vec<Vec<u8>>) {
-    let settings = Settings {
+    let settings = GateSettings {
         loopback,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::new(1, Network::default());
     for end in [101, 102] {
@@ -333,7 +342,7 @@ fn opening(loopback: usize, len: usize) -> (World, Vec<Vec<u8>>) {
 fn a_first_message_leaves_in_pieces_beside_the_hello_unless_they_were_too_many() {
     const OPEN: u8 = 3;
     for (len, at_once) in [(100, true), (5000, true), (60_000, false)] {
-        for loopback in [Settings::default().datagram, LOOPBACK_DATAGRAM] {
+        for loopback in [GateSettings::default().datagram, LOOPBACK_DATAGRAM] {
             let (mut world, sent) = opening(loopback, len);
             assert!(
                 sent.iter()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionError, ConnectionLimits, Event};
-use wallaby_proto::datagram::{Cause, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateSettings, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{hello, method, node, request};
@@ -46,7 +46,7 @@ fn send_as(world: &mut World, incarnation: u64, from: u64, session: SessionId, s
 #[test]
 fn the_expected_node_is_reached_or_nobody() {
     for (expected, opens) in [(2, true), (3, false)] {
-        let mut world = World::pair(Network::default(), Settings::default());
+        let mut world = World::pair(Network::default(), GateSettings::default());
         let now = world.now;
         world
             .gate(1)
@@ -68,7 +68,7 @@ fn the_expected_node_is_reached_or_nobody() {
 
 #[test]
 fn the_acceptor_sees_whom_the_dialer_expects_and_who_it_is() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let now = world.now;
     let at_1 = world
         .gate(1)
@@ -96,8 +96,8 @@ fn another_version_is_told() {
     let mut world = World::new(1, Network::default());
     let mut newer = hello(node(2), ConnectionLimits::default());
     newer.versions = (7, 9);
-    world.start(1, 1, ConnectionLimits::default(), Settings::default());
-    world.start_as(2, newer, Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
+    world.start_as(2, newer, GateSettings::default());
     dial(&mut world, 1, 2);
     let (events, others) = world.pass(Duration::from_secs(1));
     let Cause::Handshake(ConnectionError::Version { theirs, .. }) = cause(&events) else {
@@ -110,7 +110,7 @@ fn another_version_is_told() {
 #[test]
 fn nobody_there_is_told_after_a_while_and_at_once_if_the_network_knows() {
     let mut world = World::new(1, Network::default());
-    world.start(1, 1, ConnectionLimits::default(), Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
     dial(&mut world, 1, 2);
     world.start_log();
     world.pass(Duration::from_millis(9_900));
@@ -144,7 +144,7 @@ fn a_restarted_server_is_noticed_with_the_first_message_and_never_gets_it() {
     let (mut world, at_1, _) = pair();
     send(&mut world, 1, at_1, 1);
     world.pass(Duration::from_secs(1));
-    world.start(2, 20, ConnectionLimits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), GateSettings::default());
     send(&mut world, 1, at_1, 2);
     let (events, others) = world.pass(SHORT);
     let expected = Cause::Restarted {
@@ -169,7 +169,7 @@ fn a_restarted_server_is_noticed_with_the_first_message_and_never_gets_it() {
 #[test]
 fn a_restarted_client_ends_its_former_sessions() {
     let (mut world, _, at_2) = pair();
-    world.start(1, 10, ConnectionLimits::default(), Settings::default());
+    world.start(1, 10, ConnectionLimits::default(), GateSettings::default());
     dial(&mut world, 1, 2);
     let (_, events) = world.pass(SHORT);
     let [(ended, Err(error)), (opened, Ok(Event::Opened(peer)))] = &events[..] else {
@@ -187,7 +187,7 @@ fn a_restarted_client_ends_its_former_sessions() {
 #[test]
 fn a_former_incarnation_that_comes_late_opens_nothing_and_ends_nothing() {
     // Incarnation 1 is about to open a session with a request; its datagrams are held up on the way.
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let at_1 = dial(&mut world, 1, 2);
     while world.events(1).is_empty() {
         assert!(world.step(world.now + SHORT));
@@ -197,7 +197,7 @@ fn a_former_incarnation_that_comes_late_opens_nothing_and_ends_nothing() {
     assert!(!late.is_empty());
     // Incarnation 10 takes its place and talks to the server.
     world.pass(SHORT);
-    world.start(1, 10, ConnectionLimits::default(), Settings::default());
+    world.start(1, 10, ConnectionLimits::default(), GateSettings::default());
     let at_1 = dial(&mut world, 1, 2);
     let (_, events) = world.pass(SHORT);
     assert!(matches!(events[..], [(_, Ok(Event::Opened(_)))]));
@@ -232,7 +232,7 @@ fn held_up(world: &mut World, at: u64) -> Vec<Flying> {
 
 #[test]
 fn nothing_of_an_ended_session_is_accepted_again() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     world.start_log();
     let at_1 = dial(&mut world, 1, 2);
     world.pass(SHORT);
@@ -252,7 +252,7 @@ fn nothing_of_an_ended_session_is_accepted_again() {
         let (events_1, events_2) = world.pass(SHORT);
         assert!(events_1.is_empty() && events_2.is_empty(), "{events_2:?}");
     }
-    world.start(2, 20, ConnectionLimits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), GateSettings::default());
     log.into_iter().for_each(|datagram| world.fly(datagram));
     let (_, events) = world.pass(SHORT);
     assert!(events.is_empty(), "{events:?}");
@@ -260,7 +260,7 @@ fn nothing_of_an_ended_session_is_accepted_again() {
 
 #[test]
 fn asking_leaves_no_state() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     dial(&mut world, 1, 2);
     let mut asks = held_up(&mut world, 1);
     assert_eq!(asks.len(), 1);
@@ -277,7 +277,7 @@ fn asking_leaves_no_state() {
 
 #[test]
 fn a_cookie_works_only_where_it_was_sent() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let at_1 = dial(&mut world, 1, 2);
     while world.events(1).is_empty() {
         assert!(world.step(world.now + SHORT));
@@ -296,9 +296,9 @@ fn a_cookie_works_only_where_it_was_sent() {
 
 #[test]
 fn no_more_sessions_than_allowed() {
-    let settings = Settings {
+    let settings = GateSettings {
         sessions: 2,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::new(1, Network::default());
     (1..=4).for_each(|incarnation| {
@@ -344,7 +344,7 @@ fn no_more_sessions_than_allowed() {
 
 #[test]
 fn both_sides_may_open_a_session_at_the_same_time() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let (a, b) = (dial(&mut world, 1, 2), dial(&mut world, 2, 1));
     let (events_1, events_2) = world.pass(SHORT);
     assert_eq!((events_1.len(), events_2.len()), (2, 2));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wallaby_proto::Address;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Hello, NamedBy};
-use wallaby_proto::datagram::{Cause, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateSettings, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::chance::Random;
@@ -43,7 +43,7 @@ pub(crate) fn reseal(bytes: &mut [u8]) {
 
 /// A conversation with all kinds of datagrams in it.
 fn recorded(large: usize) -> (World, SessionId, SessionId, Vec<Flying>) {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     world.start_log();
     let (at_1, at_2) = world.open();
     for sequence in 1..=5 {
@@ -181,7 +181,7 @@ fn strangers_cannot_end_or_use_a_session() {
 /// Its address is proven, but what it says of itself cannot be read.
 #[test]
 fn who_says_nothing_legal_of_himself_opens_nothing() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     world.start_log();
     let now = world.now;
     world.gate(1).dial(now, address(2), None).expect("room");
@@ -263,7 +263,7 @@ fn no_address_is_sent_more_than_three_times_what_it_sent_before_it_proved_itself
 
 #[test]
 fn the_smallest_datagram_that_is_answered_is_answered_by_less_than_three_times_as_much() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     for kind in 0..=255u8 {
         for len in 0..40 {
             let mut bytes = vec![kind; 1];
@@ -290,7 +290,7 @@ fn an_address_that_a_peer_has_named_is_sent_little_until_it_answers() {
         (NamedBy::Application, 45..=55, 55 * 1200),
     ] {
         let mut world = World::new(1, Network::default());
-        world.start(1, 1, ConnectionLimits::default(), Settings::default());
+        world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
         world.start_log();
         let now = world.now;
         let dialled = world
@@ -322,8 +322,8 @@ fn an_ask_is_answered_by_at_most_three_times_its_length() {
         },
         ..hello(node(2), ConnectionLimits::default())
     };
-    let mut world = World::pair(Network::default(), Settings::default());
-    world.start_as(2, longest, Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
+    world.start_as(2, longest, GateSettings::default());
     let now = world.now;
     let gate = world.gate(1);
     let dialled = gate.dial_named(now, address(2), Some(node(2)), NamedBy::Peer);
@@ -334,7 +334,7 @@ fn an_ask_is_answered_by_at_most_three_times_its_length() {
         "{events:?}"
     );
 
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     for len in 19..=1300 {
         let mut ask = [&[1], &b"WLBY"[..], &[1, 1], &[7; 8]].concat();
         ask.resize(len, 0);
@@ -352,7 +352,7 @@ fn an_ask_is_answered_by_at_most_three_times_its_length() {
 
 #[test]
 fn answers_to_strangers_do_not_pile_up() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let mut bytes = vec![0x10, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0];
     reseal(&mut bytes);
     let now = world.now;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
-use wallaby_proto::datagram::{Cause, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateSettings, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::chance::Random;
@@ -140,7 +140,7 @@ fn a_full_link_is_used_well_and_its_losses_shrink_the_window() {
         bandwidth: Some((rate, 60_000)),
         ..Network::default()
     };
-    let mut world = World::pair(network, Settings::default());
+    let mut world = World::pair(network, GateSettings::default());
     let (at_1, at_2) = world.open();
     let (mut sequence, mut bytes, mut windows) = (0, 0u64, Vec::new());
     let start = world.now;
@@ -185,7 +185,7 @@ fn losses_at_random_slow_it_down_but_do_not_stop_it() {
             jitter: Duration::from_micros(50),
             ..Network::default()
         };
-        let mut world = World::pair(Network::default(), Settings::default());
+        let mut world = World::pair(Network::default(), GateSettings::default());
         let (at_1, at_2) = world.open();
         world.network = network;
         let (mut sequence, mut count) = (0, 0);
@@ -206,9 +206,9 @@ fn losses_at_random_slow_it_down_but_do_not_stop_it() {
 
 #[test]
 fn silence_ends_a_session_and_says_what_is_unknown() {
-    let settings = Settings {
+    let settings = GateSettings {
         patience: Duration::from_secs(3),
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(Network::default(), settings);
     let (at_1, _) = world.open();
@@ -244,8 +244,9 @@ fn silence_ends_a_session_and_says_what_is_unknown() {
 fn a_way_that_was_cut_is_found_again_soon() {
     for seed in 0..20 {
         let mut world = World::new(seed, Network::default());
-        (1..=2)
-            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
+        (1..=2).for_each(|at| {
+            world.start(at, at, ConnectionLimits::default(), GateSettings::default())
+        });
         let (at_1, _) = world.open();
         world.network.lost = 100;
         // More than the window takes: what comes later has to wait behind what was lost.
@@ -280,9 +281,9 @@ fn a_peer_that_was_stopped_does_not_slow_down_what_follows() {
 
 #[test]
 fn retransmissions_can_be_limited_too() {
-    let settings = Settings {
+    let settings = GateSettings {
         probes: 3,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(Network::default(), settings);
     let (at_1, _) = world.open();
@@ -328,8 +329,9 @@ fn who_was_asleep_does_not_blame_the_others() {
 fn closing_is_told_through_losses() {
     for seed in 0..50 {
         let mut world = World::new(seed, Network::default());
-        (1..=2)
-            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
+        (1..=2).for_each(|at| {
+            world.start(at, at, ConnectionLimits::default(), GateSettings::default())
+        });
         let (at_1, _) = world.open();
         world.network.lost = 30;
         world.gate(1).session(at_1).expect("open").close("done");
@@ -350,8 +352,9 @@ fn a_first_message_waits_for_the_handshake_only_as_long_as_that_is_lost() {
             ..Network::default()
         };
         let mut world = World::new(seed, network);
-        (1..=2)
-            .for_each(|at| world.start(at, at, ConnectionLimits::default(), Settings::default()));
+        (1..=2).for_each(|at| {
+            world.start(at, at, ConnectionLimits::default(), GateSettings::default())
+        });
         let now = world.now;
         let to = crate::datagram::world::address(2);
         let at_1 = world.gate(1).dial(now, to, None).expect("room");
@@ -457,7 +460,7 @@ fn payloads_are_not_copied_out_of_a_datagram() {
 fn nothing_waits_for_long_where_a_tenth_is_lost() {
     let mut longest = Duration::ZERO;
     for seed in seeds(8) {
-        let mut world = World::pair(Network::default(), Settings::default());
+        let mut world = World::pair(Network::default(), GateSettings::default());
         world.random = Random(seed);
         let (at_1, at_2) = world.open();
         world.network = Network {

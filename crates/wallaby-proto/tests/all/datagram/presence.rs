@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event};
-use wallaby_proto::datagram::{Cause, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateSettings, SessionId};
 
 use crate::datagram::messages::{method, node, request};
 use crate::datagram::session::pair;
@@ -29,9 +29,9 @@ fn confirm(world: &mut World, session: SessionId) -> bool {
 
 /// So long after the peer was asked for the last time, and has answered.
 fn silent_for(silence: Duration, network: Network) -> (World, SessionId) {
-    let settings = Settings {
+    let settings = GateSettings {
         confirm_after: FRESH,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(network, settings);
     let (at_1, _) = world.open();
@@ -86,7 +86,7 @@ fn silence_is_measured_in_round_trips() {
 #[test]
 fn a_restart_is_noticed_before_anything_is_sent_to_the_new_incarnation() {
     let (mut world, at_1) = silent_for(STALE, Network::default());
-    world.start(2, 20, ConnectionLimits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), GateSettings::default());
     assert!(!confirm(&mut world, at_1));
     let (events, others) = world.pass(SHORT);
     let [(_, Err(ended))] = &events[..] else {
@@ -165,7 +165,7 @@ fn what_has_arrived_while_the_process_was_stopped_is_no_sign_of_life() {
 fn a_question_is_asked_again_by_a_process_that_was_stopped() {
     let (mut world, at_1) = silent_for(STALE, Network::default());
     assert!(!confirm(&mut world, at_1));
-    world.start(2, 20, ConnectionLimits::default(), Settings::default());
+    world.start(2, 20, ConnectionLimits::default(), GateSettings::default());
     world
         .cut
         .insert((address(1), address(2)), world.now + SHORT);
@@ -184,12 +184,12 @@ fn a_question_is_asked_again_by_a_process_that_was_stopped() {
 
 #[test]
 fn a_session_is_asked_for_again_by_a_process_that_was_stopped() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let begun = world.now;
     world.cut.insert((address(1), address(2)), begun + SHORT);
     let dialled = world.gate(1).dial(begun, address(2), None).expect("room");
     while world.step(begun + SHORT) {}
-    let wakes = begun + 2 * Settings::default().patience;
+    let wakes = begun + 2 * GateSettings::default().patience;
     world.stopped.insert(address(1), wakes);
     while world.step(wakes) {}
     let (events, _) = world.pass(SHORT);
@@ -226,7 +226,7 @@ fn whoever_does_not_confirm_is_not_held_up() {
 /// Timers of sessions are not moved while they are far; put off, they say when something is really wanted, and no sooner.
 #[test]
 fn timers_that_nobody_wants_any_more_are_put_off() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let (at_1, _) = world.open();
     world.pass(Duration::from_secs(1));
     let method = method();

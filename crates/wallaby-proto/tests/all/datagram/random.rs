@@ -12,7 +12,7 @@ use bytes::Bytes;
 use wallaby_proto::NodeId;
 use wallaby_proto::carrier::{Carrier, Mark};
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
-use wallaby_proto::datagram::{Cause, SessionEnd, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateSettings, SessionEnd, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::chance::Random;
@@ -41,7 +41,7 @@ struct Sent {
 struct Run {
     world: World,
     seed: u64,
-    settings: Settings,
+    settings: GateSettings,
     /// The incarnation at each address.
     incarnations: BTreeMap<u64, u64>,
     next_incarnation: u64,
@@ -75,12 +75,12 @@ impl Run {
             bandwidth: random.percent(30).then_some((1_000_000, 30_000)),
             longest: usize::MAX,
         };
-        let settings = Settings {
+        let settings = GateSettings {
             datagram: if random.percent(70) { 1200 } else { 4000 },
             sessions: 64,
             unacknowledged: if random.percent(50) { 1 << 20 } else { 50_000 },
             patience: Duration::from_millis(2000 + random.below(8000)),
-            ..Settings::default()
+            ..GateSettings::default()
         };
         let mut run = Self {
             world: World::new(random.next(), network),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, ConnectionError, ConnectionLimits, Event};
-use wallaby_proto::datagram::{Cause, Counters, MAX_MESSAGE, SessionId, Settings};
+use wallaby_proto::datagram::{Cause, GateCounters, GateSettings, MAX_MESSAGE, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::hostile::reseal;
@@ -45,7 +45,7 @@ fn give(world: &mut World, from: SocketAddr, bytes: &[u8]) {
 }
 
 /// What gate 2 has counted since `before`, of what may be refused.
-fn counted(world: &mut World, before: Counters) -> [u64; 6] {
+fn counted(world: &mut World, before: GateCounters) -> [u64; 6] {
     let now = world.gate(2).counters();
     [
         now.corrupt - before.corrupt,
@@ -107,7 +107,7 @@ fn who_says_that_a_session_is_gone_without_having_it_is_stray() {
 
 /// A client that has asked, and the challenge that answers it, which has not arrived.
 fn challenged() -> (World, SessionId, Flying) {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let now = world.now;
     let dialled = world.gate(1).dial(now, address(2), None).expect("room");
     world.start_log();
@@ -170,8 +170,8 @@ fn a_session_takes_no_more_payload_than_it_charges() {
         ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
-    world.start(1, 1, ConnectionLimits::default(), Settings::default());
-    world.start(2, 2, limits, Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
+    world.start(2, 2, limits, GateSettings::default());
     let (at_1, _) = world.open();
     for sequence in [1, 2] {
         world.start_log(); // the second one does not introduce its method
@@ -236,7 +236,7 @@ fn a_message_above_the_limit_is_told_without_its_payload_and_with_its_length() {
         ..ConnectionLimits::default()
     };
     let mut world = World::new(1, Network::default());
-    let receiver = Settings::default();
+    let receiver = GateSettings::default();
     world.start(1, 1, ConnectionLimits::default(), receiver);
     world.start(2, 2, limits, receiver);
     let now = world.now;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::carrier::{Carrier, Mark};
-use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
-use wallaby_proto::datagram::{MAX_MESSAGE, SessionId, Settings};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, SendRefusal};
+use wallaby_proto::datagram::{GateSettings, MAX_MESSAGE, SessionId};
 use wallaby_proto::error::hint;
 use wallaby_proto::wire::{Message, MethodRef, Request, Response};
 
@@ -19,7 +19,7 @@ fn payload(len: usize) -> Bytes {
 }
 
 pub(crate) fn pair() -> (World, SessionId, SessionId) {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let (at_1, at_2) = world.open();
     (world, at_1, at_2)
 }
@@ -80,7 +80,7 @@ fn larger_messages_are_refused_and_the_error_says_what_takes_them() {
         .send_request(&mut sent, &method())
         .expect_err("too large");
     let (size, limit) = (65_537, MAX_MESSAGE as u64);
-    assert_eq!(refusal, Refusal::TooLarge { size, limit });
+    assert_eq!(refusal, SendRefusal::TooLarge { size, limit });
     let text = format!("{refusal}{}", hint(limit, true));
     for word in ["65537", "65536", "tcp:", "unix:"] {
         assert!(text.contains(word), "{text:?} names {word}");
@@ -97,12 +97,12 @@ fn a_side_that_takes_less_is_sent_less() {
         message: 100,
         ..ConnectionLimits::default()
     };
-    world.start(1, 1, ConnectionLimits::default(), Settings::default());
-    world.start(2, 2, small, Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
+    world.start(2, 2, small, GateSettings::default());
     let (at_1, _) = world.open();
     let session = world.gate(1).session(at_1).expect("open");
     let refused = session.send_request(&mut request(node(1), 1, payload(101)), &method());
-    let expected = Refusal::TooLarge {
+    let expected = SendRefusal::TooLarge {
         size: 101,
         limit: 100,
     };
@@ -181,7 +181,7 @@ fn the_first_answer_takes_two_round_trips() {
         delay,
         ..Network::default()
     };
-    let mut world = World::pair(network, Settings::default());
+    let mut world = World::pair(network, GateSettings::default());
     let start = world.now;
     let at_1 = world.gate(1).dial(start, address(2), None).expect("room");
     while world.events(1).is_empty() {
@@ -284,9 +284,9 @@ fn the_datagrams_of_a_message_have_one_length() {
 
 #[test]
 fn larger_datagrams_are_used_where_the_settings_allow() {
-    let settings = Settings {
+    let settings = GateSettings {
         datagram: 9000,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(Network::default(), settings);
     let (at_1, _) = world.open();
@@ -339,7 +339,7 @@ fn small_messages_overtake_large_ones_and_do_not_starve_them() {
         bandwidth: Some((12_000_000, 20_000)),
         ..Network::default()
     };
-    let mut world = World::pair(network, Settings::default());
+    let mut world = World::pair(network, GateSettings::default());
     let (at_1, at_2) = world.open();
     let session = world.gate(1).session(at_1).expect("open");
     let mut large = request(node(1), 1, payload(MAX_MESSAGE));
@@ -417,8 +417,8 @@ fn requests_wait_for_credit() {
         requests: 10_000,
         ..ConnectionLimits::default()
     };
-    world.start(1, 1, ConnectionLimits::default(), Settings::default());
-    world.start(2, 2, limits, Settings::default());
+    world.start(1, 1, ConnectionLimits::default(), GateSettings::default());
+    world.start(2, 2, limits, GateSettings::default());
     let (at_1, at_2) = world.open();
     let mut sent = 0;
     loop {
@@ -426,7 +426,7 @@ fn requests_wait_for_credit() {
         match session.send_request(&mut request(node(1), sent + 1, payload(936)), &method()) {
             Ok(_) => sent += 1,
             Err(refusal) => {
-                assert_eq!(refusal, Refusal::Blocked);
+                assert_eq!(refusal, SendRefusal::Blocked);
                 assert!(!session.takes_requests());
                 break;
             }
@@ -459,8 +459,8 @@ fn answers_of_a_call_wait_for_its_credit() {
         call: 2000,
         ..ConnectionLimits::default()
     };
-    world.start(1, 1, limits, Settings::default());
-    world.start(2, 2, ConnectionLimits::default(), Settings::default());
+    world.start(1, 1, limits, GateSettings::default());
+    world.start(2, 2, ConnectionLimits::default(), GateSettings::default());
     let (at_1, at_2) = world.open();
     let answer = |sequence| response(node(1), sequence, payload(936));
     let session = world.gate(2).session(at_2).expect("open");
@@ -472,7 +472,7 @@ fn answers_of_a_call_wait_for_its_credit() {
         .expect("room");
     assert!(matches!(
         session.send_response(&answer(1), Charge::Counted),
-        Err(Refusal::Blocked)
+        Err(SendRefusal::Blocked)
     ));
     assert!(!session.takes_responses(answer(1).call));
     assert!(session.takes_responses(answer(2).call), "another call");
@@ -493,9 +493,9 @@ fn answers_of_a_call_wait_for_its_credit() {
 
 #[test]
 fn what_is_not_acknowledged_is_bounded_and_says_when_there_is_room() {
-    let settings = Settings {
+    let settings = GateSettings {
         unacknowledged: 10_000,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::pair(Network::default(), settings);
     let (at_1, _) = world.open();
@@ -546,7 +546,7 @@ fn going_away_and_closing_are_told() {
     world.gate(1).session(at_1).expect("open").close("enough");
     let session = world.gate(1).session(at_1).expect("not told yet");
     let refused = session.send_request(&mut request(node(1), 2, payload(3)), &method());
-    assert_eq!(refused.expect_err("closed"), Refusal::NotOpen);
+    assert_eq!(refused.expect_err("closed"), SendRefusal::NotOpen);
     let (events_1, events_2) = world.pass(SHORT);
     assert!(events_1.is_empty(), "{events_1:?}");
     let [(id, Err(ended))] = &events_2[..] else {

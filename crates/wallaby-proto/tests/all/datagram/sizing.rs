@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, NamedBy};
-use wallaby_proto::datagram::{LOOPBACK_DATAGRAM, SessionId, Settings};
+use wallaby_proto::datagram::{GateSettings, LOOPBACK_DATAGRAM, SessionId};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, request};
@@ -16,9 +16,9 @@ const LONG: usize = LOOPBACK_DATAGRAM;
 
 /// Two gates that may send long datagrams, and the session between them, as each of them names it.
 fn pair(ends: [u64; 2], network: Network) -> (World, [SessionId; 2]) {
-    let settings = Settings {
+    let settings = GateSettings {
         loopback: LONG,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let mut world = World::new(1, network);
     for end in ends {
@@ -43,7 +43,7 @@ fn the_way_to_an_address_that_a_peer_has_named_is_tried_once_it_is_proven() {
             longest,
             ..Network::default()
         };
-        let mut world = World::pair(network, Settings::default());
+        let mut world = World::pair(network, GateSettings::default());
         let now = world.now;
         let gate = world.gate(1);
         let dialled = gate.dial_named(now, address(2), Some(node(2)), NamedBy::Peer);

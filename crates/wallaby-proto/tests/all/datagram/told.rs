@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::{Carrier, Mark};
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
-use wallaby_proto::datagram::{MAX_MESSAGE, Settings};
+use wallaby_proto::datagram::{GateSettings, MAX_MESSAGE};
 use wallaby_proto::wire::Message;
 
 use crate::datagram::messages::{method, node, ping, request, response};
@@ -68,7 +68,7 @@ fn what_came_and_went_is_counted() {
 
 #[test]
 fn a_challenge_that_is_not_asked_for_is_stray() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     let now = world.now;
     world.gate(1).dial(now, address(2), None).expect("room");
     world.start_log();
@@ -85,7 +85,7 @@ fn a_challenge_that_is_not_asked_for_is_stray() {
 
 #[test]
 fn there_is_output_until_all_is_sent() {
-    let mut world = World::pair(Network::default(), Settings::default());
+    let mut world = World::pair(Network::default(), GateSettings::default());
     assert!(!world.gate(1).has_output());
     let now = world.now;
     world.gate(1).dial(now, address(2), None).expect("room");
@@ -201,8 +201,8 @@ fn messages_of_exactly_the_longest_length_arrive() {
             ..ConnectionLimits::default()
         };
         let mut world = World::new(1, Network::default());
-        world.start(1, 1, limits, Settings::default());
-        world.start(2, 2, limits, Settings::default());
+        world.start(1, 1, limits, GateSettings::default());
+        world.start(2, 2, limits, GateSettings::default());
         let (at_1, at_2) = world.open();
         let session = world.gate(1).session(at_1).expect("open");
         let mut long = request(node(1), 1, payload(message as usize));
@@ -236,6 +236,6 @@ fn datagrams_are_as_long_as_they_may_be_and_no_longer() {
             .max(Some(longest))
             .unwrap_or(0);
     }
-    let most = Settings::default().datagram;
+    let most = GateSettings::default().datagram;
     assert!((most - 20..=most).contains(&longest), "{longest}");
 }

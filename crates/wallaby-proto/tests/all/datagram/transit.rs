@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{ConnectionLimits, Event, Features, Hello};
-use wallaby_proto::datagram::{SessionId, Settings};
+use wallaby_proto::datagram::{GateSettings, SessionId};
 use wallaby_proto::wire::{Message, Request};
 
 use crate::datagram::messages::{hello, method, node, request};
@@ -21,7 +21,7 @@ fn pair(features: Features) -> (World, SessionId) {
             features,
             ..hello(node(number), ConnectionLimits::default())
         };
-        world.start_as(number, hello, Settings::default());
+        world.start_as(number, hello, GateSettings::default());
     }
     let (at_1, _) = world.open();
     (world, at_1)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Features, Hello, NamedBy};
-use wallaby_proto::datagram::{SessionId, Settings};
+use wallaby_proto::datagram::{GateSettings, SessionId};
 use wallaby_proto::wire::{Message, MethodRef, Request};
 
 use super::layout;
@@ -103,7 +103,7 @@ const SAMPLES: [Sample; 19] = [
                 features: Features::TIME,
                 ..hello(node(2), ConnectionLimits::default())
             };
-            world.start_as(2, wants, Settings::default());
+            world.start_as(2, wants, GateSettings::default());
             let (at_1, at_2) = open(world);
             answer(world, at_2, 1);
             carry(world, 2);
@@ -219,7 +219,7 @@ const SAMPLES: [Sample; 19] = [
         about: "The answer to a datagram of a session that this incarnation does not know.",
         prepare: |world| {
             let (at_1, _) = open(world);
-            world.start(2, 20, Default::default(), Settings::default());
+            world.start(2, 20, Default::default(), GateSettings::default());
             send(world, at_1, 2, 3);
             carry(world, 1);
             2
@@ -310,7 +310,7 @@ fn arrive(world: &mut World, datagram: Flying) {
 #[test]
 fn every_datagram_has_its_bytes() {
     for sample in SAMPLES {
-        let mut world = World::pair(Network::default(), Settings::default());
+        let mut world = World::pair(Network::default(), GateSettings::default());
         let at = (sample.prepare)(&mut world);
         world.events(1);
         world.events(2);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::connection::{ConnectionLimits, Event, Hello};
-use wallaby_proto::datagram::{Gate, SessionEnd, SessionId, Settings};
+use wallaby_proto::datagram::{Gate, GateSettings, SessionEnd, SessionId};
 
 use crate::chance::Random;
 use crate::datagram::messages::{hello, node};
@@ -100,7 +100,7 @@ impl World {
     }
 
     /// Two gates, at addresses 1 and 2, of nodes 1 and 2.
-    pub(crate) fn pair(network: Network, settings: Settings) -> Self {
+    pub(crate) fn pair(network: Network, settings: GateSettings) -> Self {
         let mut world = Self::new(1, network);
         world.start(1, 1, ConnectionLimits::default(), settings);
         world.start(2, 2, ConnectionLimits::default(), settings);
@@ -113,12 +113,12 @@ impl World {
         at: u64,
         incarnation: u64,
         limits: ConnectionLimits,
-        settings: Settings,
+        settings: GateSettings,
     ) {
         self.start_as(at, hello(node(incarnation), limits), settings);
     }
 
-    pub(crate) fn start_as(&mut self, at: u64, hello: Hello, settings: Settings) {
+    pub(crate) fn start_as(&mut self, at: u64, hello: Hello, settings: GateSettings) {
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&hello.node.get().to_be_bytes());
         let gate = Gate::new(Arc::new(hello), secret, settings);

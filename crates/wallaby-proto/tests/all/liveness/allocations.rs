@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{Judgement, OutputMark, RecordLimits, Records, Remembered};
-use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::call::server::{Outbound, ServerHalf};
 use wallaby_proto::wire::Request;
 
 use crate::counting::{ALLOCATIONS, BYTES};
@@ -27,7 +27,7 @@ fn remembering_a_request_of_one_hop_allocates_nothing_of_its_own() {
         let Judgement::Accepted(ticket) = records.admit(&request, home(), now) else {
             panic!("it is new")
         };
-        let mut server: Server<()> = Server::new(&mut request);
+        let mut server: ServerHalf<()> = ServerHalf::new(&mut request);
         for message in server.respond("hop".into(), None) {
             let Outbound::Response(response) = message else {
                 panic!("a response")

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{
-    Action, ConnId, Judgement, Origin, OutputMark, StopReason, Ticket,
+    ConnId, Judgement, MessageOrigin, OutputMark, RecordAction, StopReason, Ticket,
 };
-use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::call::server::{Outbound, ServerHalf};
 use wallaby_proto::wire::{Ping, ReplyTo, Request};
 use wallaby_proto::{Code, Token};
 
@@ -17,12 +17,12 @@ use crate::liveness::shelf::{
 /// A connection of a server that passes on requests of node 1, and others.
 const FRONT: ConnId = ConnId::from_number(5);
 
-fn front() -> Origin {
+fn front() -> MessageOrigin {
     origin(FRONT.number(), node(5))
 }
 
 /// Somebody whose hello names the initiator's node id.
-fn thief() -> Origin {
+fn thief() -> MessageOrigin {
     origin(66, node(1))
 }
 
@@ -34,11 +34,11 @@ fn shelf() -> Shelf {
     shelf
 }
 
-fn admit_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Judgement {
+fn admit_over(shelf: &mut Shelf, request: &Request, origin: MessageOrigin) -> Judgement {
     shelf.records.admit(request, origin, shelf.time())
 }
 
-fn accept_over(shelf: &mut Shelf, request: &Request, origin: Origin) -> Ticket {
+fn accept_over(shelf: &mut Shelf, request: &Request, origin: MessageOrigin) -> Ticket {
     match admit_over(shelf, request, origin) {
         Judgement::Accepted(ticket) => ticket,
         other => panic!("{other:?}"),
@@ -78,7 +78,7 @@ fn who_claims_to_be_the_initiator_stops_nothing_of_its() {
     );
     assert!(matches!(
         shelf.actions()[..],
-        [Action::Stop { call, reason: StopReason::BelowOldest, .. }] if call.sequence == 1 << 40
+        [RecordAction::Stop { call, reason: StopReason::BelowOldest, .. }] if call.sequence == 1 << 40
     ));
 }
 
@@ -110,7 +110,7 @@ fn what_a_front_server_brought_is_freed_by_what_it_says() {
             let mut request = oldest(sequence, delegated(sequence, "0.0"));
             request.call.initiator = node(100 + initiator);
             let ticket = accept_over(&mut shelf, &request, front());
-            let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);
+            let mut server = wallaby_proto::call::server::ServerHalf::<u64>::new(&mut request);
             let sent = server.respond("answer".into(), None);
             shelf.release(ticket, sent, 0);
         }
@@ -150,7 +150,7 @@ fn however_many_claim_a_node_what_its_connection_leaves_open_is_announced() {
             let from = origin(conn, node(1));
             shelf.records.conn_opened(from.conn, node(1));
             let ticket = accept_over(&mut shelf, &request(conn, "0"), from);
-            let mut server = Server::<u64>::new(&mut request(conn, "0"));
+            let mut server = ServerHalf::<u64>::new(&mut request(conn, "0"));
             let sent = server.respond("answer".into(), None).into_iter();
             let output = OutputMark {
                 conn: from.conn,
@@ -183,7 +183,7 @@ fn however_many_claim_a_node_what_its_connection_leaves_open_is_announced() {
             .actions()
             .into_iter()
             .filter_map(|action| match action {
-                Action::Announce { pong, .. } => Some(pong.call.sequence),
+                RecordAction::Announce { pong, .. } => Some(pong.call.sequence),
                 _ => None,
             });
         assert_eq!(Vec::from_iter(announced), [1], "{one_leaves}");
@@ -221,7 +221,7 @@ fn kept_answers_are_not_for_other_servers_of_the_call() {
     let again = origin(7, node(1));
     shelf.records.conn_opened(again.conn, again.peer);
     let (_, others) = shelf.ask_over(missing, again);
-    assert!(matches!(others[..], [Action::Resend { conn, .. }] if conn == again.conn));
+    assert!(matches!(others[..], [RecordAction::Resend { conn, .. }] if conn == again.conn));
 }
 
 /// Over another connection the initiator shows the token of a call that came by a server: what comes by that server is
@@ -323,7 +323,7 @@ fn who_claims_to_be_the_initiator_is_invited_to_prove_it() {
     accept_over(&mut shelf, &delegated(1, "0.0"), front());
     let own = node(50);
     let named = (request(1, "0").call, token(), request(1, "0.0").id);
-    let mut invite = |claims: Origin| {
+    let mut invite = |claims: MessageOrigin| {
         let claims = (claims.conn, own);
         shelf.records.invite(named, FRONT, claims)
     };
@@ -415,7 +415,7 @@ fn who_shares_a_line_with_others_hears_what_was_lost() {
     shelf.answer(request(1, "0"), 7);
     shelf.actions();
     shelf.records.conn_ended(HOME, Duration::ZERO);
-    let announced = |action: &Action| matches!(action, Action::Announce { pong, .. } if pong.call == request(1, "0").call);
+    let announced = |action: &RecordAction| matches!(action, RecordAction::Announce { pong, .. } if pong.call == request(1, "0").call);
     assert!(shelf.actions().iter().any(announced));
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::watch::{Action, Location, Loss, Source, Watch, WatchSettings};
+use wallaby_proto::call::watch::{Location, Loss, Source, Watch, WatchAction, WatchSettings};
 use wallaby_proto::wire::{Budgets, Child, End, Ping, PingSettings, Pong, Progress, Response};
 use wallaby_proto::{Address, CallId, Facts, Manifest, NodeId, Path, RequestId, Token};
 
@@ -245,21 +245,21 @@ impl Desk {
         let mut actions = Vec::new();
         while let Some(action) = self.watch.poll() {
             actions.push(match action {
-                Action::Ping { to, ping } => {
+                WatchAction::Ping { to, ping } => {
                     let at = format!("{} at {to}", ping.request).replace("mem://", "");
                     words(&ping).replacen(&ping.request.to_string(), &at, 1)
                 }
-                Action::Lost(failure) => format!("lost: {} {}", failure.request, failure.kind),
-                Action::Failed(failure) => {
+                WatchAction::Lost(failure) => format!("lost: {} {}", failure.request, failure.kind),
+                WatchAction::Failed(failure) => {
                     let text = format!("failed: {} {}", failure.request, failure.kind);
                     self.failure = Some(failure);
                     text
                 }
-                Action::Resend {
+                WatchAction::Resend {
                     request, attempt, ..
                 } => format!("retry {request} attempt {attempt}"),
-                Action::Frozen => "frozen".to_owned(),
-                Action::Quiet => "quiet".to_owned(),
+                WatchAction::Frozen => "frozen".to_owned(),
+                WatchAction::Quiet => "quiet".to_owned(),
             });
         }
         actions

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, Judgement, RecordLimits, StopReason};
-use wallaby_proto::call::server::Server;
+use wallaby_proto::call::records::{Judgement, RecordAction, RecordLimits, StopReason};
+use wallaby_proto::call::server::ServerHalf;
 use wallaby_proto::call::watch::{Found, WatchSettings};
 use wallaby_proto::wire::{HandledBy, Heartbeats, MAX_CHILDREN, Pong, Progress, Request};
 
@@ -41,12 +41,12 @@ fn beating(id: &str, quiet: u64) -> Request {
 }
 
 /// Lets time pass; what is announced leaves for the initiator.
-fn until(shelf: &mut Shelf, time: u64) -> Vec<(u64, Action)> {
+fn until(shelf: &mut Shelf, time: u64) -> Vec<(u64, RecordAction)> {
     let mut actions = Vec::new();
     while shelf.now < time {
         let step = (shelf.now + 50).min(time);
         for (at, action) in shelf.until(step) {
-            if let Action::Announce { ticket, .. } = &action {
+            if let RecordAction::Announce { ticket, .. } = &action {
                 let ticket = ticket.expect("a request that is known");
                 let to = Some(node(1));
                 shelf.records.announcement_left(ticket, to, shelf.time());
@@ -68,7 +68,7 @@ fn a_server_at_which_the_time_is_over_shows_life_and_begins_anew() {
         [80, 380, 680].map(|time| (time, at("0+3")))
     );
     for (_, action) in &told {
-        assert!(matches!(action, Action::Announce { pong, .. } if pong.heartbeats));
+        assert!(matches!(action, RecordAction::Announce { pong, .. } if pong.heartbeats));
     }
     shelf.now = 730;
     let quiet = shelf.records.quiet(handled.ticket, shelf.time());
@@ -93,8 +93,8 @@ fn a_request_runs_on_unasked_while_heartbeats_leave() {
     assert!((199..=200).contains(&told.len()), "{}", told.len());
     // From now on none of them leaves.
     let told = shelf.until(70_000);
-    let stopped = |(at, action): &(u64, Action)| match action {
-        Action::Stop { reason, .. } => Some((*at, *reason)),
+    let stopped = |(at, action): &(u64, RecordAction)| match action {
+        RecordAction::Stop { reason, .. } => Some((*at, *reason)),
         _ => None,
     };
     let stopped: Vec<_> = told.iter().filter_map(stopped).collect();
@@ -127,7 +127,7 @@ fn heartbeats_that_others_pass_on_keep_nothing_alive() {
     let mut stopped = false;
     for time in 1..=60 {
         for (_, action) in shelf.until(50 * time) {
-            if let Action::Announce {
+            if let RecordAction::Announce {
                 ticket: Some(ticket),
                 ..
             } = &action
@@ -138,7 +138,7 @@ fn heartbeats_that_others_pass_on_keep_nothing_alive() {
             }
             stopped |= matches!(
                 action,
-                Action::Stop {
+                RecordAction::Stop {
                     reason: StopReason::InitiatorSilent,
                     ..
                 }
@@ -196,7 +196,7 @@ fn who_passes_heartbeats_on_remembers_the_way_back() {
     let Judgement::Accepted(ticket) = admission else {
         panic!("{admission:?}")
     };
-    let mut second: Server<u64> = Server::new(&mut again);
+    let mut second: ServerHalf<u64> = ServerHalf::new(&mut again);
     let sent = second.forward(3, "there".into(), None);
     shelf.release(ticket, sent, 0);
     for _ in 0..20 {

@@ -231,7 +231,7 @@ fn kept_responses_are_limited_by_their_bytes() {
         "the oldest go first: {lost:?}"
     );
     for action in actions {
-        let wallaby_proto::call::records::Action::Resend { response, .. } = action else {
+        let wallaby_proto::call::records::RecordAction::Resend { response, .. } = action else {
             panic!("{action:?}")
         };
         let size = response.payload.len();

@@ -60,7 +60,7 @@ impl Known {
                     self.names.insert((initiator, sequence, token)),
                     "it was new"
                 );
-                let mut server = wallaby_proto::call::server::Server::new(&mut request);
+                let mut server = wallaby_proto::call::server::ServerHalf::new(&mut request);
                 let sent = server.respond("answer".into(), None);
                 self.shelf.release(ticket, sent, 0);
             }

@@ -407,7 +407,7 @@ fn a_forgotten_way_whose_connection_has_ended_makes_room_for_another_one() {
         let Judgement::Accepted(ticket) = shelf.records.admit(&request, from, now) else {
             panic!("it is taken")
         };
-        let mut server = wallaby_proto::call::server::Server::<u64>::new(&mut request);
+        let mut server = wallaby_proto::call::server::ServerHalf::<u64>::new(&mut request);
         let sent = server.forward(5, "five".into(), None);
         shelf.release(ticket, sent, 0);
         shelf.answer(crate::liveness::shelf::request(conn, "0"), 0); // it has to make room

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::records::{Action, ConnId, RecordLimits};
+use wallaby_proto::call::records::{ConnId, RecordAction, RecordLimits};
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{Code, Facts, Manifest, Status};
 
@@ -68,7 +68,7 @@ fn a_manifest_that_was_given_is_told_as_long_as_the_request_is_remembered() {
     let now = shelf.time();
     shelf.records.conn_ended(HOME, now);
     let actions = shelf.actions();
-    let [Action::Announce { pong, .. }] = &actions[..] else {
+    let [RecordAction::Announce { pong, .. }] = &actions[..] else {
         panic!("{actions:?}");
     };
     let told = pong.progress.as_ref().expect("known");
@@ -164,7 +164,8 @@ fn so_many_requests_are_looked_at_in_a_turn() {
         let now = shelf.time();
         shelf.records.handle_timeout(now);
         let told = shelf.actions();
-        let is_announcement = |action: &&Action| matches!(action, Action::Announce { .. });
+        let is_announcement =
+            |action: &&RecordAction| matches!(action, RecordAction::Announce { .. });
         turns.push(told.iter().filter(is_announcement).count());
         assert!(turns.len() < 100, "{turns:?}");
     }

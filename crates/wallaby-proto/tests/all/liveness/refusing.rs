@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wallaby_proto::Code;
 use wallaby_proto::call::records::{
-    Action, ConnId, Frozen, Judgement, OutputMark, RecordLimits, RefusedRequest, RelayId,
+    ConnId, Frozen, Judgement, OutputMark, RecordAction, RecordLimits, RefusedRequest, RelayId,
 };
 use wallaby_proto::call::server::Outbound;
 use wallaby_proto::wire::{Budgets, PingSettings, Pong, ReplyTo, Request};
@@ -73,9 +73,9 @@ fn is_on_its_way(pong: &Pong) -> bool {
 }
 
 /// When it is said unasked, and where, that the status of this request is on its way.
-fn told(actions: Vec<(u64, Action)>, id: &str, to: &ReplyTo) -> Vec<u64> {
-    let tells = |action: &Action| match action {
-        Action::Announce {
+fn told(actions: Vec<(u64, RecordAction)>, id: &str, to: &ReplyTo) -> Vec<u64> {
+    let tells = |action: &RecordAction| match action {
+        RecordAction::Announce {
             pong,
             reply_to,
             conn,
@@ -143,8 +143,8 @@ fn a_status_that_will_not_be_sent_is_not_told_of() {
     }
 }
 
-fn of_refused((_, action): &(u64, Action)) -> bool {
-    matches!(action, Action::Announce { pong, .. } if pong.request == at("0"))
+fn of_refused((_, action): &(u64, RecordAction)) -> bool {
+    matches!(action, RecordAction::Announce { pong, .. } if pong.request == at("0"))
 }
 
 /// Nothing is directed to where a stranger says that answers go: it is told over its own connection.
@@ -158,7 +158,7 @@ fn a_stranger_is_told_where_it_came_from() {
     let passage = shelf.records.refused(&refused, Duration::ZERO);
     let told = shelf.until(150);
     let pongs = told.iter().filter_map(|(time, action)| match action {
-        Action::Pong { conn, pong, .. } => Some((*time, *conn, is_on_its_way(pong))),
+        RecordAction::Pong { conn, pong, .. } => Some((*time, *conn, is_on_its_way(pong))),
         _ => None,
     });
     assert_eq!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, ConnId, Frozen, Judgement, OutputMark, RecordLimits, ReleasedMessage, Remembered,
+    ConnId, Frozen, Judgement, OutputMark, RecordAction, RecordLimits, ReleasedMessage, Remembered,
     StopReason,
 };
 use wallaby_proto::call::server::{Outbound, undelivered};
@@ -246,7 +246,7 @@ fn quiet_time_travels_with_delegations() {
 #[test]
 fn transit_is_quiet_time() {
     let mut shelf = Shelf::new();
-    let far = wallaby_proto::call::records::Origin {
+    let far = wallaby_proto::call::records::MessageOrigin {
         transit: Duration::from_millis(60),
         ..home()
     };
@@ -311,7 +311,7 @@ fn unconfirmed_output_of_a_connection_is_announced_once() {
     shelf.records.conn_ended(HOME, now);
     let actions = shelf.actions();
     assert_eq!(actions.len(), 1);
-    let Action::Announce {
+    let RecordAction::Announce {
         pong,
         reply_to,
         conn,
@@ -338,8 +338,8 @@ fn output_that_went_through_a_relay_is_announced() {
     let Judgement::Accepted(ticket) = admission else {
         panic!("{admission:?}")
     };
-    let mut server: wallaby_proto::call::server::Server<u64> =
-        wallaby_proto::call::server::Server::new(&mut request(1, "0"));
+    let mut server: wallaby_proto::call::server::ServerHalf<u64> =
+        wallaby_proto::call::server::ServerHalf::new(&mut request(1, "0"));
     let Outbound::End(end) = server.finish(None) else {
         panic!("an end")
     };
@@ -366,9 +366,9 @@ fn what_is_passed_on_is_announced_until_it_is_written() {
         .records
         .begin_relay(&response, ConnId::from_number(5), Duration::ZERO);
     let passage = passage.expect("there is room");
-    let told = |actions: Vec<(u64, Action)>| -> Vec<u64> {
-        let tells = |action: &Action| match action {
-            Action::Announce {
+    let told = |actions: Vec<(u64, RecordAction)>| -> Vec<u64> {
+        let tells = |action: &RecordAction| match action {
+            RecordAction::Announce {
                 conn,
                 reply_to: ReplyTo::Relay,
                 pong,
@@ -455,7 +455,7 @@ fn missing_responses_are_sent_again() {
     let again: Vec<_> = actions
         .iter()
         .map(|action| match action {
-            Action::Resend { conn, response, .. } if *conn == ConnId::from_number(2) => (
+            RecordAction::Resend { conn, response, .. } if *conn == ConnId::from_number(2) => (
                 response.index,
                 response.last,
                 &response.payload[..],
@@ -680,7 +680,7 @@ fn a_status_in_place_of_a_response_is_what_is_sent_again() {
             ..ping(1, "0")
         };
         let (_, actions) = shelf.ask_over(missing, origin(2, node(1)));
-        let [Action::Resend { response, .. }] = &actions[..] else {
+        let [RecordAction::Resend { response, .. }] = &actions[..] else {
             panic!("{actions:?}");
         };
         let again = (response.status, response.last, &response.payload);
@@ -835,7 +835,7 @@ fn calls_below_the_oldest_live_one_are_over() {
     let actions = shelf.actions();
     assert!(matches!(
         actions[..],
-        [Action::Stop { ticket, reason: StopReason::BelowOldest, .. }] if ticket == running.ticket
+        [RecordAction::Stop { ticket, reason: StopReason::BelowOldest, .. }] if ticket == running.ticket
     ));
     assert_eq!(shelf.ping(1, "0").progress, None);
     assert!(
@@ -916,11 +916,11 @@ fn requests_of_dead_initiators_are_stopped() {
 }
 
 /// When a request was stopped as its initiator is silent.
-fn stops(actions: Vec<(u64, Action)>) -> Vec<u64> {
-    let stop = |action: &Action| {
+fn stops(actions: Vec<(u64, RecordAction)>) -> Vec<u64> {
+    let stop = |action: &RecordAction| {
         matches!(
             action,
-            Action::Stop {
+            RecordAction::Stop {
                 reason: StopReason::InitiatorSilent,
                 ..
             }

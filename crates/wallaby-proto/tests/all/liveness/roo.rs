@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::records::{Action, ConnId, Judgement, OutputMark, ReleasedMessage};
+use wallaby_proto::call::records::{ConnId, Judgement, OutputMark, RecordAction, ReleasedMessage};
 use wallaby_proto::call::watch::{self, Watch, WatchSettings};
 use wallaby_proto::wire::{Budgets, LinkEnds, MAX_CHILDREN, Message, PingSettings, Progress};
 
@@ -134,7 +134,7 @@ fn a_lost_packet_is_recovered() {
     asks.missing = vec![0];
     let (_, more) = shelf.ask_over(asks, origin(2, node(1)));
     let [
-        Action::Resend {
+        RecordAction::Resend {
             ticket,
             conn,
             response,
@@ -229,7 +229,7 @@ fn a_tick_looks_at_what_is_due_and_at_nothing_else() {
         let due = Duration::from_millis(BRANCHES + branch);
         assert_eq!(watch.next_timeout(), Some(due));
         watch.handle_timeout(due);
-        let Some(watch::Action::Ping { ping, .. }) = watch.poll() else {
+        let Some(watch::WatchAction::Ping { ping, .. }) = watch.poll() else {
             panic!("branch {branch} is not asked about");
         };
         assert_eq!(ping.request, at(&branch.to_string()));

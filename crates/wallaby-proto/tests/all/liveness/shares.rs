@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wallaby_proto::call::records::{ConnId, Judgement, RecordLimits};
-use wallaby_proto::call::server::Server;
+use wallaby_proto::call::server::ServerHalf;
 use wallaby_proto::wire::{PingSettings, Request};
 use wallaby_proto::{CallId, Code};
 
@@ -41,7 +41,7 @@ fn try_admit(shelf: &mut Shelf, conn: u64, mut request: Request) -> Option<Handl
     match shelf.records.admit(&request, came, now) {
         Judgement::Accepted(ticket) => Some(Handled {
             ticket,
-            server: Server::new(&mut request),
+            server: ServerHalf::new(&mut request),
             request,
         }),
         Judgement::Refused(status) => {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::call::records::{
-    Action, ConnId, Judgement, Origin, OutputMark, RecordLimits, Records, Ticket,
+    ConnId, Judgement, MessageOrigin, OutputMark, RecordAction, RecordLimits, Records, Ticket,
 };
-use wallaby_proto::call::server::{Delegated, Outbound, Server};
+use wallaby_proto::call::server::{Delegated, Outbound, ServerHalf};
 use wallaby_proto::wire::{
-    MethodRef, Options, Ping, PingSettings, Pong, Progress, ReplyTo, Request,
+    MessageOptions, MethodRef, Ping, PingSettings, Pong, Progress, ReplyTo, Request,
 };
 use wallaby_proto::{CallId, NodeId, RequestId, Token};
 
@@ -23,7 +23,7 @@ pub(crate) struct Shelf {
 /// A request that was accepted.
 pub(crate) struct Handled {
     pub(crate) ticket: Ticket,
-    pub(crate) server: Server<u64>,
+    pub(crate) server: ServerHalf<u64>,
     pub(crate) request: Request,
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn limits() -> RecordLimits {
     }
 }
 
-pub(crate) fn origin(conn: u64, peer: NodeId) -> Origin {
-    Origin {
+pub(crate) fn origin(conn: u64, peer: NodeId) -> MessageOrigin {
+    MessageOrigin {
         conn: ConnId::from_number(conn),
         peer,
         transit: Duration::ZERO,
@@ -49,7 +49,7 @@ pub(crate) fn origin(conn: u64, peer: NodeId) -> Origin {
 }
 
 /// The initiator's own connection.
-pub(crate) fn home() -> Origin {
+pub(crate) fn home() -> MessageOrigin {
     origin(HOME.number(), node(1))
 }
 
@@ -76,8 +76,8 @@ pub(crate) fn request(sequence: u64, id: &str) -> Request {
     }
 }
 
-pub(crate) fn with_options(request: Request, set: impl FnOnce(&mut Options)) -> Request {
-    let mut options = Options::default();
+pub(crate) fn with_options(request: Request, set: impl FnOnce(&mut MessageOptions)) -> Request {
+    let mut options = MessageOptions::default();
     set(&mut options);
     Request {
         options: Some(Box::new(options)),
@@ -109,7 +109,7 @@ impl Shelf {
         match self.admit(&request) {
             Judgement::Accepted(ticket) => Handled {
                 ticket,
-                server: Server::new(&mut request),
+                server: ServerHalf::new(&mut request),
                 request,
             },
             other => panic!("{other:?}"),
@@ -163,12 +163,12 @@ impl Shelf {
         handled
     }
 
-    pub(crate) fn actions(&mut self) -> Vec<Action> {
+    pub(crate) fn actions(&mut self) -> Vec<RecordAction> {
         std::iter::from_fn(|| self.records.poll()).collect()
     }
 
     /// Lets time pass, timer by timer.
-    pub(crate) fn until(&mut self, time: u64) -> Vec<(u64, Action)> {
+    pub(crate) fn until(&mut self, time: u64) -> Vec<(u64, RecordAction)> {
         let mut actions = Vec::new();
         while let Some(due) = self.records.next_timeout() {
             let due = due.as_micros().div_ceil(1000) as u64;
@@ -191,18 +191,22 @@ impl Shelf {
     }
 
     /// The answer to a ping, and what else is to be done.
-    pub(crate) fn ask(&mut self, ping: Ping) -> (Pong, Vec<Action>) {
+    pub(crate) fn ask(&mut self, ping: Ping) -> (Pong, Vec<RecordAction>) {
         self.ask_over(ping, home())
     }
 
-    pub(crate) fn ask_over(&mut self, ping: Ping, origin: Origin) -> (Pong, Vec<Action>) {
+    pub(crate) fn ask_over(
+        &mut self,
+        ping: Ping,
+        origin: MessageOrigin,
+    ) -> (Pong, Vec<RecordAction>) {
         let now = self.time();
         self.records.handle_ping(&ping, origin, now);
         let mut pong = None;
         let mut others = Vec::new();
         for action in self.actions() {
             match action {
-                Action::Pong {
+                RecordAction::Pong {
                     conn, pong: told, ..
                 } => {
                     assert_eq!(conn, origin.conn);
@@ -241,21 +245,21 @@ pub(crate) fn abort(sequence: u64, id: &str) -> Ping {
     }
 }
 
-pub(crate) fn stopped(actions: &[Action]) -> Vec<RequestId> {
+pub(crate) fn stopped(actions: &[RecordAction]) -> Vec<RequestId> {
     actions
         .iter()
         .filter_map(|action| match action {
-            Action::Stop { request, .. } => Some(*request),
+            RecordAction::Stop { request, .. } => Some(*request),
             _ => None,
         })
         .collect()
 }
 
-pub(crate) fn announced(actions: &[(u64, Action)]) -> Vec<(u64, RequestId)> {
+pub(crate) fn announced(actions: &[(u64, RecordAction)]) -> Vec<(u64, RequestId)> {
     actions
         .iter()
         .filter_map(|(time, action)| match action {
-            Action::Announce { pong, .. } => Some((*time, pong.request)),
+            RecordAction::Announce { pong, .. } => Some((*time, pong.request)),
             _ => None,
         })
         .collect()

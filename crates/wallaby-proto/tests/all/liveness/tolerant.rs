@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wallaby_proto::call::watch::{Action, WatchSettings};
+use wallaby_proto::call::watch::{WatchAction, WatchSettings};
 use wallaby_proto::wire::{PingSettings, Progress};
 
 use crate::liveness::desk::{
@@ -208,7 +208,7 @@ fn many_losses_are_told_one_by_one() {
     while desk.watch.next_timeout().is_some_and(|due| due <= now) {
         desk.watch.handle_timeout(now);
         while let Some(action) = desk.watch.poll() {
-            if let Action::Lost(failure) = action {
+            if let WatchAction::Lost(failure) = action {
                 assert_eq!(failure.known, u64::from(LOST) + 1);
                 finished.push(failure.finished);
             }
@@ -240,7 +240,7 @@ fn of_a_long_way_a_loss_names_the_end() {
     desk.watch.handle_timeout(now);
     let mut longest = 0;
     while let Some(action) = desk.watch.poll() {
-        if let Action::Lost(failure) = action {
+        if let WatchAction::Lost(failure) = action {
             longest = longest.max(failure.path.len());
         }
     }
@@ -262,7 +262,7 @@ fn losses_take_limited_room_however_many_there_are() {
     while let Some(due) = desk.watch.next_timeout() {
         desk.watch.handle_timeout(due);
         while let Some(action) = desk.watch.poll() {
-            let Action::Lost(failure) = action else {
+            let WatchAction::Lost(failure) = action else {
                 continue;
             };
             let last = failure.path.last().expect("what it came of");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     BodyEvent, BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, MAX_BODIES,
-    Refusal,
+    SendRefusal,
 };
 use wallaby_proto::wire::{Message, Request};
 
@@ -187,7 +187,7 @@ fn so_many_bodies_at_a_time() {
         begin(&mut pair.alice);
     }
     let refused = pair.alice.send_request(&mut with_body(), &method());
-    assert_eq!(refused, Err(Refusal::Blocked));
+    assert_eq!(refused, Err(SendRefusal::Blocked));
     pair.alice.end_body(3, Ok(())).expect("an end");
     begin(&mut pair.alice);
 }
@@ -299,7 +299,7 @@ fn a_large_message_is_accepted_beside_bodies() {
     // Beside each other they still have theirs.
     let another = &mut crate::protocol::limits::request(900_000);
     let refused = pair.alice.send_request(another, &method());
-    assert_eq!(refused, Err(Refusal::Blocked));
+    assert_eq!(refused, Err(SendRefusal::Blocked));
     let mut requests = 0;
     while !pair.alice.is_idle() {
         let events = pair.carry_to_bob(100_000).expect("legal bytes");

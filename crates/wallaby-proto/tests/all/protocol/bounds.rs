@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     Bounds, Charge, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive,
-    KeepAliveSettings, PartialLimits, Partials, Refusal,
+    KeepAliveSettings, PartialLimits, Partials, SendRefusal,
 };
 use wallaby_proto::wire::{MAX_FRAME, Message, Pong};
 
@@ -682,9 +682,12 @@ fn who_does_not_read_is_not_read() {
         .map(|sample| sample.message)
         .find(|message| matches!(message, Message::Pong(_)))
         .expect("a pong");
-    assert_eq!(hostile.server.send_control(message), Err(Refusal::Blocked));
+    assert_eq!(
+        hostile.server.send_control(message),
+        Err(SendRefusal::Blocked)
+    );
     let uncounted = hostile.server.send_response(&response(&[0]), Charge::Free);
-    assert_eq!(uncounted, Err(Refusal::Blocked));
+    assert_eq!(uncounted, Err(SendRefusal::Blocked));
     assert_eq!(hostile.server.waiting(), waiting);
     // When it reads, it is read.
     hostile.answer();

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use wallaby_proto::call::allowance::{Budget, Exhausted};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::server::{Inherited, Outbound, Server};
-use wallaby_proto::wire::{Budgets, MethodRef, Options, ReplyTo, Request};
+use wallaby_proto::call::server::{Inherited, Outbound, ServerHalf};
+use wallaby_proto::wire::{Budgets, MessageOptions, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Code, RequestId, Status};
 
 use crate::protocol::limits::request;
@@ -53,9 +53,9 @@ fn run(
     initiator.close();
     let mut root = Request { id, ..request(0) };
     root.options = stated.map(|budgets| {
-        Box::new(Options {
+        Box::new(MessageOptions {
             budgets: Some(budgets),
-            ..Options::default()
+            ..MessageOptions::default()
         })
     });
     let mut ran = Ran::default();
@@ -64,7 +64,7 @@ fn run(
         ran.requests += 1;
         ran.deepest = ran.deepest.max(request.depth);
         let acts = acts(ran.requests, &request);
-        let mut server = Server::bounded(&mut request, most.as_ref());
+        let mut server = ServerHalf::bounded(&mut request, most.as_ref());
         let sent = handle(&mut server, acts, &mut ran.exhausted);
         for outbound in sent {
             match outbound {
@@ -99,7 +99,7 @@ fn run(
 }
 
 fn handle(
-    server: &mut Server<()>,
+    server: &mut ServerHalf<()>,
     acts: Vec<Act>,
     exhausted: &mut Vec<Exhausted>,
 ) -> Vec<Outbound<()>> {
@@ -241,7 +241,7 @@ fn announced_trees_need_no_more_than_they_use() {
 #[test]
 fn where_nothing_is_stated_the_last_that_is_allowed_still_goes_out() {
     let most = Budgets::default();
-    let mut server: Server<()> = Server::new(&mut request(0));
+    let mut server: ServerHalf<()> = ServerHalf::new(&mut request(0));
     let mut delegated = 1; // the initial request counts
     while server.afford_request().is_ok() {
         drop(server.delegate((), Bytes::new()));
@@ -253,7 +253,7 @@ fn where_nothing_is_stated_the_last_that_is_allowed_still_goes_out() {
 #[test]
 #[should_panic(expected = "a request that has ended sends nothing")]
 fn who_has_responded_sends_nothing_more() {
-    let mut server: Server<()> = Server::new(&mut request(0));
+    let mut server: ServerHalf<()> = ServerHalf::new(&mut request(0));
     drop(server.respond(Bytes::new(), None));
     drop(server.reply(Bytes::new()));
 }
@@ -263,7 +263,7 @@ fn a_handler_knows_how_deep_it_is_and_whether_it_is_traced() {
     for (depth, traced) in [(0, false), (7, true)] {
         let mut request = request(0);
         (request.depth, request.traced) = (depth, traced);
-        let server: Server<()> = Server::new(&mut request);
+        let server: ServerHalf<()> = ServerHalf::new(&mut request);
         assert_eq!((server.depth(), server.is_traced()), (depth, traced));
     }
 }
@@ -271,7 +271,7 @@ fn a_handler_knows_how_deep_it_is_and_whether_it_is_traced() {
 #[test]
 fn a_request_without_budgets_hands_none_on() {
     let mut first = request(0);
-    let mut server: Server<()> = Server::new(&mut first);
+    let mut server: ServerHalf<()> = ServerHalf::new(&mut first);
     server.afford_request().expect("nothing is stated");
     let Outbound::Request(delegated) = server.forward((), Bytes::new(), None).last else {
         panic!("a tail call is one message")

@@ -1,7 +1,9 @@
 //! Credit: how much may be sent before the other side has processed something.
 
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Charge, Connection, ConnectionLimits, Event, Granted, Refusal};
+use wallaby_proto::connection::{
+    Charge, Connection, ConnectionLimits, Event, Granted, SendRefusal,
+};
 use wallaby_proto::wire::Response;
 use wallaby_proto::{CallId, NodeId};
 
@@ -20,12 +22,12 @@ fn limits() -> ConnectionLimits {
     }
 }
 
-fn send(alice: &mut Connection, payload: usize) -> Result<(), Refusal> {
+fn send(alice: &mut Connection, payload: usize) -> Result<(), SendRefusal> {
     let sent = alice.send_request(&mut request(payload), &method());
     sent.map(drop)
 }
 
-fn respond(bob: &mut Connection, call: CallId, payload: usize) -> Result<(), Refusal> {
+fn respond(bob: &mut Connection, call: CallId, payload: usize) -> Result<(), SendRefusal> {
     let response = Response {
         call,
         payload: vec![7; payload].into(),
@@ -44,7 +46,7 @@ fn a_window_is_overdrawn_by_one_message_and_no_more() {
         Ok(()),
         "larger than the window, but something was left of it"
     );
-    assert_eq!(send(&mut pair.alice, 0), Err(Refusal::Blocked));
+    assert_eq!(send(&mut pair.alice, 0), Err(SendRefusal::Blocked));
     assert!(!pair.alice.takes_requests());
     assert_eq!(
         messages(pair.carry_to_bob(usize::MAX).expect("legal bytes")).len(),
@@ -58,12 +60,12 @@ fn a_window_that_is_used_up_exactly_is_closed() {
     assert_eq!(send(&mut pair.alice, 1000 - 2 * COST as usize - 1), Ok(()));
     assert_eq!(send(&mut pair.alice, 0), Ok(()), "one byte over 64 is left");
     assert_eq!(send(&mut pair.alice, 0), Ok(()), "one byte is left");
-    assert_eq!(send(&mut pair.alice, 0), Err(Refusal::Blocked));
+    assert_eq!(send(&mut pair.alice, 0), Err(SendRefusal::Blocked));
     let mut pair = Pair::open(limits());
     assert_eq!(send(&mut pair.alice, 1000 - COST as usize), Ok(()));
     assert_eq!(
         send(&mut pair.alice, 0),
-        Err(Refusal::Blocked),
+        Err(SendRefusal::Blocked),
         "nothing is left"
     );
 }
@@ -77,7 +79,7 @@ fn a_refused_request_comes_back_and_leaves_nothing_behind() {
         .alice
         .send_request(&mut request(10), &method())
         .expect_err("a closed window");
-    assert_eq!(refusal, Refusal::Blocked);
+    assert_eq!(refusal, SendRefusal::Blocked);
     assert!(pair.alice.is_idle());
     assert_eq!(pair.alice.counters().messages_sent, 1);
 }
@@ -96,7 +98,7 @@ fn what_was_processed_opens_the_window_again() {
     );
     assert_eq!(
         send(&mut pair.alice, 0),
-        Err(Refusal::Blocked),
+        Err(SendRefusal::Blocked),
         "still overdrawn"
     );
     pair.bob.grant_request(1000);
@@ -137,7 +139,7 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
         Ok(()),
         "overdrawn by one"
     );
-    assert_eq!(respond(&mut pair.bob, call(), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, call(), 0), Err(SendRefusal::Blocked));
     assert!(!pair.bob.takes_responses(call()));
     assert_eq!(respond(&mut pair.bob, other, 0), Ok(()));
     assert_eq!(
@@ -160,7 +162,7 @@ fn answers_of_one_call_wait_for_its_application_and_those_of_others_do_not() {
 fn a_calls_window_that_is_used_up_exactly_is_closed() {
     let mut pair = Pair::open(limits());
     assert_eq!(respond(&mut pair.bob, call(), 1000 - COST as usize), Ok(()));
-    assert_eq!(respond(&mut pair.bob, call(), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, call(), 0), Err(SendRefusal::Blocked));
 }
 
 #[test]
@@ -169,7 +171,7 @@ fn more_credit_than_was_used_is_worth_nothing() {
     pair.alice.grant_call(call(), 1000, 1 << 30);
     pair.carry_to_bob(usize::MAX).expect("legal bytes");
     assert_eq!(respond(&mut pair.bob, call(), 2000), Ok(()));
-    assert_eq!(respond(&mut pair.bob, call(), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, call(), 0), Err(SendRefusal::Blocked));
 }
 
 #[test]
@@ -183,7 +185,7 @@ fn calls_that_are_over_are_forgotten() {
         respond(&mut pair.bob, at(sequence), 2000).expect("a fresh window");
         assert_eq!(
             respond(&mut pair.bob, at(sequence), 0),
-            Err(Refusal::Blocked)
+            Err(SendRefusal::Blocked)
         );
     }
     pair.bob.forget_calls(at(3));
@@ -191,10 +193,10 @@ fn calls_that_are_over_are_forgotten() {
     assert_eq!(respond(&mut pair.bob, at(2), 0), Ok(()), "forgotten");
     assert_eq!(
         respond(&mut pair.bob, at(3), 0),
-        Err(Refusal::Blocked),
+        Err(SendRefusal::Blocked),
         "the oldest that lives"
     );
-    assert_eq!(respond(&mut pair.bob, at(4), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, at(4), 0), Err(SendRefusal::Blocked));
 }
 
 #[test]
@@ -211,7 +213,7 @@ fn of_too_many_calls_the_least_recently_used_is_forgotten_first() {
         respond(&mut pair.bob, at(sequence), 0).expect("a fresh window");
         pair.bob.advance_all();
     }
-    assert_eq!(respond(&mut pair.bob, at(1), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, at(1), 0), Err(SendRefusal::Blocked));
     assert_eq!(
         respond(&mut pair.bob, at(4097), 0),
         Ok(()),
@@ -219,10 +221,10 @@ fn of_too_many_calls_the_least_recently_used_is_forgotten_first() {
     );
     assert_eq!(
         respond(&mut pair.bob, at(1), 0),
-        Err(Refusal::Blocked),
+        Err(SendRefusal::Blocked),
         "it was used again"
     );
-    assert_eq!(respond(&mut pair.bob, at(3), 0), Err(Refusal::Blocked));
+    assert_eq!(respond(&mut pair.bob, at(3), 0), Err(SendRefusal::Blocked));
     assert_eq!(
         respond(&mut pair.bob, at(2), 0),
         Ok(()),
@@ -303,7 +305,10 @@ fn answers_to_be_passed_on_wait_for_a_large_one_of_their_call() {
         assert_eq!(respond(&mut pair.bob, call, 500_000), Ok(()));
     }
     assert!(!pair.bob.takes_responses(others(1)));
-    assert_eq!(respond(&mut pair.bob, others(1), 10), Err(Refusal::Blocked));
+    assert_eq!(
+        respond(&mut pair.bob, others(1), 10),
+        Err(SendRefusal::Blocked)
+    );
     for call in [others(2), mine(1)] {
         assert!(pair.bob.takes_responses(call));
         assert_eq!(respond(&mut pair.bob, call, 10), Ok(()));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    BodyRefusal, Charge, ConnectionError, ConnectionLimits, Event, Mark, Refusal,
+    BodyRefusal, Charge, ConnectionError, ConnectionLimits, Event, Mark, SendRefusal,
 };
-use wallaby_proto::wire::{Message, Options, ReplyTo, Request, Response};
+use wallaby_proto::wire::{Message, MessageOptions, ReplyTo, Request, Response};
 
 use crate::protocol::limits::request;
 use crate::protocol::pair::{Pair, messages, method, written};
@@ -108,9 +108,9 @@ fn a_body_is_wanted_until_it_ends() {
     let mut pair = Pair::open(ConnectionLimits::default());
     let mut sent = Request {
         reply_to: ReplyTo::Peer,
-        options: Some(Box::new(Options {
+        options: Some(Box::new(MessageOptions {
             body: Some(0),
-            ..Options::default()
+            ..MessageOptions::default()
         })),
         ..request(0)
     };
@@ -183,6 +183,9 @@ fn messages_of_exactly_the_longest_length_arrive() {
             assert_eq!((counters.messages_sent, counters.messages_received), (1, 1));
         }
         let more = pair.bob.send_response(&answer(message + 1), Charge::Free);
-        assert!(matches!(more, Err(Refusal::TooLarge { .. })), "{more:?}");
+        assert!(
+            matches!(more, Err(SendRefusal::TooLarge { .. })),
+            "{more:?}"
+        );
     }
 }

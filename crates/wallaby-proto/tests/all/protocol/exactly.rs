@@ -1,14 +1,14 @@
 //! Limits to the byte, flags that nobody knows, and what the parts of a call tell to who asks.
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::call::server::{Outbound, Server};
+use wallaby_proto::call::server::{Outbound, ServerHalf};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     BodyRefusal, Connection, ConnectionError, ConnectionLimits, Event, KeepAlive,
-    KeepAliveSettings, Refusal,
+    KeepAliveSettings, SendRefusal,
 };
 use wallaby_proto::items::{ItemReader, put_length};
-use wallaby_proto::wire::{Budgets, DecodeError, MAX_FRAME, Message, Options};
+use wallaby_proto::wire::{Budgets, MAX_FRAME, Message, MessageOptions, WireError};
 use wallaby_proto::{Code, RequestId, Status};
 
 use crate::protocol::frames::with_body;
@@ -30,7 +30,7 @@ fn wide() -> ConnectionLimits {
     }
 }
 
-fn send(connection: &mut Connection, len: usize) -> Result<(), Refusal> {
+fn send(connection: &mut Connection, len: usize) -> Result<(), SendRefusal> {
     let sent = connection.send_request(&mut request(len), &method());
     sent.map(drop)
 }
@@ -59,7 +59,11 @@ fn output_is_taken_up_to_its_limit_and_again_when_it_is_written() {
     send(&mut pair.alice, MAX_FRAME).expect("it is not more than full");
     assert!(!pair.alice.takes_output() && !pair.alice.takes_requests());
     for len in [0, 1, MAX_FRAME] {
-        assert_eq!(send(&mut pair.alice, len), Err(Refusal::Blocked), "{len}");
+        assert_eq!(
+            send(&mut pair.alice, len),
+            Err(SendRefusal::Blocked),
+            "{len}"
+        );
     }
     written(&mut pair.alice);
     assert!(pair.alice.takes_output());
@@ -106,7 +110,7 @@ fn a_window_of_requests_that_is_used_up_takes_none() {
     let mut pair = Pair::open(limits);
     send(&mut pair.alice, 1000 - 64).expect("a window");
     assert!(!pair.alice.takes_requests());
-    assert_eq!(send(&mut pair.alice, 0), Err(Refusal::Blocked));
+    assert_eq!(send(&mut pair.alice, 0), Err(SendRefusal::Blocked));
     pair.bob.grant_request(1000 - 64);
     pair.carry_to_alice(usize::MAX).expect("legal bytes");
     assert!(pair.alice.takes_requests());
@@ -125,12 +129,12 @@ fn large_messages_wait_for_each_other_beyond_what_one_may_be() {
     let message = 200_000;
     let mut pair = Pair::open(ConnectionLimits { message, ..wide() });
     send(&mut pair.alice, 200_000).expect("nothing waits, and it may be so large");
-    assert_eq!(send(&mut pair.alice, 70_000), Err(Refusal::Blocked));
+    assert_eq!(send(&mut pair.alice, 70_000), Err(SendRefusal::Blocked));
     let mut pair = Pair::open(ConnectionLimits { message, ..wide() });
     for _ in 0..2 {
         send(&mut pair.alice, 90_000).expect("together less");
     }
-    assert_eq!(send(&mut pair.alice, 90_000), Err(Refusal::Blocked));
+    assert_eq!(send(&mut pair.alice, 90_000), Err(SendRefusal::Blocked));
     send(&mut pair.alice, 100).expect("small ones do not wait for it");
     // What has left does not count.
     let mut pair = Pair::open(ConnectionLimits {
@@ -166,7 +170,7 @@ fn frames_are_as_long_as_they_may_be_and_no_longer() {
     };
     let refused = |len: usize, limit| {
         let (what, len) = ("frame", len as u64);
-        DecodeError::TooLong { what, len, limit }
+        WireError::TooLong { what, len, limit }
     };
     let mut open = Pair::open(wide());
     assert_eq!(
@@ -293,7 +297,7 @@ fn flags_that_are_not_known_are_refused() {
             changed.push(flags as u8);
             changed.extend_from_slice(&body[len..]);
             let read = Message::decode(frame[3], changed.into(), sample.link);
-            let Err(DecodeError::NotUnderstood { what, bits }) = read else {
+            let Err(WireError::NotUnderstood { what, bits }) = read else {
                 panic!("{}: {read:?}", sample.name)
             };
             assert_eq!(bits, 1 << bit, "{}", sample.name);
@@ -332,14 +336,14 @@ fn a_limit_of_items_holds_from_the_next_one_on() {
     assert!(reader.next(&mut item(6)).is_err());
 }
 
-fn server(budgets: Option<Budgets>) -> Server<u64> {
+fn server(budgets: Option<Budgets>) -> ServerHalf<u64> {
     let options = budgets.map(|budgets| {
-        Box::new(Options {
+        Box::new(MessageOptions {
             budgets: Some(budgets),
-            ..Options::default()
+            ..MessageOptions::default()
         })
     });
-    Server::new(&mut wallaby_proto::wire::Request {
+    ServerHalf::new(&mut wallaby_proto::wire::Request {
         options,
         ..request(0)
     })
@@ -393,7 +397,7 @@ fn the_end_of_a_traced_branch_brings_its_record() {
         traced: true,
         ..request(0)
     };
-    let mut server: Server<u64> = Server::new(&mut traced);
+    let mut server: ServerHalf<u64> = ServerHalf::new(&mut traced);
     let record = samples::record(0);
     let Outbound::End(end) = server.finish(Some(record.clone())) else {
         panic!("nothing was sent before")

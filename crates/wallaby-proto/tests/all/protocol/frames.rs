@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Connection, ConnectionLimits, Event, Features, Hello};
-use wallaby_proto::wire::{LinkEnds, Message, Options, Request};
+use wallaby_proto::wire::{LinkEnds, Message, MessageOptions, Request};
 
 use crate::protocol::limits::request;
 use crate::protocol::pair::{Pair, hello, method, written};
@@ -245,9 +245,9 @@ fn parts() -> Vec<Sample> {
 
 /// The request of a call with a body, which is to follow.
 pub(crate) fn with_body() -> Request {
-    let options = Options {
+    let options = MessageOptions {
         body: Some(0),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     Request {
         options: Some(Box::new(options)),

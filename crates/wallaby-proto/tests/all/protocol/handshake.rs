@@ -4,9 +4,9 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    ConnectionError, ConnectionLimits, Event, Features, Hello, Refusal, VERSION,
+    ConnectionError, ConnectionLimits, Event, Features, Hello, SendRefusal, VERSION,
 };
-use wallaby_proto::wire::{DecodeError, Message};
+use wallaby_proto::wire::{Message, WireError};
 
 use crate::protocol::pair::{Pair, hello, method, written};
 use crate::protocol::samples::{self, alice, bob, carol, node};
@@ -53,8 +53,8 @@ fn nothing_is_sent_before_the_handshake_is_done() {
         .alice
         .send_request(&mut request, &method())
         .expect_err("not open");
-    assert_eq!(refusal, Refusal::NotOpen);
-    assert_eq!(pair.bob.send_control(ping()), Err(Refusal::NotOpen));
+    assert_eq!(refusal, SendRefusal::NotOpen);
+    assert_eq!(pair.bob.send_control(ping()), Err(SendRefusal::NotOpen));
     assert!(!pair.alice.takes_requests());
     assert!(
         written(&mut pair.bob).is_empty(),
@@ -159,7 +159,7 @@ fn another_protocol_is_told_at_once() {
         .expect_err("no hello");
     assert_eq!(
         error,
-        ConnectionError::Foreign(DecodeError::TooLong {
+        ConnectionError::Foreign(WireError::TooLong {
             what: "frame",
             len: 0x0054_4547,
             limit: 4096
@@ -204,7 +204,7 @@ fn frames_out_of_place_are_refused() {
     let error = pair
         .bob_reads(&frame(0x77, &[]))
         .expect_err("from the future");
-    assert_eq!(error, DecodeError::UnknownKind { kind: 0x77 }.into());
+    assert_eq!(error, WireError::UnknownKind { kind: 0x77 }.into());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use wallaby_proto::call::allowance::Budget;
 use wallaby_proto::call::initiator::{Arrival, Initiator, LimitReached, Violation};
 use wallaby_proto::call::server::undelivered;
-use wallaby_proto::wire::{Budgets, End, Options, Response, TraceRecord};
+use wallaby_proto::wire::{Budgets, End, MessageOptions, Response, TraceRecord};
 use wallaby_proto::{Code, Facts, Manifest, Path, RequestId, Status};
 
 use crate::protocol::samples::{self, bob, call, path, token};
@@ -297,9 +297,9 @@ fn trace_records_are_kept_up_to_a_limit() {
         ran_us: 0,
         parts: Vec::new(),
     };
-    let options = Options {
+    let options = MessageOptions {
         trace: vec![record; 32],
-        ..Options::default()
+        ..MessageOptions::default()
     };
     let mut initiator = initiator(Budgets::default());
     for index in 0..1000 {
@@ -439,10 +439,10 @@ fn only_a_status_stands_behind_as_many_responses_as_a_branch_may_have() {
 #[test]
 fn a_branch_is_undelivered_if_a_status_has_said_so() {
     let with = |index, status, undelivered| {
-        let options = Options {
+        let options = MessageOptions {
             undelivered,
             trace: vec![samples::record(0)],
-            ..Options::default()
+            ..MessageOptions::default()
         };
         Response {
             status,

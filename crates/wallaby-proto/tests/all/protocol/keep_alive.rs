@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    ConnectionError, ConnectionLimits, KeepAlive, KeepAliveSettings, Refusal,
+    ConnectionError, ConnectionLimits, KeepAlive, KeepAliveSettings, SendRefusal,
 };
 use wallaby_proto::wire::FRAME_HEADER;
 
@@ -167,7 +167,7 @@ fn who_was_refused_for_want_of_credit_waits_until_some_comes() {
         .send_request(&mut request, &method())
         .expect("a window");
     let refused = alice.send_request(&mut request, &method());
-    assert_eq!(refused, Err(Refusal::Blocked));
+    assert_eq!(refused, Err(SendRefusal::Blocked));
     written_to_bob(&mut watched.pair);
     assert_eq!(watched.look_again(false), Ok(true));
     // The peer lives, and takes its time: it is asked and answers.

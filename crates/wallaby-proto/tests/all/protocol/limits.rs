@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::call::server::Server;
+use wallaby_proto::call::server::ServerHalf;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
     ConnectionError, ConnectionLimits, Event, MAX_METHOD_NAME, MAX_METHODS, MethodDefinition,
-    Refusal,
+    SendRefusal,
 };
 use wallaby_proto::wire::{
-    DecodeError, MAX_METADATA, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Message,
-    Metadata, MethodRef, Options, Pong, ReplyTo, Request, TracePart, TraceRecord,
+    MAX_METADATA, MAX_PART_NAME, MAX_TRACE_PARTS, MAX_TRACE_RECORDS, Message, MessageOptions,
+    Metadata, MethodRef, Pong, ReplyTo, Request, TracePart, TraceRecord, WireError,
 };
 use wallaby_proto::{Address, MAX_NAME, RequestId};
 
@@ -49,14 +49,14 @@ pub(crate) fn largest_request() -> Request {
         ran_us: u64::MAX,
         parts: vec![TracePart::new(&"p".repeat(MAX_PART_NAME), Duration::MAX); MAX_TRACE_PARTS],
     };
-    let options = Options {
+    let options = MessageOptions {
         metadata,
         trace: vec![record; MAX_TRACE_RECORDS],
         attempt: u32::MAX,
         seal: Some(vec![1; 64].into()),
         continuation: Some(vec![2; 16 * 1024].into()),
         body: Some(u64::MAX),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     Request {
         reply_to: ReplyTo::At(server),
@@ -102,7 +102,7 @@ fn refused(message: Message) -> ConnectionError {
 }
 
 fn too_long(what: &'static str, len: u64, limit: usize) -> ConnectionError {
-    DecodeError::TooLong { what, len, limit }.into()
+    WireError::TooLong { what, len, limit }.into()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn frames_are_limited_before_and_after_the_handshake() {
         hello(bob(), ConnectionLimits::default()),
     );
     let (what, len, limit) = ("frame", 4097, 4096);
-    let foreign = ConnectionError::Foreign(DecodeError::TooLong { what, len, limit });
+    let foreign = ConnectionError::Foreign(WireError::TooLong { what, len, limit });
     assert_eq!(pair.bob_reads(&[1, 16, 0, 0x01]), Err(foreign));
     let mut pair = Pair::open(ConnectionLimits::default());
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_connection_has_room_for_so_many_methods() {
         .alice
         .send_request(&mut request(0), &method(MAX_METHODS))
         .expect_err("all are taken");
-    assert_eq!(refusal, Refusal::NoMethodName);
+    assert_eq!(refusal, SendRefusal::NoMethodName);
     assert!(
         pair.alice
             .send_request(&mut request(0), &method(17))
@@ -199,32 +199,32 @@ fn method_names_are_limited() {
 
 #[test]
 fn optional_fields_are_limited_each_and_together() {
-    let with = |options: Options| {
+    let with = |options: MessageOptions| {
         Message::Request(Request {
             options: Some(Box::new(options)),
             ..request(0)
         })
     };
-    let seal = Options {
+    let seal = MessageOptions {
         seal: Some(vec![0; 65].into()),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     assert_eq!(refused(with(seal)), too_long("seal", 65, 64));
-    let continuation = Options {
+    let continuation = MessageOptions {
         continuation: Some(vec![0; 16_385].into()),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     assert_eq!(
         refused(with(continuation)),
         too_long("continuation", 16_385, 16_384)
     );
-    let huge = Options {
+    let huge = MessageOptions {
         continuation: Some(vec![0; 50_000].into()),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     assert!(matches!(
         refused(with(huge)),
-        ConnectionError::Malformed(DecodeError::TooLong {
+        ConnectionError::Malformed(WireError::TooLong {
             what: "optional fields",
             limit: 49_152,
             ..
@@ -293,7 +293,7 @@ fn every_listed_child_has_a_number() {
     assert!(read(u32::MAX - 2).is_ok());
     assert_eq!(
         read(u32::MAX - 1),
-        Err(DecodeError::Malformed {
+        Err(WireError::Malformed {
             what: "pong",
             why: "children beyond the last number",
         })
@@ -319,7 +319,7 @@ fn counts_that_a_handler_goes_on_from_leave_it_room() {
     let Some(Event::Message(Message::Request(mut request))) = events.pop() else {
         panic!("a request was sent")
     };
-    let mut server: Server<()> = Server::new(&mut request);
+    let mut server: ServerHalf<()> = ServerHalf::new(&mut request);
     for _ in 0..3 {
         drop(server.reply(Bytes::new()));
     }

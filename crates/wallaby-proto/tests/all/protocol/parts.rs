@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{
-    Charge, Connection, ConnectionError, ConnectionLimits, Event, Refusal,
+    Charge, Connection, ConnectionError, ConnectionLimits, Event, SendRefusal,
 };
 use wallaby_proto::wire::{Message, Response};
 
@@ -34,7 +34,7 @@ fn numbered(index: u32, size: usize) -> Response {
     }
 }
 
-fn send(connection: &mut Connection, response: Response) -> Result<(), Refusal> {
+fn send(connection: &mut Connection, response: Response) -> Result<(), SendRefusal> {
     connection.send_response(&response, Charge::Free).map(drop)
 }
 
@@ -211,7 +211,7 @@ fn the_largest_message_passes_and_a_larger_one_is_refused_by_its_sender() {
         drain(&mut pair, usize::MAX),
         [Message::Response(numbered(0, 200_000))]
     );
-    let too_large = Refusal::TooLarge {
+    let too_large = SendRefusal::TooLarge {
         size: 200_001,
         limit: 200_000,
     };
@@ -330,7 +330,7 @@ fn large_messages_wait_while_one_of_the_largest_size_is_not_written() {
         pair.bob.send_response(&response, Charge::Counted).map(drop)
     };
     assert_eq!(counted(&mut pair, 0), Ok(()));
-    assert_eq!(counted(&mut pair, 1), Err(Refusal::Blocked));
+    assert_eq!(counted(&mut pair, 1), Err(SendRefusal::Blocked));
     drain(&mut pair, usize::MAX);
     assert_eq!(counted(&mut pair, 1), Ok(()));
 }

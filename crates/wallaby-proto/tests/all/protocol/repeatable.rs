@@ -2,18 +2,18 @@
 
 use bytes::Bytes;
 use wallaby_proto::RequestId;
-use wallaby_proto::call::server::{Outbound, Server};
-use wallaby_proto::wire::{Budgets, MethodRef, Options, ReplyTo, Request};
+use wallaby_proto::call::server::{Outbound, ServerHalf};
+use wallaby_proto::wire::{Budgets, MessageOptions, MethodRef, ReplyTo, Request};
 
 use crate::protocol::samples::{call, path, token};
 
-fn server(repeatable: bool) -> Server<()> {
-    let options = Options {
+fn server(repeatable: bool) -> ServerHalf<()> {
+    let options = MessageOptions {
         repeatable,
         budgets: Some(Budgets::default()),
-        ..Options::default()
+        ..MessageOptions::default()
     };
-    Server::new(&mut Request {
+    ServerHalf::new(&mut Request {
         call: call(),
         token: token(),
         id: RequestId {

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wallaby_proto::carrier::Carrier;
-use wallaby_proto::connection::{Charge, ConnectionLimits, Event, Refusal};
+use wallaby_proto::connection::{Charge, ConnectionLimits, Event, SendRefusal};
 use wallaby_proto::wire::{Message, MethodRef};
 
 use crate::protocol::layout::Layout;
@@ -97,7 +97,7 @@ fn with_number(message: Message, bodies: &mut impl Iterator<Item = u64>) -> Mess
     }
 }
 
-fn send(pair: &mut Pair, message: Message) -> Result<(), Refusal> {
+fn send(pair: &mut Pair, message: Message) -> Result<(), SendRefusal> {
     let sent = match message {
         Message::Request(mut request) => pair.alice.send_request(&mut request, &method()),
         Message::Response(response) => pair.alice.send_response(&response, Charge::Counted),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wallaby_proto::seal::{ClusterKey, SealError, verify};
-use wallaby_proto::wire::{Budgets, Message, Metadata, Options, PingSettings, ReplyTo, Request};
+use wallaby_proto::wire::{
+    Budgets, Message, MessageOptions, Metadata, PingSettings, ReplyTo, Request,
+};
 use wallaby_proto::{Address, CallId, DurableId, RequestId, Token};
 
 use crate::protocol::limits::request;
@@ -28,10 +30,10 @@ fn sealed() -> Request {
         deadline: Some(Duration::from_secs(3)),
         ..request(10)
     };
-    let mut options = Options {
+    let mut options = MessageOptions {
         continuation: Some(Bytes::from_static(b"rest")),
         durable: Some(DurableId::new(1, 2)),
-        ..Options::default()
+        ..MessageOptions::default()
     };
     options.metadata.insert("key", "value").expect("room");
     request.options = Some(Box::new(options));
@@ -42,7 +44,7 @@ fn sealed() -> Request {
 /// A change to a request.
 type Change = fn(&mut Request);
 
-fn options(request: &mut Request) -> &mut Options {
+fn options(request: &mut Request) -> &mut MessageOptions {
     request.options.as_mut().expect("it is sealed")
 }
 

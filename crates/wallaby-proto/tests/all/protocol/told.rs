@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use wallaby_proto::connection::Features;
 use wallaby_proto::id::stable_hash;
-use wallaby_proto::wire::{MAX_METADATA, Message, Metadata, MetadataError, Options};
+use wallaby_proto::wire::{MAX_METADATA, Message, MessageOptions, Metadata, MetadataError};
 use wallaby_proto::{Address, Token};
 
 use crate::protocol::samples::{all, response, token};
@@ -62,7 +62,7 @@ fn metadata_have_a_limit_to_the_byte() {
 
 #[test]
 fn options_are_empty_until_one_is_set() {
-    let mut options = Options::default();
+    let mut options = MessageOptions::default();
     assert!(options.is_empty());
     options.metadata.insert("a", "b").expect("room");
     assert!(!options.is_empty());

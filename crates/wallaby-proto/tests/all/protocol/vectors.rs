@@ -1,7 +1,7 @@
 //! Golden vectors: the bytes of every message, in `tests/vectors/`, checked both ways.
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::wire::{LinkEnds, Message, Options};
+use wallaby_proto::wire::{LinkEnds, Message, MessageOptions};
 
 use crate::golden;
 use crate::protocol::frames;
@@ -253,6 +253,6 @@ fn fields(message: &Message) -> Vec<(&'static str, String)> {
     fields
 }
 
-fn options(options: &Options) -> (&'static str, String) {
+fn options(options: &MessageOptions) -> (&'static str, String) {
     ("options", format!("{options:?}"))
 }

@@ -1,7 +1,7 @@
 //! Responses and ends.
 
 use bytes::Bytes;
-use wallaby_proto::wire::{End, Message, Options, Response};
+use wallaby_proto::wire::{End, Message, MessageOptions, Response};
 use wallaby_proto::{Code, Facts, RequestId, Status};
 
 use super::{
@@ -107,9 +107,9 @@ pub(super) fn answers() -> Vec<Sample> {
             "An answer of a traced call tells how its hop went.",
             back,
             Response {
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     trace: vec![record(0)],
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 compressed: true,
                 ..response(&[0])
@@ -130,9 +130,9 @@ pub(super) fn answers() -> Vec<Sample> {
             deep,
             Response {
                 token: Some(token()),
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     handled_by: Some(handled_by()),
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 ..response(&[0, 3])
             },
@@ -145,9 +145,9 @@ pub(super) fn answers() -> Vec<Sample> {
                 token: Some(token()),
                 last: true,
                 status: true,
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     undelivered: true,
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 payload: status.to_payload(),
                 ..response(&[0, 3])
@@ -161,10 +161,10 @@ pub(super) fn answers() -> Vec<Sample> {
                 token: Some(token()),
                 last: true,
                 status: true,
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     undelivered: true,
                     method: Some("example.Index/lookup".into()),
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 payload: status.to_payload(),
                 ..response(&[0, 3])

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use wallaby_proto::seal::ClusterKey;
 use wallaby_proto::wire::{
-    Budgets, Heartbeats, LinkEnds, Message, Metadata, MethodRef, Options, PingSettings, ReplyTo,
-    Request,
+    Budgets, Heartbeats, LinkEnds, Message, MessageOptions, Metadata, MethodRef, PingSettings,
+    ReplyTo, Request,
 };
 use wallaby_proto::{DurableId, RequestId};
 
@@ -49,7 +49,7 @@ fn delegated(indexes: &[u32]) -> Request {
     }
 }
 
-fn every_option() -> Options {
+fn every_option() -> MessageOptions {
     let mut metadata = Metadata::default();
     metadata
         .insert("traceparent", "00-4bf9-00f0-01")
@@ -57,7 +57,7 @@ fn every_option() -> Options {
     metadata.insert("user", "").expect("small");
     let bytes = Bytes::from_static(&[0xff, 0]);
     metadata.insert_bin("ticket", bytes).expect("small");
-    Options {
+    MessageOptions {
         ping: Some(PingSettings {
             period: Duration::from_micros(100_032),
             timeout: Duration::from_millis(1),
@@ -102,9 +102,9 @@ fn durable() -> DurableId {
 fn sealed() -> Request {
     let secret: Vec<u8> = (0..16).collect();
     let key = ClusterKey::new(&secret).expect("16 bytes");
-    let options = Options {
+    let options = MessageOptions {
         budgets: every_option().budgets,
-        ..Options::default()
+        ..MessageOptions::default()
     };
     let mut request = Request {
         options: Some(Box::new(options)),
@@ -145,9 +145,9 @@ pub(super) fn requests() -> Vec<Sample> {
             "A request that may come again, and then with the number of its attempt.",
             direct,
             Request {
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     repeatable: true,
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 ..request(&[0])
             },
@@ -222,9 +222,9 @@ pub(super) fn requests() -> Vec<Sample> {
             "The first initial request of a call whose work has a name.",
             direct,
             Request {
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     durable: Some(durable()),
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 ..request(&[0])
             },
@@ -249,10 +249,10 @@ pub(super) fn requests() -> Vec<Sample> {
             "Its call wants heartbeats, and nothing was heard of it for two seconds: a third of their period is left.",
             onward,
             Request {
-                options: Some(Box::new(Options {
+                options: Some(Box::new(MessageOptions {
                     quiet: Some(Duration::from_micros(1_999_872)),
                     heartbeats: Some(heartbeats()),
-                    ..Options::default()
+                    ..MessageOptions::default()
                 })),
                 ..delegated(&[0, 3])
             },

@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use wallaby_proto::wire::{
-    Budgets, HandledBy, Heartbeats, MAX_TRACE_PARTS, Metadata, Options, PingSettings, TracePart,
-    TraceRecord,
+    Budgets, HandledBy, Heartbeats, MAX_TRACE_PARTS, MessageOptions, Metadata, PingSettings,
+    TracePart, TraceRecord,
 };
 use wallaby_proto::{DurableId, NodeId};
 
@@ -89,7 +89,7 @@ fn durable() -> impl Strategy<Value = DurableId> {
     })
 }
 
-pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
+pub(super) fn options() -> BoxedStrategy<Option<Box<MessageOptions>>> {
     let ping =
         (duration(), duration()).prop_map(|(period, timeout)| PingSettings { period, timeout });
     let heartbeats =
@@ -130,16 +130,16 @@ pub(super) fn options() -> BoxedStrategy<Option<Box<Options>>> {
                 (body, repeatable, undelivered),
                 durable,
             )| {
-                let first = Options {
+                let first = MessageOptions {
                     ping,
                     budgets,
                     age,
                     quiet,
                     metadata,
                     trace,
-                    ..Options::default()
+                    ..MessageOptions::default()
                 };
-                Box::new(Options {
+                Box::new(MessageOptions {
                     attempt,
                     handled_by,
                     method,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::server::{Delegated, Inherited, Outbound, Server};
+use wallaby_proto::call::server::{Delegated, Inherited, Outbound, ServerHalf};
 use wallaby_proto::carrier::Carrier;
 use wallaby_proto::connection::{Charge, ConnectionLimits, Event};
 use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
@@ -20,7 +20,7 @@ pub(super) struct World {
     initiator: Option<Initiator>,
     /// By the two ends, the one that dialled first.
     connections: BTreeMap<(usize, usize), Pair>,
-    handlers: BTreeMap<(usize, RequestId), Server<usize>>,
+    handlers: BTreeMap<(usize, RequestId), ServerHalf<usize>>,
     /// Who sent to whom and has not arrived yet, in order.
     under_way: VecDeque<(usize, usize)>,
     log: Vec<String>,
@@ -218,7 +218,7 @@ impl World {
         match message {
             Message::Request(mut request) => {
                 self.tell(at, &format!("handles {what}"));
-                let server = Server::new(&mut request);
+                let server = ServerHalf::new(&mut request);
                 self.handlers.insert((at, server.id()), server);
             }
             Message::Response(response) => {

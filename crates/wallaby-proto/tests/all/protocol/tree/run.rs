@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::{Bytes, BytesMut};
-use wallaby_proto::call::server::{Inherited, Outbound, Server};
+use wallaby_proto::call::server::{Inherited, Outbound, ServerHalf};
 use wallaby_proto::wire::{LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, Code, Path, RequestId, Status, Token};
 
@@ -169,7 +169,7 @@ impl Run {
 
 /// What a handler with this plan makes its request send.
 fn handle<'a>(request: &mut Request, plan: &'a Plan) -> Vec<Outbound<&'a Plan>> {
-    let mut server = Server::new(request);
+    let mut server = ServerHalf::new(request);
     let mut outputs: Vec<Outbound<&Plan>> = Vec::new();
     for act in &plan.acts {
         match act {

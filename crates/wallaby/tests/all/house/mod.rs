@@ -1,12 +1,12 @@
 //! The house rules as ordinary tests: links, paths and numbers of rules lead somewhere, folders are named after
 //! their crates, dependencies point down, the protocol core is free of IO, nothing unfinished is left
-//! behind, and the README's program is compiled. Each failure says what to do. `CONTRIBUTING.md`
+//! behind, a public type's name means one thing, and the README's program is compiled. Each failure says what to do. `CONTRIBUTING.md`
 //! explains the rules.
 
 mod code;
 mod project;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use code::{before_tests, code_only, find};
 use project::{
@@ -77,6 +77,29 @@ const IMPURE: &[&str] = &[
 
 /// What may not be left in any source file.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
+
+/// Names of types that may be declared several times, and why.
+const SHARED_NAMES: &[(&str, &str)] = &[
+    ("Builder", "sets up what its module is about, as in std"),
+    ("Call", "the same under the polling driver"),
+    ("Config", "settings of what its module is about"),
+    ("Endpoint", "the same under each driver, and without one"),
+    ("Event", "what a machine tells, as in mio and quinn"),
+    ("RawRequest", "the same under the polling driver"),
+    ("Request", "the same under each driver, and on the wire"),
+];
+
+/// Published crates whose names count by themselves, and why.
+const CRATES_OF_THEIR_OWN: &[(&str, &str)] = &[
+    (
+        "wallaby-chain-guest",
+        "a function in a sandbox calls things as functions outside do",
+    ),
+    (
+        "wallaby-idl",
+        "its trees are what others call types, values, methods; generators alone read them",
+    ),
+];
 
 /// Below this heading the security page says which tests show what.
 const ATTACKS: &str = "## Attacks, bounds, tests\n";
@@ -189,6 +212,47 @@ fn crates_say_what_they_are() {
         }
     }
     report(problems);
+}
+
+/// Who uses two crates together, or two modules, would else have to say which of two things a name means.
+#[test]
+fn public_types_have_names_of_their_own() {
+    let is_listed = |list: &[(&str, &str)], name: &str| list.iter().any(|(each, _)| *each == name);
+    let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for Crate { folder, manifest } in Crate::all() {
+        let published = !read(&format!("{folder}/Cargo.toml")).contains("\npublish = false");
+        if !published || is_listed(CRATES_OF_THEIR_OWN, &manifest.name) {
+            continue;
+        }
+        let own = format!("{folder}/src/");
+        for (path, text) in sources().iter().filter(|(path, _)| path.starts_with(&own)) {
+            for (number, line) in (1..).zip(text.lines()) {
+                if let Some(name) = public_type(line) {
+                    let places = declared.entry(name.to_owned()).or_default();
+                    places.push(format!("{path}:{number}"));
+                }
+            }
+        }
+    }
+    let several = |name: &str| declared.get(name).is_some_and(|places| places.len() > 1);
+    let stale = SHARED_NAMES.iter().filter(|(name, _)| !several(name));
+    let stale = stale.map(|(name, _)| format!("SHARED_NAMES: `{name}` is declared once: drop it"));
+    let doubled = declared
+        .iter()
+        .filter(|(name, places)| places.len() > 1 && !is_listed(SHARED_NAMES, name));
+    report(stale.chain(doubled.map(|(name, places)| {
+        let places = places.join(", ");
+        format!("`{name}` is the name of several public types: rename all but one: {places}")
+    })));
+}
+
+/// The type that a line outside of functions and macros declares to everybody.
+fn public_type(line: &str) -> Option<&str> {
+    let (kind, rest) = line.strip_prefix("pub ")?.split_once(' ')?;
+    let ends = |c: char| !(c.is_alphanumeric() || c == '_');
+    ["struct", "enum", "trait", "type", "union"]
+        .contains(&kind)
+        .then(|| rest.split(ends).next())?
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use wallaby_idl::onc::Compiler;
 use wallaby_onc::auth::{AuthSys, Credential, OpaqueAuth};
-use wallaby_onc::message::{Body, Message};
+use wallaby_onc::message::{MessageBody, RpcMessage};
 use wallaby_onc::record::RecordReader;
 use wallaby_onc::rpcbind::interface::{
     AddressDescriptionEntry, PortCall, PortCallResult, PortMapping, PortMappingEntry, RemoteCall,
@@ -16,13 +16,13 @@ use crate::choices::Choices;
 
 /// A message is written as it was read, and so is who calls.
 pub(crate) fn message(bytes: &[u8]) {
-    let message = match Message::decode(Bytes::copy_from_slice(bytes)) {
+    let message = match RpcMessage::decode(Bytes::copy_from_slice(bytes)) {
         Ok(message) => message,
         Err(error) => return drop(error.to_string()),
     };
     let written = message.encode().expect("what was read can be written");
-    assert_eq!(Message::decode(written), Ok(message.clone()));
-    if let Body::Call(call) = message.body
+    assert_eq!(RpcMessage::decode(written), Ok(message.clone()));
+    if let MessageBody::Call(call) = message.body
         && let Ok(Credential::Sys(caller)) = Credential::from_opaque(call.credential)
     {
         let credential = caller.credential().expect("what was read can be written");

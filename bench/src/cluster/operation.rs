@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use wallaby_proto::call::initiator::Initiator;
-use wallaby_proto::call::server::{Inherited, Outbound, Server};
+use wallaby_proto::call::server::{Inherited, Outbound, ServerHalf};
 use wallaby_proto::wire::{Budgets, LinkEnds, Message, MethodRef, ReplyTo, Request};
 use wallaby_proto::{Address, CallId, NodeId, Token};
 
@@ -153,7 +153,7 @@ pub(super) fn serve(
 ) -> Result<Vec<Letter>> {
     let (call, token, oldest) = (request.call, request.token, request.oldest);
     let payload = request.payload.clone();
-    let mut server = Server::new(&mut request);
+    let mut server = ServerHalf::new(&mut request);
     let node = tree.nodes().get(index).context("no such request")?;
     let mut sent = Vec::with_capacity(node.children.len() + 1);
     match (form, &node.children[..]) {

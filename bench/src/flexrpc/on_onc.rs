@@ -27,7 +27,7 @@ impl Program for Take {
 
     async fn handle(
         &self,
-        _caller: &wallaby_onc::Caller,
+        _caller: &wallaby_onc::Principal,
         procedure: u32,
         arguments: Bytes,
     ) -> Result<Bytes, Refusal> {

@@ -9,7 +9,7 @@ use wallaby::codec::{Codec, Postcard};
 use wallaby::{Address, CallId, MethodDefinition, NodeId, RequestId};
 use wallaby_bench::random::Random;
 use wallaby_proto::Token;
-use wallaby_proto::wire::{MethodRef, Options, PingSettings, ReplyTo, Request};
+use wallaby_proto::wire::{MessageOptions, MethodRef, PingSettings, ReplyTo, Request};
 
 use super::line::Line;
 use crate::plan::{Number, Spread, Step};
@@ -145,9 +145,9 @@ pub(crate) fn token(initiator: NodeId, sequence: u64) -> Token {
     Token::new(initiator.get() ^ sequence.rotate_left(17))
 }
 
-pub(crate) fn pings(period: Duration, timeout: Duration) -> Option<Box<Options>> {
-    Some(Box::new(Options {
+pub(crate) fn pings(period: Duration, timeout: Duration) -> Option<Box<MessageOptions>> {
+    Some(Box::new(MessageOptions {
         ping: Some(PingSettings { period, timeout }),
-        ..Options::default()
+        ..MessageOptions::default()
     }))
 }

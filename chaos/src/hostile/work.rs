@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wallaby_bench::random::Random;
 use wallaby_proto::connection::ConnectionLimits;
-use wallaby_proto::wire::{Budgets, Options, ReplyTo};
+use wallaby_proto::wire::{Budgets, MessageOptions, ReplyTo};
 
 use super::ground::{self, Ground, many, many_method, pings, request, spread, spread_method, step};
 use super::line::Line;
@@ -152,14 +152,14 @@ pub(crate) async fn bomb(ground: Arc<Ground>, mut random: Random) -> Result<u64>
     };
     let mut request = request(node, 1, spread(tree)?);
     request.deadline = Some(deadline);
-    request.options = Some(Box::new(Options {
+    request.options = Some(Box::new(MessageOptions {
         budgets: Some(Budgets {
             requests: u32::MAX,
             responses: u32::MAX,
             bytes: u64::MAX,
             depth: u32::MAX,
         }),
-        ..Options::default()
+        ..MessageOptions::default()
     }));
     let frames = line.requests(spread_method(), [request]);
     line.send(&frames).await?;

@@ -123,7 +123,7 @@ pub(crate) async fn serve(limits: ScriptLimits) -> (Endpoint, Server) {
 
 pub(crate) async fn serve_within(code: CodeLimits, limits: ScriptLimits) -> (Endpoint, Server) {
     let server = Server::default();
-    let limits_of_chains = wallaby_chain::Limits {
+    let limits_of_chains = wallaby_chain::ChainLimits {
         code,
         ..Default::default()
     };

@@ -384,16 +384,6 @@ impl Inner {
         self.settings.config.reads_first(unread_for)
     }
 
-    /// Wakes this task when connections have been listened to.
-    #[cold]
-    pub(crate) fn wake_after_listening(self: &Arc<Self>, task: &Waker) {
-        let (endpoint, task) = (Arc::clone(self), task.clone());
-        self.runtime.spawn(async move {
-            endpoint.listen().await;
-            task.wake();
-        });
-    }
-
     /// Lets the runtime look at its sockets, and connections take what has arrived meanwhile.
     pub(crate) async fn listen(&self) {
         for _ in 0..LISTENING_TURNS {

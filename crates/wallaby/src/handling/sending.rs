@@ -40,11 +40,6 @@ impl Handling {
             self.fail_now(&status);
             return Poll::Ready(Ok(()));
         }
-        // Its handler may have blocked the runtime: connections that may have ended meanwhile are listened to first.
-        if message.is_some() && self.is_polling() && self.endpoint.was_away() {
-            self.endpoint.wake_after_listening(cx.waker());
-            return Poll::Pending;
-        }
         let mut body = Following::default();
         let sent = self.endpoint.enter(|core| {
             let offered = match *lane {

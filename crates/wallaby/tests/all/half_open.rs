@@ -1,15 +1,13 @@
 //! Half-open connections: a peer that is gone without a word holds nobody up, one that is slow is not given up.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::raw::{Raw, hello, request, response};
 use crate::common::{Gate, Net, at, failure, heap, load, patience, service, until, work};
 use bytes::Bytes;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use wallaby::{Address, BodyError, CallId, Endpoint, Failure, Many, NodeId, One, Request};
+use wallaby::{Address, BodyError, CallId, Endpoint, Failure, NodeId, One, Request};
 use wallaby_proto::connection::{ConnectionLimits, Hello};
 use wallaby_proto::wire::MessageOptions;
 
@@ -243,89 +241,23 @@ fn who_was_away_for_long_listens_before_it_sends() {
         let work = work::at(&client, at(&server));
         let slow = work.one("slow".into());
         until(|| server.load() == load(1, 0)).await;
-        stay_away_until_given_up(&server, &servers);
+        for _ in 0..10_000 {
+            if server.metrics().connections_ended > 0 {
+                break; // its end is on the way to the client
+            }
+            std::thread::sleep(Duration::from_millis(1)); // the runtime does not get to listen
+        }
+        assert_eq!(server.metrics().connections_silent, 1);
+        // It is counted first, and closed when the server's only thread has had its turn.
+        for _ in 0..8 {
+            let turn = servers.spawn(async {});
+            while !turn.is_finished() {
+                std::thread::yield_now();
+            }
+        }
         let answer = work.one("back".into()).await;
         assert_eq!(answer.expect("an answer"), "back");
         drop(slow);
         gate.open(1);
-    }));
-}
-
-/// Blocks this thread, whose runtime does not get to listen, until the server has given its connection up.
-fn stay_away_until_given_up(server: &Endpoint, servers: &Runtime) {
-    for _ in 0..10_000 {
-        if server.metrics().connections_ended > 0 {
-            break; // its end is on the way
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(server.metrics().connections_silent, 1);
-    // It is counted first, and closed when the server's only thread has had its turn.
-    for _ in 0..8 {
-        let turn = servers.spawn(async {});
-        while !turn.is_finished() {
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// The same of a server whose handler blocks its only thread before it hands work on.
-#[test]
-fn a_handler_that_was_away_for_long_hands_nothing_to_a_connection_that_has_ended() {
-    let [servers, others] = [(); 2].map(|()| {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime")
-    });
-    let gate = Gate::new();
-    let passed = gate.clone();
-    let server = servers.block_on(async {
-        let slow = service().method(&work::ONE, move |request: Request<One<_>>, (what,)| {
-            let gate = passed.clone();
-            async move {
-                if what == "slow" {
-                    gate.pass().await;
-                }
-                Ok(request.respond(what).await?)
-            }
-        });
-        let builder = Endpoint::builder().listen("tcp://127.0.0.1:0").serve(slow);
-        builder.keep_alive(PERIOD, TIMEOUT).bind().await
-    });
-    let server = Arc::new(server.expect("the address is free"));
-    let runtime = Arc::new(servers);
-    let front = others.block_on(async {
-        let (server, runtime) = (Arc::clone(&server), Arc::clone(&runtime));
-        let handler = move |request: Request<Many<String>>, (_,): (String,)| {
-            let (server, runtime) = (Arc::clone(&server), Arc::clone(&runtime));
-            async move {
-                let behind = at(&server);
-                request
-                    .delegate(behind.clone(), work::one("slow".into()))
-                    .await?;
-                until(|| server.load() == load(1, 0)).await;
-                stay_away_until_given_up(&server, &runtime);
-                Ok(request.forward(behind, work::one("back".into())).await?)
-            }
-        };
-        let front = service().method(&work::MANY, handler);
-        Endpoint::builder()
-            .keep_alive(PERIOD, TIMEOUT)
-            .listen("tcp://127.0.0.1:0")
-            .serve(front)
-            .bind()
-            .await
-    });
-    let front = front.expect("the address is free");
-    let caller = tokio::runtime::Runtime::new().expect("a runtime");
-    caller.block_on(patience(async {
-        let client = Endpoint::client().expect("there is a runtime");
-        let mut call = work::at(&client, at(&front)).many("go".into());
-        let first = call.next().await.expect("an answer");
-        assert_eq!(first.expect("it is executed"), "back");
-        gate.open(1);
-        assert_eq!(call.collect().await.expect("the other answer"), ["slow"]);
     }));
 }

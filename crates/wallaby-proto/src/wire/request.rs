@@ -192,7 +192,10 @@ impl Request {
             manifest.put(out, &self.id.path);
         }
         if let Some(deadline) = self.deadline {
-            varint::put_duration(out, deadline);
+            match flags & DIRECT != 0 {
+                true => varint::put_duration(out, deadline),
+                false => varint::put_deadline(out, deadline),
+            }
         }
         if flags & OLDEST != 0 {
             varint::put(out, self.call.sequence - self.oldest);
@@ -245,7 +248,10 @@ impl Request {
             self.manifest = Some(Manifest::read(reader, &self.id.path)?);
         }
         if has(DEADLINE) {
-            self.deadline = Some(reader.duration("request")?);
+            self.deadline = Some(match has(DIRECT) {
+                true => reader.duration("request")?,
+                false => reader.deadline("request")?,
+            });
         }
         if has(OLDEST) {
             let oldest = self.oldest.checked_sub(reader.varint("request")?);

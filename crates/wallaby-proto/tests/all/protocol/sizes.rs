@@ -41,9 +41,9 @@ fn one_hop_takes_at_most_sixteen_bytes() {
 
 #[test]
 fn a_delegated_request_over_ipv4_takes_at_most_forty_and_fifty_with_a_manifest() {
-    assert_eq!(header("request-delegated-ipv4"), 38);
-    assert_eq!(header("request-delegated-ipv4-manifest"), 41);
-    assert_eq!(header("request-continued"), 38);
+    assert_eq!(header("request-delegated-ipv4"), 40);
+    assert_eq!(header("request-delegated-ipv4-manifest"), 43);
+    assert_eq!(header("request-continued"), 40);
 }
 
 #[test]

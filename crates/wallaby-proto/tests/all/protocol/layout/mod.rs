@@ -133,7 +133,12 @@ impl<'a> Layout<'a> {
         }
         self.manifest(flags & 1 << 3 != 0);
         if flags & 1 << 4 != 0 {
-            self.duration("deadline");
+            match flags & 1 != 0 {
+                true => self.duration("deadline"),
+                false => {
+                    self.varint("deadline, us");
+                }
+            }
         }
         if flags & 1 << 5 != 0 {
             self.varint("oldest live call, so many before this one");

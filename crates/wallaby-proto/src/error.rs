@@ -24,6 +24,14 @@ use crate::{Code, Status};
 /// What everybody is told of an endpoint that was closed.
 pub const CLOSED: &str = "the endpoint was closed";
 
+/// The status of a request whose handler is gone with its endpoint: it was not executed.
+pub fn handler_gone() -> Status {
+    Status::new(Code::Unavailable, CLOSED)
+}
+
+/// What is said of a body whose call has ended.
+pub const CALL_ENDED: &str = "its call has ended";
+
 /// Why an endpoint was closed though nobody has asked for that. Requests may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error)]
 #[non_exhaustive]

@@ -97,6 +97,17 @@ pub struct CallId {
     pub sequence: u64,
 }
 
+impl CallId {
+    /// What stands in its place where a call of this endpoint could not begin.
+    pub fn none(initiator: NodeId) -> Self {
+        let sequence = 0;
+        Self {
+            initiator,
+            sequence,
+        }
+    }
+}
+
 impl fmt::Display for CallId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.initiator, self.sequence)

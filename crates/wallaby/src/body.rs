@@ -14,6 +14,7 @@ use futures_core::Stream;
 use thiserror::Error;
 use tokio::io::{AsyncRead, ReadBuf};
 use wallaby_proto::endpoint::{BodyEnd, BodyNext, InBody};
+use wallaby_proto::error::CALL_ENDED;
 use wallaby_proto::{Address, Code, RequestId, Status};
 
 #[cfg(target_os = "linux")]
@@ -438,7 +439,7 @@ impl ReceivedBody {
     fn poll_over(&self, cx: &mut Context<'_>) -> Poll<BodyError> {
         self.endpoint.enter(|core| {
             if core.endpoint.is_given_up(self.body) {
-                return Poll::Ready(BodyError::Broken("its call has ended".into()));
+                return Poll::Ready(BodyError::Broken(CALL_ENDED.into()));
             }
             core.wait(Wait::Read(self.body), cx.waker());
             Poll::Pending

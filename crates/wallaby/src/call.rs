@@ -161,14 +161,7 @@ impl CallShared {
         });
         let (key, id) = match begun {
             Ok((key, id)) => (Ok(key), id),
-            Err(failure) => {
-                let (initiator, sequence) = (endpoint.node, 0);
-                let id = CallId {
-                    initiator,
-                    sequence,
-                };
-                (Err(failure), id)
-            }
+            Err(failure) => (Err(failure), CallId::none(endpoint.node)),
         };
         Arc::new(Self {
             id,

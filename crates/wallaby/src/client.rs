@@ -179,10 +179,8 @@ impl Caller {
 
     /// How much time its next call has.
     pub fn time(&self) -> Duration {
-        let own = self.options.deadline;
         let left = self.request().map(Handling::remaining);
-        let default = self.endpoint.settings.config.default_deadline;
-        own.into_iter().chain(left).min().unwrap_or(default)
+        (self.endpoint.settings.config).time(self.options.deadline, left)
     }
 
     /// The name of its next call, if it was given one ([`durable`](Self::durable)).
@@ -232,12 +230,10 @@ impl Caller {
             ..
         } = target;
         let body = body.map(Attached::new);
-        let mut number = 0;
-        let call = |server: Address| {
+        let call = |(place, server): (usize, Address)| {
             let mut client = self.clone().at(server.clone());
-            if let Some(id) = self.options.durable {
-                client.caller.change().durable = Some(id.initial(number));
-                number += 1;
+            if let Some(id) = self.options.durable_of(place as u32) {
+                client.caller.change().durable = Some(id);
             }
             let call = match &payload {
                 Ok(payload) => client.call_once(&definition, payload.clone(), body.clone()),
@@ -245,7 +241,7 @@ impl Caller {
             };
             (server, Call::new(call))
         };
-        Multicast::new(servers.into_iter().map(Into::into).map(call))
+        Multicast::new(servers.into_iter().map(Into::into).enumerate().map(call))
     }
 
     /// A call with any number of initial requests and with payloads as bytes.
@@ -492,7 +488,7 @@ impl Client {
     /// Calls a method with payloads as bytes.
     pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
         if let Some(policy) = &self.policy {
-            return self.call_by(policy, method, payload);
+            return self.call_by(policy, method, payload, None);
         }
         self.call_once(method, payload, None)
     }
@@ -504,10 +500,13 @@ impl Client {
         payload: Bytes,
         body: Body,
     ) -> RawCall {
+        if let Some(policy) = &self.policy {
+            return self.call_by(policy, method, payload, Some(body));
+        }
         self.call_once(method, payload, Some(Attached::new(body)))
     }
 
-    /// Makes a call that may be made again.
+    /// Makes a call that may be made again, if the policy says so.
     #[cold]
     #[inline(never)]
     fn call_by(
@@ -515,13 +514,14 @@ impl Client {
         policy: &Arc<RetryPolicy>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
+        body: Option<Body>,
     ) -> RawCall {
         let mut client = self.clone().with_resend(policy);
         client.caller.keep_name();
-        if let (true, Ok(server)) = (policy.has_attempts(), &self.server) {
+        if let (true, Ok(server)) = (policy.has_attempts(body.as_ref()), &self.server) {
             return Attempts::begin(client, server.clone(), policy, method, payload);
         }
-        client.call_once(method, payload, None)
+        client.call_once(method, payload, body.map(Attached::new))
     }
 
     pub(crate) fn call_once(

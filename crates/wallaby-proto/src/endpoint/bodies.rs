@@ -21,7 +21,7 @@ use super::probe::Probe;
 use super::{Alarm, Endpoint};
 use crate::connection::{BodyEvent, BodyRefusal, Connection};
 use crate::detach::detach;
-use crate::error::ConnectError;
+use crate::error::{CALL_ENDED, ConnectError};
 use crate::slot_map::{SlotKey, SlotMap};
 use crate::wire::Request;
 
@@ -33,9 +33,6 @@ const AHEAD: usize = 4;
 
 /// How long after its deadline a delegation's body may still be sent: its initiator's clock decides, not this one.
 const LATE: Duration = Duration::from_secs(1);
-
-/// What is said of a body whose call has ended.
-const CALL_ENDED: &str = "its call has ended";
 
 /// A body that has come with a request and is read here. Its key means nothing any more once it was read to its end or dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

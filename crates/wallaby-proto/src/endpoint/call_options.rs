@@ -41,3 +41,11 @@ pub struct CallOptions {
     /// server; if the only one does, the call fails.
     pub tolerant: bool,
 }
+
+impl CallOptions {
+    /// The name of one initial request of a call, or of one of several calls that are made alike: it follows from its place among
+    /// them.
+    pub fn durable_of(&self, place: u32) -> Option<DurableId> {
+        self.durable.map(|id| id.initial(place))
+    }
+}

@@ -254,8 +254,7 @@ impl ClientCall {
         raw: Duration,
     ) -> Self {
         let budgets = options.budgets.unwrap_or_default();
-        let time = options.deadline.unwrap_or(config.default_deadline);
-        let time = time.min(LONGEST);
+        let time = config.time(options.deadline, None).min(LONGEST);
         let special = *options != CallOptions::default();
         Self {
             initiator: Tree::Alone(Initiator::new(id, token, budgets)),
@@ -520,10 +519,7 @@ impl ClientCall {
             ping,
             metadata: own.map(|own| own.metadata.clone()).unwrap_or_default(),
             continuation: continuation.map(|continuation| continuation.bytes().clone()),
-            durable: own.and_then(|own| own.durable).map(|durable| {
-                let index = id.path.initial_index().unwrap_or(0);
-                durable.initial(index)
-            }),
+            durable: own.and_then(|own| own.durable_of(id.path.initial_index().unwrap_or(0))),
             budgets,
             heartbeats: heartbeats.map(Heartbeats::bounded),
             ..MessageOptions::default()

@@ -15,7 +15,7 @@ use crate::executor::{ExecutorConfig, Schedule};
 use crate::numbers::{DEFAULT_DEADLINE, DEFAULT_GONE_AFTER, DEFAULT_PING};
 use crate::seal::ClusterKey;
 use crate::wire::{Budgets, PingSettings};
-use crate::{Address, NodeId};
+use crate::{Address, Code, NodeId, Status};
 
 /// Sessions that a socket has room for, each way, however few connections an endpoint may have.
 const MIN_SESSIONS: usize = 64;
@@ -220,7 +220,32 @@ impl Default for Config {
     }
 }
 
+impl Limits {
+    /// Whether a message, or what counts as one, may be so many bytes long.
+    ///
+    /// # Errors
+    ///
+    /// What its sender is told.
+    pub fn admit(&self, what: &str, size: u64) -> Result<(), Status> {
+        match size <= self.message {
+            true => Ok(()),
+            false => Err(self.too_large(what, size)),
+        }
+    }
+
+    pub(super) fn too_large(&self, what: &str, size: u64) -> Status {
+        let text = format!("{what} of {size} bytes: at most {} are taken", self.message);
+        Status::new(Code::ResourceExhausted, text)
+    }
+}
+
 impl Config {
+    /// How much time a call has that is to have so much itself, on behalf of a request that has so much left.
+    pub fn time(&self, own: Option<Duration>, left: Option<Duration>) -> Duration {
+        let stated = own.into_iter().chain(left).min();
+        stated.unwrap_or(self.default_deadline)
+    }
+
     /// Whether a shell that has read nothing for so long should read before it writes: peers may believe this endpoint dead, and have
     /// closed connections without its having noticed. Nobody would know what became of a request that is written to one of these.
     pub fn reads_first(&self, unread_for: Duration) -> bool {

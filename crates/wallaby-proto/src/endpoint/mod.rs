@@ -542,9 +542,9 @@ impl<P: Probe> Endpoint<P> {
         &self.config.limits
     }
 
-    /// How much time calls have of which nothing else is said.
-    pub fn default_deadline(&self) -> Duration {
-        self.config.default_deadline
+    /// How much time a call has that is made like this.
+    pub fn time_of(&self, options: &CallOptions) -> Duration {
+        self.config.time(options.deadline, None)
     }
 
     /// What it has counted.

@@ -238,11 +238,7 @@ impl<P: Probe> Endpoint<P> {
     /// A message above the limit came: a request gets a status, of an answer the application gets one in its place.
     #[cold]
     pub(super) fn handle_too_large(&mut self, from: ConnId, message: &mut Message, size: u64) {
-        let limit = self.config.limits.message;
-        let status = |what: &str| {
-            let text = format!("{what} of {size} bytes: at most {limit} are taken");
-            self.own(Status::new(Code::ResourceExhausted, text))
-        };
+        let status = |what: &str| self.own(self.config.limits.too_large(what, size));
         match message {
             Message::Request(request) => {
                 let status = status("a request");

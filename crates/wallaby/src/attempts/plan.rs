@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wallaby_proto::Address;
 
+use crate::body::Body;
 use crate::budget::RetryBudget;
 use crate::call::{CallOptions, Resend};
 use crate::error::{AttemptsFailed, CallError, FailedAttempt, Failure, NoMore};
@@ -81,9 +82,9 @@ impl RetryPolicy {
         self
     }
 
-    /// Whether calls may have several attempts.
-    pub(crate) fn has_attempts(&self) -> bool {
-        self.retry.is_some() || self.hedge.is_some()
+    /// Whether a call may have several attempts. One that a body follows is made once: a body can be read once.
+    pub(crate) fn has_attempts(&self, body: Option<&Body>) -> bool {
+        body.is_none() && (self.retry.is_some() || self.hedge.is_some())
     }
 }
 

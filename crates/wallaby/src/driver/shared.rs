@@ -17,8 +17,8 @@ use tokio::task::AbortHandle;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, Endpoint as Proto, Lane, Output, RequestKey, SocketId,
 };
-use wallaby_proto::error::{Breakdown, CLOSED};
-use wallaby_proto::{Address, Code, NodeId, Status};
+use wallaby_proto::error::{Breakdown, handler_gone};
+use wallaby_proto::{Address, NodeId};
 
 use super::effects::{self, Effect, Inside};
 use super::port::Port;
@@ -540,8 +540,7 @@ impl Core {
             return;
         };
         let Some(served) = self.served.get(incoming.method).map(Arc::clone) else {
-            let status = Status::new(Code::Unavailable, CLOSED);
-            return self.endpoint.fail(key, &status);
+            return self.endpoint.fail(key, &handler_gone());
         };
         let Some(handling) = Handling::new(shell, self, (key, &served), incoming.body) else {
             return;

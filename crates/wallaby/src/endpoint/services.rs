@@ -3,10 +3,9 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use wallaby_proto::Code;
 use wallaby_proto::connection::MethodDefinition;
 use wallaby_proto::endpoint::Serving;
-use wallaby_proto::error::CLOSED;
+use wallaby_proto::error::handler_gone;
 
 use crate::driver::shared::Inner;
 use crate::error::ServeError;
@@ -93,8 +92,7 @@ impl Inner {
         self.ask(|core| {
             let served = core.endpoint.method(caller)?;
             let registered = core.served.get(served).map(Arc::clone);
-            let closed = || Status::new(Code::Unavailable, CLOSED);
-            Ok((served, registered.ok_or_else(closed)?))
+            Ok((served, registered.ok_or_else(handler_gone)?))
         })
     }
 }

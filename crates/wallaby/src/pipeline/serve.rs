@@ -44,12 +44,8 @@ impl Interceptor for PipelineInterceptor {
 
 /// Who handles it here.
 fn served(endpoint: &Inner, head: &Head) -> Result<(usize, Arc<Registered>), Status> {
-    let limit = endpoint.settings.config.limits.message;
-    let size = head.following;
-    if size > limit {
-        let what = format!("arguments of {size} bytes: at most {limit} are taken");
-        return Err(Status::new(Code::ResourceExhausted, what));
-    }
+    let limits = &endpoint.settings.config.limits;
+    limits.admit("arguments", head.following)?;
     endpoint.method(&head.method)
 }
 

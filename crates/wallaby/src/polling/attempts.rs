@@ -100,11 +100,11 @@ impl<D: Datagrams> Endpoint<D> {
     /// says. It is one call for the application: it has the key of its first attempt, and comes to one end. Each attempt is a call
     /// of its own otherwise, within the deadline of `options`; the first that delivers is the call from then on. What has become of
     /// an attempt is looked at by [`next_event`](Self::next_event). What may be made again says
-    /// the policy's [`Retry`](crate::Retry).
+    /// the policy's [`Retry`](crate::Retry). A call that a body follows is made once: a body can be read once.
     ///
     /// # Errors
     ///
-    /// If as many calls live as may, the arguments cannot be encoded, or a body belongs to them: a body can be read once.
+    /// If as many calls live as may, or the arguments cannot be encoded.
     pub fn call_again<A: method::Answers, C: Codec<A::Item>>(
         &mut self,
         server: impl Into<Address>,
@@ -156,16 +156,16 @@ impl Calling {
         (server, target, options): (Address, Target<A, C>, CallOptions),
         policy: &RetryPolicy,
     ) -> Result<Call<A, C>, Failure> {
-        if target.body.is_some() {
-            return Err(Failure::Refused {
-                request: wallaby_proto::RequestId::FIRST,
-                server,
-                reason: "a call with a body is made once".into(),
-            });
+        let (payload, body) = (target.payload?, target.body);
+        if !policy.has_attempts(body.as_ref()) {
+            let mut own = options;
+            if let Some(request) = within {
+                core.share_for(request, Author::Handler, &mut own);
+            }
+            let initial = Initial::new(server, &target.definition, payload, body);
+            return self.call(core, within, &own, initial).map(Call::new);
         }
-        let payload = target.payload?;
-        let time = options.deadline.unwrap_or(core.default_deadline());
-        let time = timer::bounded(time);
+        let time = timer::bounded(core.time_of(&options));
         let mut call = RetriedCall {
             plan: Plan::new(Arc::new(policy.clone()), server, None, time),
             number: core.undertake()?,

@@ -41,13 +41,13 @@ impl<D: Datagrams> Endpoint<D> {
         let (payload, mut body) = (target.payload, target.body);
         let is_followed = body.is_some();
         let mut own = options.clone();
-        let call = |(number, server): (usize, Address)| {
+        let call = |(place, server): (usize, Address)| {
             let mut target = Target::raw(Arc::clone(&target.definition), payload.clone()?);
             target.body = body.take();
             if is_followed && target.body.is_none() {
                 return Err(body::is_gone(server));
             }
-            own.durable = options.durable.map(|id| id.initial(number as u32));
+            own.durable = options.durable_of(place as u32);
             self.call(server, target, &own)
         };
         let servers = servers.into_iter().map(Into::into);
@@ -152,11 +152,7 @@ impl Calling {
         let call = match begin(core, within, &outgoing.options) {
             Ok(call) => call,
             Err(failure) => {
-                let (initiator, sequence) = (core.node(), 0);
-                let id = CallId {
-                    initiator,
-                    sequence,
-                };
+                let id = CallId::none(core.node());
                 let failure = passed.err().unwrap_or(failure);
                 let end = CallEnd::new(id, &ReportedEnd::failed(&failure));
                 CallWatch::tell(&outgoing.watches, &end);

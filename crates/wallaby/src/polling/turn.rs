@@ -11,7 +11,7 @@ use wallaby_proto::call::clock::earliest;
 use wallaby_proto::endpoint::{
     CallKey, ConnId, InputOutcome, Output, RequestKey, Returned, SocketId,
 };
-use wallaby_proto::error::Breakdown;
+use wallaby_proto::error::{Breakdown, handler_gone};
 
 use super::builder::DEAR;
 use super::datagrams::Datagrams;
@@ -239,7 +239,7 @@ impl<D: Datagrams> Endpoint<D> {
         };
         let of = log::warns().then(|| Of::new(&self.core, key)).flatten();
         let Some(handler) = self.handlers.get_mut(incoming.method) else {
-            return;
+            return self.core.fail(key, &handler_gone());
         };
         self.calling.bodies.offer(incoming.body);
         let request = RawRequest::new(&mut self.core, &mut self.calling, key, true);

@@ -1,7 +1,7 @@
 //! Bodies follow their requests: through any number of hops, no faster than they are read, and each ends as it should.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::bodies::{CHUNK, broken, byte_at, check, counted, piped};
 use crate::common::raw::{hello, request};
@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use wallaby::{
     Address, Body, BodyError, CallId, Client, Code, DialPolicy, Endpoint, Failure, Limits, NodeId,
-    One, Request, Status,
+    One, Request, Retry, Status,
 };
 use wallaby_link::emulate;
 use wallaby_proto::carrier::Carrier;
@@ -38,6 +38,7 @@ over_every_stream!(
     a_body_that_waits_in_the_queue_is_stopped_with_its_call,
     a_body_that_is_taken_after_the_end_of_its_call_is_broken,
     a_body_to_oneself,
+    a_call_with_a_body_is_made_once,
     bodies_go_over_slow_links_with_small_windows,
 );
 
@@ -54,6 +55,24 @@ async fn measuring(net: &Net) -> Endpoint {
         Ok::<_, Status>(request.respond(len.to_string()).await?)
     };
     net.serve(service().method(&work::ONE, handler)).await
+}
+
+/// A body can be read once.
+async fn a_call_with_a_body_is_made_once(net: Net) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = move |_: Request<One<String>>, (_,): (String,)| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Err(Status::new(Code::ResourceExhausted, "not now")) }
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let client = client();
+    let again = Retry::idempotent(3).on(Code::ResourceExhausted);
+    let client = to(&client, &server).retry(again);
+    let body = Body::from(Bytes::from_static(b"once"));
+    let mut call = client.call_with_body(&work::ONE, ("x".into(),), body);
+    assert_eq!(status(call.answer().await).code(), Code::ResourceExhausted);
+    assert_eq!((call.attempts(), runs.load(Ordering::SeqCst)), (1, 1));
 }
 
 fn to(client: &Endpoint, server: &Endpoint) -> Client {

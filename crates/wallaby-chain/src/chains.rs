@@ -371,8 +371,17 @@ impl Exchange for Named {
             match resolved {
                 Ok(server) => to.server = server,
                 Err(status) => {
-                    let error = SendError::Refused(status.message().into());
-                    return Box::pin(ready(Err(error)));
+                    let Some(instead) = self.0.not_begun(to, &status, place) else {
+                        let error = SendError::Refused(status.message().into());
+                        return Box::pin(ready(Err(error)));
+                    };
+                    let each: Vec<_> = instead.into_iter().map(|one| exit.send(one)).collect();
+                    return Box::pin(async move {
+                        for one in each {
+                            one.await?;
+                        }
+                        Ok(())
+                    });
                 }
             }
         }

@@ -133,23 +133,30 @@ impl Engine {
 
     fn leave(
         &self,
-        from: Stack,
-        raised: Option<Box<Exception>>,
-        each: Vec<Departure>,
+        mut from: Stack,
+        mut raised: Option<Box<Exception>>,
+        mut each: Vec<Departure>,
         place: Place<'_>,
     ) -> Vec<Intent> {
         let marked = from.marked;
-        let status = match self.encode(each, marked, place) {
-            Ok(intents) => return intents,
-            Err(status) => status,
-        };
-        if let Some(exception) = raised {
-            return vec![exception.to_status().into()];
+        // Each turn has a function less that may catch it.
+        loop {
+            let status = match self.encode(each, marked, place) {
+                Ok(intents) => return intents,
+                Err(status) => status,
+            };
+            let exception = match raised {
+                None => place.exception(&from, &status),
+                Some(caught) if matches!(from.levels.last(), Some(Level::Catch { .. })) => {
+                    from.levels.pop();
+                    place.exception(&from, &missed(&status, &caught))
+                }
+                Some(lost) => return vec![lost.to_status().into()],
+            };
+            let next = self.raise(from, &exception);
+            (from, each) = (next.from, next.each);
+            raised = Some(Box::new(exception));
         }
-        let exception = place.exception(&from, &status);
-        let raised = self.raise(from, &exception);
-        let encoded = self.encode(raised.each, marked, place);
-        encoded.unwrap_or_else(|_| vec![exception.to_status().into()])
     }
 
     fn encode(
@@ -200,4 +207,10 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Who was to catch an exception cannot be reached, as the status says: the next one outside is told both.
+pub(crate) fn missed(why: &Status, caught: &Exception) -> Status {
+    let message = format!("{}; it was to catch: {}", why.message(), caught.message());
+    why.with_message(message)
 }

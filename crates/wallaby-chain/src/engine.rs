@@ -15,7 +15,7 @@ use wallaby::{Address, Code, DurableId, Many, Method, MethodDefinition, Servers,
 use crate::away::States;
 use crate::chains::{ChainLimits, Policy};
 use crate::code::Hash;
-use crate::departure::{Departure, Departures};
+use crate::departure::{Departure, Departures, missed};
 use crate::exception::Exception;
 use crate::guest;
 use crate::limit::Limit;
@@ -625,9 +625,13 @@ impl Engine {
             && let Ok(caught) = Exception::read(payload)
         {
             stack.levels.pop();
-            let it_was = |caught: &str| format!("{}; it was to catch: {caught}", why.message());
-            told = it_was(caught.to_status().message());
-            exception = place.exception(&stack, &why.with_message(it_was(caught.message())));
+            let caught_as = caught.to_status();
+            told = format!(
+                "{}; it was to catch: {}",
+                why.message(),
+                caught_as.message()
+            );
+            exception = place.exception(&stack, &missed(why, &caught));
         }
         let is_beside = called == MERGE.name() || called == TELL.name();
         let is_lost = stack.tail.asked.record || stack.tail.away.is_some();
@@ -644,8 +648,8 @@ impl Engine {
         mut to: DelegatedRequest,
         place: Place<'_>,
     ) -> Departures {
+        let mut stack = outer;
         let own = self.own_chain(&mut to).await;
-        let mut stack = outer.clone();
         let each = own.map(|own| {
             if let Some(own) = own {
                 stack.levels.extend(own.levels);
@@ -653,9 +657,27 @@ impl Engine {
                     .into_iter()
                     .for_each(|code| stack.bring(Some(code)));
             }
-            vec![Departure::Hop(Box::new((to, stack)))]
+            vec![Departure::Hop(Box::new((to, stack.clone())))]
         });
-        self.leaving(outer, each, place)
+        self.leaving(stack, each, place)
+    }
+
+    /// The chain by which a handler answers a request that is no link has nobody to begin with, as the status says: what is sent in its
+    /// place, if it catches that itself.
+    pub(crate) fn not_begun(
+        &self,
+        to: &DelegatedRequest,
+        why: &Status,
+        place: Place<'_>,
+    ) -> Option<Vec<Intent>> {
+        let continuation = to.options()?.continuation.as_ref()?;
+        let stack = Stack::read(continuation.bytes()).ok()??;
+        if !stack.is_caught() || stack.tail.away.is_some() {
+            return None;
+        }
+        let exception = place.exception(&stack, why);
+        let departures = self.raise(stack, &exception);
+        Some(self.depart(departures, place))
     }
 }
 

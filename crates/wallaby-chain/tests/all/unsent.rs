@@ -179,25 +179,35 @@ async fn who_was_to_catch_and_is_not_there_is_an_exception_too() {
             net.client().await,
         );
         let (gone, catcher) = (gone(net).await, gone(net).await);
-        for (chain, what) in [
-            (
-                pipe(at(&a), &words::DENY, ("hop".to_owned(),)),
-                "hop is not for you",
-            ),
-            (
-                pipe(at(&a), &words::REPEAT, (1,)).then(&gone, &words::SHOUT),
-                "cannot connect to unix:",
-            ),
+        let nobody: Address = "service://nobody".parse().expect("an address");
+        let unconnected = format!("unavailable: cannot connect to {catcher}: ");
+        let unknown = "not found: no servers are known as \"nobody\"";
+        for (catcher, begins, last) in [
+            (&catcher, unconnected.as_str(), &catcher),
+            (&nobody, unknown, &at(&a)),
         ] {
-            let chain = chain.catch(&catcher, "say", State::new());
-            let text = answer(chain.catch(at(&b), "say", State::new()), &client).await;
-            let begins = format!("unavailable: cannot connect to {catcher}: ");
-            assert!(text.starts_with(&begins), "{text}");
-            assert!(
-                text.contains(&format!("; it was to catch: {what}")),
-                "{text}"
-            );
-            assert!(text.ends_with(&format!("{catcher}]")), "{text}");
+            for (chain, what) in [
+                (
+                    pipe(at(&a), &words::DENY, ("hop".to_owned(),)),
+                    "hop is not for you",
+                ),
+                (
+                    pipe(at(&a), &words::REPEAT, (1,)).then(&gone, &words::SHOUT),
+                    "cannot connect to unix:",
+                ),
+            ] {
+                let chain = chain.catch(catcher, "say", State::new());
+                let text = answer(chain.catch(at(&b), "say", State::new()), &client).await;
+                assert!(text.starts_with(begins), "{text}");
+                assert!(
+                    text.contains(&format!("; it was to catch: {what}")),
+                    "{text}"
+                );
+                assert!(
+                    text.contains(&format!("{last}]")) || last != catcher,
+                    "{text}"
+                );
+            }
         }
     })
     .await;
@@ -280,6 +290,42 @@ async fn a_chain_of_a_handler_that_does_not_get_there_is_caught_by_it() {
                 assert_eq!(hosts(&status(chained)), texts([&at(&other), &own, &gone]));
             }
         }
+    })
+    .await;
+}
+
+/// The same where its name stands for nobody.
+#[tokio::test]
+async fn a_chain_of_a_handler_that_has_nobody_to_begin_with_is_caught_by_it() {
+    patience(async {
+        let net = Net::Unix;
+        let client = net.client().await;
+        let other = net.serve(copying()).await;
+        let own: Address = net.address().parse().expect("an address");
+        let primary = Primary {
+            backup: "service://nobody".parse().expect("an address"),
+            catches: Some(own.clone()),
+        };
+        let builder = Endpoint::builder()
+            .serve(library())
+            .serve(store::service(primary));
+        let names = Servers::new([at(&other)]).expect("it is one");
+        let chains = copying().servers("somebody", names);
+        let builder = chains.add_to(builder).listen(&own.to_string());
+        let _primary = builder.bind().await.expect("it is free");
+        let put = store::at(&client, &own).put("text".into()).await;
+        let put = put.expect("caught");
+        assert!(
+            put.starts_with("only text: no servers are known as \"nobody\""),
+            "{put}"
+        );
+        let chain = pipe(at(&other), &words::SHOUT, ("text".to_owned(),)).then(&own, &store::PUT);
+        let chained = chain.call(client.caller()).expect("it is small").await;
+        let chained = chained.expect("caught");
+        assert!(
+            chained.starts_with("only text!: no servers are known as"),
+            "{chained}"
+        );
     })
     .await;
 }

@@ -487,10 +487,7 @@ impl Client {
 
     /// Calls a method with payloads as bytes.
     pub fn call_raw(&self, method: &Arc<MethodDefinition>, payload: Bytes) -> RawCall {
-        if let Some(policy) = &self.policy {
-            return self.call_by(policy, method, payload, None);
-        }
-        self.call_once(method, payload, None)
+        self.call_with(method, payload, None)
     }
 
     /// The same, and this body follows the request. It is made once, whatever the policy says.
@@ -500,13 +497,24 @@ impl Client {
         payload: Bytes,
         body: Body,
     ) -> RawCall {
-        if let Some(policy) = &self.policy {
-            return self.call_by(policy, method, payload, Some(body));
-        }
-        self.call_once(method, payload, Some(Attached::new(body)))
+        self.call_with(method, payload, Some(body))
     }
 
-    /// Makes a call that may be made again, if the policy says so.
+    fn call_with(
+        &self,
+        method: &Arc<MethodDefinition>,
+        payload: Bytes,
+        body: Option<Body>,
+    ) -> RawCall {
+        match &self.policy {
+            Some(policy) if RetryPolicy::is_for(body.as_ref()) => {
+                self.call_by(policy, method, payload)
+            }
+            _ => self.call_once(method, payload, body.map(Attached::new)),
+        }
+    }
+
+    /// Makes a call that may be made again.
     #[cold]
     #[inline(never)]
     fn call_by(
@@ -514,14 +522,13 @@ impl Client {
         policy: &Arc<RetryPolicy>,
         method: &Arc<MethodDefinition>,
         payload: Bytes,
-        body: Option<Body>,
     ) -> RawCall {
         let mut client = self.clone().with_resend(policy);
         client.caller.keep_name();
-        if let (true, Ok(server)) = (policy.has_attempts(body.as_ref()), &self.server) {
+        if let (true, Ok(server)) = (policy.has_attempts(), &self.server) {
             return Attempts::begin(client, server.clone(), policy, method, payload);
         }
-        client.call_once(method, payload, body.map(Attached::new))
+        client.call_once(method, payload, None)
     }
 
     pub(crate) fn call_once(

@@ -82,9 +82,14 @@ impl RetryPolicy {
         self
     }
 
-    /// Whether a call may have several attempts. One that a body follows is made once: a body can be read once.
-    pub(crate) fn has_attempts(&self, body: Option<&Body>) -> bool {
-        body.is_none() && (self.retry.is_some() || self.hedge.is_some())
+    /// Whether this is for a call that has this body. One with a body is made once: a body can be read once.
+    pub(crate) fn is_for(body: Option<&Body>) -> bool {
+        body.is_none()
+    }
+
+    /// Whether calls may have several attempts.
+    pub(crate) fn has_attempts(&self) -> bool {
+        self.retry.is_some() || self.hedge.is_some()
     }
 }
 

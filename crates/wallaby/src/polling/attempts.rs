@@ -157,7 +157,7 @@ impl Calling {
         policy: &RetryPolicy,
     ) -> Result<Call<A, C>, Failure> {
         let (payload, body) = (target.payload?, target.body);
-        if !policy.has_attempts(body.as_ref()) {
+        if !RetryPolicy::is_for(body.as_ref()) {
             let mut own = options;
             if let Some(request) = within {
                 core.share_for(request, Author::Handler, &mut own);

@@ -249,7 +249,7 @@ impl Caller {
     /// It is made once: what [`Client::retry`], [`Client::hedge`] and [`Client::resend`] do is for calls with one initial
     /// request. Who begins a call by hand knows what its requests were, and how much of it may be done again.
     pub fn begin(&self) -> RawCall {
-        match self.options() {
+        match self.next_options() {
             Ok(options) => RawCall::new(CallShared::begin(&self.endpoint, self.request(), options)),
             Err(failure) => self.failed(failure),
         }
@@ -301,7 +301,7 @@ impl Caller {
     }
 
     /// How the next call is made, or why it is not.
-    fn options(&self) -> Result<Arc<CallOptions>, Failure> {
+    fn next_options(&self) -> Result<Arc<CallOptions>, Failure> {
         match (&self.refused, &self.parent) {
             (Some(refused), _) => Err(refused.clone()),
             (None, None) => Ok(Arc::clone(&self.options)),
@@ -541,7 +541,7 @@ impl Client {
             Ok(server) => server,
             Err(error) => return self.caller.failed(Failure::Address(error.clone())),
         };
-        let options = match self.caller.options() {
+        let options = match self.caller.next_options() {
             Ok(options) => options,
             Err(failure) => return self.caller.failed(failure),
         };
@@ -610,6 +610,9 @@ macro_rules! options {
 }
 
 options! {
+    /// All of these, in place of what was said before: as calls of [`polling`](crate::polling) endpoints have them.
+    options(options: CallOptions) = |caller| *caller.change() = options;
+
     /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
     #[doc(alias = "timeout")]
     deadline(after: Duration) = |caller| caller.change().deadline = Some(after);
@@ -721,8 +724,8 @@ impl Client {
     }
 
     /// How the next attempt is made, or why it is not.
-    pub(crate) fn options(&self) -> Result<Arc<CallOptions>, Failure> {
-        self.caller.options()
+    pub(crate) fn next_options(&self) -> Result<Arc<CallOptions>, Failure> {
+        self.caller.next_options()
     }
 
     /// A call that has failed before it began.

@@ -183,7 +183,8 @@ impl Endpoint {
     /// Shuts the endpoint down without loss: what runs here is finished, and may delegate and call until then. New requests,
     /// its own too, are refused with the status `Unavailable`, and connected peers send their next requests elsewhere.
     /// Its own calls come to their end, too. What is between two attempts then has three seconds to begin the next one.
-    /// When all is done, or after `within`, the endpoint is [closed](Self::close).
+    /// When all is done, or after `within`, the endpoint is [closed](Self::close). Over UDP what was sent is done when it is acknowledged: of a
+    /// peer that has died that takes until it is given up, some ten seconds unless set otherwise ([`Builder::keep_alive`](crate::Builder)).
     ///
     /// # Errors
     ///

@@ -319,6 +319,10 @@ impl Module<'_> {
         };
         let bytes = quote!(impl ::core::convert::Into<#framework::__private::Bytes>);
         let options = [
+            (
+                "options",
+                vec![("options", quote!(#framework::CallOptions))],
+            ),
             ("deadline", vec![("after", time.clone())]),
             ("traced", vec![]),
             (

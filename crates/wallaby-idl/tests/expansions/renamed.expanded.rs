@@ -83,6 +83,10 @@ mod index {
         ) -> super::facade::rpc::Call<::wallaby::Many<u64>> {
             self.client.call_target(LOAD.target((), body))
         }
+        /// As [`Client::options`](super::facade::rpc::Client::options).
+        pub(super) fn options(self, options: super::facade::rpc::CallOptions) -> Self {
+            within(self.client.options(options))
+        }
         /// As [`Client::deadline`](super::facade::rpc::Client::deadline).
         pub(super) fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))

@@ -109,6 +109,10 @@ pub mod store {
         ) -> ::wallaby::Call<::wallaby::One<()>> {
             self.client.call_target(PUT.target((name,), content))
         }
+        /// As [`Client::options`](::wallaby::Client::options).
+        pub fn options(self, options: ::wallaby::CallOptions) -> Self {
+            within(self.client.options(options))
+        }
         /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub fn deadline(self, after: ::core::time::Duration) -> Self {
             within(self.client.deadline(after))
@@ -401,6 +405,10 @@ mod blobs {
             body: Body<u8>,
         ) -> ::wallaby::Call<::wallaby::One<Body>, super::codec::Plain> {
             self.client.call(&BODY, (body,))
+        }
+        /// As [`Client::options`](::wallaby::Client::options).
+        pub(super) fn options(self, options: ::wallaby::CallOptions) -> Self {
+            within(self.client.options(options))
         }
         /// As [`Client::deadline`](::wallaby::Client::deadline).
         pub(super) fn deadline(self, after: ::core::time::Duration) -> Self {

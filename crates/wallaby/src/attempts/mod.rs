@@ -218,7 +218,7 @@ impl Attempts {
     fn begin_next(&mut self) {
         let (now, meters) = (self.begun.elapsed(), &self.client.endpoint().meters);
         self.plan.begin(now, meters, |new| {
-            let options = match self.client.options() {
+            let options = match self.client.next_options() {
                 Ok(options) => options,
                 Err(failure) => return self.client.failed(failure),
             };

@@ -7,7 +7,9 @@ use crate::common::{
     Gate, Net, all, at, client, failure, load, patience, service, sorted, until, work,
 };
 use tokio::sync::mpsc;
-use wallaby::{Client, Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule};
+use wallaby::{
+    CallOptions, Client, Endpoint, ExecutorConfig, Failure, Many, One, Outcome, Request, Schedule,
+};
 
 /// Long enough for a request to arrive, short enough for a test to wait for its end.
 const SHORT: Duration = Duration::from_millis(100);
@@ -520,4 +522,24 @@ async fn a_request_in_a_task_is_stopped_at_its_deadline() {
         assert_eq!(stops.recv().await, Some(true));
     })
     .await;
+}
+
+/// Those said before do not count any more.
+#[tokio::test]
+async fn options_can_be_given_as_one_value() {
+    let net = Net::mem();
+    let handler = |request: Request<One<_>>, (_,)| async move {
+        let said = ["a", "b"].map(|key| request.metadata().get(key).map(str::to_owned));
+        Ok(request.respond(format!("{said:?}")).await?)
+    };
+    let server = net.serve(service().method(&work::ONE, handler)).await;
+    let mut options = CallOptions::default();
+    options.metadata.insert("b", "2");
+    options.deadline = Some(Duration::ZERO);
+    let work = work::at(&client(), at(&server)).metadata("a", "1");
+    let work = work.options(options);
+    let late = failure(work.one(String::new()).await);
+    assert!(matches!(late, Failure::Deadline { .. }), "{late}");
+    let said = work.deadline(LONG).one(String::new()).await;
+    assert_eq!(said.expect("an answer"), r#"[None, Some("2")]"#);
 }

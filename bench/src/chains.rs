@@ -1,16 +1,18 @@
-//! Chains beside plain calls of the same servers: by the number of links, by the size of their state, with a chain inside; and what
-//! their functions cost.
+//! Chains beside plain calls of the same servers: by the number of links, by the size of their state, with a chain inside; beside chains
+//! that do harm; and what their functions cost.
 //!
 //! Client and servers are endpoints of this process, all on one thread: at links of milliseconds that makes no difference. *world* has
-//! them and what they do, *functions* what is measured without messages.
+//! them and what they do, *hostile* who disturbs them, *functions* what is measured without messages.
 
 mod functions;
+mod hostile;
 mod world;
 
 use crate::comparison::{micros, round};
 use crate::harness::{Latencies, Measurement, Progress, Schedule, System, measure};
 use crate::row::Row;
 use anyhow::{Result, bail, ensure};
+use hostile::Hostile;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -28,6 +30,8 @@ pub enum Part {
     /// A link that has its work done at another server by a chain of its own, which becomes a part of the caller's or does not
     /// (figure 13).
     Composition,
+    /// A chain of two links, alone, and beside chains of somebody else that do harm at the first of its servers.
+    Hostile,
     /// The cost of functions (figure 8): compiling and running them by their size, and a chain of one link on this machine.
     Functions,
 }
@@ -58,9 +62,9 @@ impl Default for ChainsOptions {
         Self {
             parts: Part::ALL.to_vec(),
             links: vec![1, 2, 3, 5, 10],
-            states: vec![0, 1_000, 2_000, 4_000, 8_000, 15_000],
+            states: vec![0, 4_000, 15_000, 50_000, 100_000, 150_000],
             link: Duration::from_millis(20),
-            bandwidth: NonZeroU64::new(4_000_000).expect("it is not zero"),
+            bandwidth: NonZeroU64::new(50_000_000).expect("it is not zero"),
             rounds: 5,
             turn: Duration::from_millis(50),
             seed: 1,
@@ -70,7 +74,13 @@ impl Default for ChainsOptions {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Links, Self::State, Self::Composition, Self::Functions];
+    pub const ALL: [Self; 5] = [
+        Self::Links,
+        Self::State,
+        Self::Composition,
+        Self::Hostile,
+        Self::Functions,
+    ];
 
     /// Its name in result rows.
     pub fn name(self) -> &'static str {
@@ -78,6 +88,7 @@ impl Part {
             Self::Links => "chains-links",
             Self::State => "chains-state",
             Self::Composition => "chains-composition",
+            Self::Hostile => "chains-hostile",
             Self::Functions => "chains-functions",
         }
     }
@@ -91,7 +102,9 @@ impl FromStr for Part {
         match Self::ALL.iter().find(names) {
             Some(part) => Ok(*part),
             None => {
-                bail!("there is no part {name:?}: choose links, state, composition or functions")
+                bail!(
+                    "there is no part {name:?}: choose links, state, composition, hostile or functions"
+                )
             }
         }
     }
@@ -179,6 +192,8 @@ fn say_crossing(rows: &mut [Row]) {
 struct Point {
     row: Row,
     operation: Box<dyn FnMut() -> Result<()>>,
+    /// Who does harm meanwhile.
+    beside: Option<Hostile>,
 }
 
 impl System for Point {
@@ -188,6 +203,16 @@ impl System for Point {
 
     fn warm_up(&mut self) -> Result<()> {
         (self.operation)()
+    }
+
+    fn begin_turn(&mut self) -> Result<()> {
+        self.beside.iter_mut().for_each(Hostile::begin);
+        Ok(())
+    }
+
+    fn end_turn(&mut self) -> Result<()> {
+        self.beside.iter_mut().for_each(Hostile::end);
+        Ok(())
     }
 
     fn run(&mut self, operations: u64, latencies: &mut Latencies) -> Result<()> {
@@ -208,7 +233,7 @@ fn points(part: Part, options: &ChainsOptions, runtime: &Rc<Runtime>) -> Result<
     let (link, bandwidth) = match part {
         Part::Functions => (Duration::ZERO, None),
         Part::State => (options.link, Some(options.bandwidth)),
-        Part::Links | Part::Composition => (options.link, None),
+        Part::Links | Part::Composition | Part::Hostile => (options.link, None),
     };
     let subjects = subjects(part, options);
     let servers = subjects.iter().map(|(_, does, n)| does.servers(*n)).max();
@@ -233,13 +258,34 @@ fn points(part: Part, options: &ChainsOptions, runtime: &Rc<Runtime>) -> Result<
             ideal_us: (!link.is_zero()).then(|| round(micros(links) + state)),
             ..Row::default()
         };
-        let operation = Box::new(world.operation(does, n)?);
-        points.push(Point { row, operation });
+        points.push(Point {
+            row,
+            operation: Box::new(world.operation(does, n)?),
+            beside: None,
+        });
     }
-    if part == Part::Functions {
-        points.extend(functions::points()?);
+    match part {
+        Part::Functions => points.extend(functions::points()?),
+        Part::Hostile => beside_hostile(&world, &mut points)?,
+        _ => {}
     }
     Ok(points)
+}
+
+/// What is measured alone is measured beside each of those that do harm, too.
+fn beside_hostile(world: &Rc<World>, points: &mut Vec<Point>) -> Result<()> {
+    let alone = points[0].row.clone();
+    for (name, code) in hostile::all()? {
+        points.push(Point {
+            row: Row {
+                system: format!("{}+{name}", alone.system),
+                ..alone.clone()
+            },
+            operation: Box::new(world.operation(HARMLESS, 2)?),
+            beside: Some(Hostile::new(world, code)?),
+        });
+    }
+    Ok(())
 }
 
 /// The systems of a part: their names, what they do, and with how many links.
@@ -268,6 +314,7 @@ fn subjects(part: Part, options: &ChainsOptions) -> Vec<(&'static str, Does, usi
             ("chain-apart", Does::Apart, 3),
             ("chain-composed", Does::Composed, 3),
         ],
+        Part::Hostile => vec![("chain", HARMLESS, 2)],
         Part::Functions => vec![
             (CALLS, Does::Calls, 1),
             ("chain-pipe", Does::Pipe, 1),
@@ -277,23 +324,26 @@ fn subjects(part: Part, options: &ChainsOptions) -> Vec<(&'static str, Does, usi
     }
 }
 
+/// What is measured beside those that do harm.
+const HARMLESS: Does = Does::Script;
 /// Plain calls, in result rows.
 const CALLS: &str = "calls";
 /// Bytes of each message besides the state.
 const PAYLOAD: usize = 100;
 const MOST_LINKS: usize = 20;
-/// Functions, addresses and names travel as well, within 16 KiB.
-const MOST_STATE: usize = 15_500;
+/// What a server takes, but for names and lengths.
+const MOST_STATE: usize = 1_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ratio::alone;
 
     fn brief(parts: &[Part]) -> ChainsOptions {
         ChainsOptions {
             parts: parts.to_vec(),
             links: vec![1, 3],
-            states: vec![0, 2_000],
+            states: vec![0, 25_000],
             link: Duration::from_millis(1),
             rounds: 1,
             turn: Duration::from_millis(1),
@@ -351,6 +401,17 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_comes_to_its_end_beside_those_that_do_harm() {
+        let rows = chains(&brief(&[Part::Hostile]), |_| ()).unwrap();
+        assert_eq!(rows[0].system, "chain");
+        assert!(rows.len() > 5, "{rows:?}");
+        for row in &rows[1..] {
+            assert!(row.system.starts_with("chain+"), "{row:?}");
+            assert_eq!(alone(row, &rows), Some(&rows[0]));
+        }
+    }
+
+    #[test]
     fn functions_are_compiled_and_run() {
         let rows = chains(&brief(&[Part::Functions]), |_| ()).unwrap();
         for bench in ["chains-functions", "chains-compile", "chains-run"] {
@@ -391,7 +452,7 @@ mod tests {
             chains(&options, |_| ()).unwrap_err().to_string()
         };
         assert!(refused(|options| options.links = vec![0]).contains("1 to 20"));
-        assert!(refused(|options| options.states = vec![16_000]).contains("15500"));
+        assert!(refused(|options| options.states = vec![2_000_000]).contains("1000000"));
         assert!(refused(|options| options.rounds = 0).contains("one round"));
         assert!(refused(|options| options.parts = vec![]).contains("nothing"));
         assert!(

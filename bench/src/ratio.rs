@@ -64,14 +64,14 @@ pub fn calls<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     other(row, rows, calls)
 }
 
-/// For a row of small calls beside large messages that of the same calls alone.
+/// For a row of something beside something else, as small calls beside large messages, that of the same alone.
 pub fn alone<'rows>(row: &Row, rows: &'rows [Row]) -> Option<&'rows Row> {
     let (system, _) = row.system.split_once('+')?;
     let quiet = Row {
         n: 0,
         ..row.clone()
     };
-    other(&quiet, rows, system)
+    other(row, rows, system).or_else(|| other(&quiet, rows, system))
 }
 
 /// For a row of many of something that of the fewest which were measured in the same run.

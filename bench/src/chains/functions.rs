@@ -55,10 +55,12 @@ fn both(system: &str, runtime: impl Runtime, code: Vec<u8>) -> Result<[Point; 2]
         Point {
             row: compile,
             operation: Box::new(load),
+            beside: None,
         },
         Point {
             row: run,
             operation: Box::new(run_once),
+            beside: None,
         },
     ])
 }
@@ -109,10 +111,17 @@ fn module(bytes: usize) -> Result<Vec<u8>> {
         )
     };
     let steps: String = (0..bytes.saturating_sub(130) / 15).map(step).collect();
+    module_of(&format!(
+        "(local $sum i32) {steps} (i32.store (i32.const 64) (local.get $sum)) (i64.const 0x10_0000_0006)"
+    ))
+}
+
+/// A module whose function does this.
+#[cfg(feature = "wasm")]
+pub(super) fn module_of(body: &str) -> Result<Vec<u8>> {
     Ok(wat::parse_str(format!(
         r#"(module (memory (export "memory") 1) (data (i32.const 16) "\00\02\03\02hi")
         (func (export "wallaby_abi_1") (param i32) (result i32) (i32.const 1024))
-        (func (export "run") (param i32 i32) (result i64) (local $sum i32) {steps}
-            (i32.store (i32.const 64) (local.get $sum)) (i64.const 0x10_0000_0006)))"#
+        (func $run (export "run") (param i32 i32) (result i64) {body}))"#
     ))?)
 }

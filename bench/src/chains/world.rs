@@ -57,7 +57,7 @@ impl Does {
 }
 
 #[wallaby::service(package = "bench")]
-trait Link {
+pub(crate) trait Link {
     /// Answers with what it is given.
     async fn pass(bytes: Vec<u8>) -> Vec<u8>;
     /// The same, after another server has answered it.
@@ -111,7 +111,7 @@ fn pass(state, bytes) {
 }
 ";
 
-fn functions() -> Chains {
+fn functions() -> Result<Chains> {
     let chains = Chains::new().function("pass", |state, bytes| {
         let bytes: Vec<u8> = bytes.read()?;
         let mut left: Vec<Address> = state.get("left")?;
@@ -123,16 +123,24 @@ fn functions() -> Chains {
             }
         }
     });
-    chains.code(Scripts::new(ScriptLimits::default()), |request| {
+    let runtime = Scripts::new(ScriptLimits::default());
+    #[cfg(feature = "wasm")]
+    let runtime = (
+        runtime,
+        wallaby_chain_wasm::WebAssembly::new(Default::default())?,
+    );
+    Ok(chains.code(runtime, |request| {
         matches!(request.identity().peer, Proven::LocalUser { .. })
-    })
+    }))
 }
 
 /// Endpoints at links.
 pub(super) struct World {
-    runtime: Rc<Runtime>,
+    pub(super) runtime: Rc<Runtime>,
     client: Endpoint,
-    servers: Vec<Endpoint>,
+    /// Somebody else's.
+    pub(super) stranger: Endpoint,
+    pub(super) servers: Vec<Endpoint>,
     _folder: Scratch,
 }
 
@@ -143,24 +151,22 @@ impl World {
         link: (Duration, Option<NonZeroU64>),
     ) -> Result<Rc<Self>> {
         let folder = folder()?;
-        let bind = |name: usize, with: &dyn Fn(wallaby::Builder) -> wallaby::Builder| {
+        let builder = || wallaby_link::emulate(Endpoint::builder(), link.0, link.1);
+        let bind = |name: usize, builder: wallaby::Builder| {
             let at = format!("unix://{}/{name}", folder.path().display());
-            let builder = wallaby_link::emulate(Endpoint::builder(), link.0, link.1)?;
-            Ok::<_, anyhow::Error>(runtime.block_on(with(builder.listen(&at)).bind())?)
+            Ok::<_, anyhow::Error>(runtime.block_on(builder.listen(&at).bind())?)
         };
         // The last one first: each but that one has the one after it do its work.
         let mut all: Vec<Endpoint> = Vec::new();
         for number in 0..servers {
             let other = all.last().and_then(Endpoint::address).cloned();
-            let server = bind(number, &|builder| {
-                let other = other.clone();
-                functions().add_to(builder.serve(link::service(Server { other })))
-            });
-            all.push(server?);
+            let server = builder()?.serve(link::service(Server { other }));
+            all.push(bind(number, functions()?.add_to(server))?);
         }
         all.reverse();
         Ok(Rc::new(Self {
-            client: bind(servers, &|builder| builder)?,
+            client: bind(servers, builder()?)?,
+            stranger: bind(servers + 1, builder()?)?,
             runtime: Rc::clone(runtime),
             servers: all,
             _folder: folder,

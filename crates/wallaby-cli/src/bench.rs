@@ -139,14 +139,15 @@ pub(crate) enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// Chains beside plain calls: by links, by the size of their state, a chain inside another; and what their functions cost
+    /// Chains beside plain calls: by links, by the size of their state, a chain inside another; beside chains that do harm; and what
+    /// their functions cost
     Chains {
-        /// What of that: links, state, composition, functions
+        /// What of that: links, state, composition, hostile, functions
         #[arg(
             long,
             value_name = "NAME,...",
             value_delimiter = ',',
-            default_value = "links,state,composition,functions"
+            default_value = "links,state,composition,hostile,functions"
         )]
         part: Vec<ChainsPart>,
         /// How many links
@@ -162,14 +163,14 @@ pub(crate) enum Bench {
             long,
             value_name = "BYTES,...",
             value_delimiter = ',',
-            default_value = "0,1000,2000,4000,8000,15000"
+            default_value = "0,4000,15000,50000,100000,150000"
         )]
         state: Vec<usize>,
         /// Delay every message on its way, as a link would
         #[arg(long, value_name = "DELAY", default_value = "20ms", value_parser = wallaby_link::parse_delay)]
         link: Duration,
         /// Limit what each endpoint sends, as its network link would, where states are measured
-        #[arg(long, value_name = "BITS", default_value = "4m", value_parser = bandwidth)]
+        #[arg(long, value_name = "BITS", default_value = "50m", value_parser = bandwidth)]
         bandwidth: NonZeroU64,
         /// Rounds; in each, every system has one turn
         #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]

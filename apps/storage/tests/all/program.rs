@@ -11,12 +11,22 @@ fn a_chain_spares_the_way_over_the_client() {
     if !is_possible("a_chain_spares_the_way_over_the_client") {
         return;
     }
-    let measure = &["measure", "--json", "--rounds", "1", "--sizes", "100000"];
-    let output = stdout(&program(measure).output().unwrap());
-    let rows: Vec<serde_json::Value> = output
+    let few = ["--rounds", "1", "--sizes", "100000", "--at-a-time", "2"];
+    let measure = [&["measure", "--json"][..], &few].concat();
+    let output = stdout(&program(&measure).output().unwrap());
+    let mut rows: Vec<serde_json::Value> = output
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
+    let load = rows.pop().unwrap();
+    for way in [0, 1] {
+        let rate = |name: &str| load[name][way].as_f64().unwrap();
+        let (rate, ideal) = (
+            rate("megabytes_per_second"),
+            rate("ideal_megabytes_per_second"),
+        );
+        assert!(0.0 < rate && rate < 1.03 * ideal, "{load}");
+    }
     let clients: Vec<_> = rows
         .iter()
         .map(|row| row["client"].as_str().unwrap())

@@ -534,7 +534,7 @@ async fn options_can_be_given_as_one_value() {
     };
     let server = net.serve(service().method(&work::ONE, handler)).await;
     let mut options = CallOptions::default();
-    options.metadata.insert("b", "2");
+    options.metadata.insert("b", "2").expect("it is small");
     options.deadline = Some(Duration::ZERO);
     let work = work::at(&client(), at(&server)).metadata("a", "1");
     let work = work.options(options);

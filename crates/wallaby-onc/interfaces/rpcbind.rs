@@ -552,10 +552,7 @@ pub mod rpcbind {
             ///
             /// # Errors
             /// The call could not be made, was refused, or what came back is no answer.
-            pub async fn unset(
-                &self,
-                argument: &PortMapping,
-            ) -> Result<bool, RpcError> {
+            pub async fn unset(&self, argument: &PortMapping) -> Result<bool, RpcError> {
                 service::call(
                         &self.0,
                         (PROGRAM, VERSION, UNSET),

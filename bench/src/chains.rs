@@ -237,7 +237,9 @@ fn points(part: Part, options: &ChainsOptions, runtime: &Rc<Runtime>) -> Result<
     };
     let subjects = subjects(part, options);
     let servers = subjects.iter().map(|(_, does, n)| does.servers(*n)).max();
-    let world = World::start(runtime, servers.unwrap_or_default(), (link, bandwidth))?;
+    let most = (part == Part::Hostile).then_some(hostile::MOST);
+    let servers = servers.unwrap_or_default();
+    let world = World::start(runtime, servers, (link, bandwidth), most)?;
     let mut points = Vec::new();
     for (system, does, n) in subjects {
         // Each message follows the one before, and the state leaves the client's link before the first of them arrives.

@@ -5,11 +5,19 @@ use anyhow::{Context, Result};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use wallaby::{CallError, Caller, Endpoint};
+use wallaby::{Budgets, CallError, Caller, Endpoint};
 use wallaby_chain::{Chain, ChainCode, Hop, State, start};
 
 /// So many are under way at a time.
 const AT_ONCE: usize = 4;
+
+/// What servers that strangers reach let a request lead to (`docs/security.md`).
+pub(super) const MOST: Budgets = Budgets {
+    requests: 1000,
+    responses: 10_000,
+    bytes: 64 << 20,
+    depth: 64,
+};
 
 /// As scripts: what is beside their function `run`, and that function.
 const SCRIPTS: [(&str, &str); 5] = [
@@ -142,7 +150,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wallaby::Budgets;
     use wallaby_chain::Limit;
 
     #[test]
@@ -151,7 +158,7 @@ mod tests {
             .enable_all()
             .build();
         let runtime = Rc::new(runtime.unwrap());
-        let world = World::start(&runtime, 1, (Duration::ZERO, None)).unwrap();
+        let world = World::start(&runtime, 1, (Duration::ZERO, None), None).unwrap();
         // What never stops splitting comes to fewer requests sooner.
         let budgets = Budgets {
             requests: 500,

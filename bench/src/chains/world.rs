@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use wallaby::transport::Proven;
-use wallaby::{Address, Endpoint, One, Request, Status};
+use wallaby::{Address, Budgets, Endpoint, One, Request, Status};
 use wallaby_chain::{Chain, ChainCode, Chains, Hop, State, pipe, start};
 use wallaby_chain_script::{ScriptLimits, Scripts};
 use wallaby_program::scratch::Scratch;
@@ -149,6 +149,7 @@ impl World {
         runtime: &Rc<Runtime>,
         servers: usize,
         link: (Duration, Option<NonZeroU64>),
+        most: Option<Budgets>,
     ) -> Result<Rc<Self>> {
         let folder = folder()?;
         let builder = || wallaby_link::emulate(Endpoint::builder(), link.0, link.1);
@@ -160,7 +161,10 @@ impl World {
         let mut all: Vec<Endpoint> = Vec::new();
         for number in 0..servers {
             let other = all.last().and_then(Endpoint::address).cloned();
-            let server = builder()?.serve(link::service(Server { other }));
+            let mut server = builder()?.serve(link::service(Server { other }));
+            if let Some(most) = most {
+                server = server.max_budgets(most);
+            }
             all.push(bind(number, functions()?.add_to(server))?);
         }
         all.reverse();

@@ -610,7 +610,8 @@ macro_rules! options {
 }
 
 options! {
-    /// All of these, in place of what was said before: as calls of [`polling`](crate::polling) endpoints have them.
+    /// All of these, in place of what a caller was told before: as calls of [`polling`](crate::polling) endpoints have them. What only
+    /// clients have (retries, hedges, alternates, [`Client::resend`]) stays, and a way to resend among these counts if the client has none.
     options(options: CallOptions) = |caller| *caller.change() = options;
 
     /// How much time a call has (60 s if nothing is said); on behalf of a request, not more than that has left.
@@ -710,6 +711,7 @@ impl Client {
     /// This client with the policy's way to send requests again among its options.
     fn with_resend(mut self, policy: &RetryPolicy) -> Self {
         let resend = policy.resend.clone();
+        let resend = resend.or_else(|| self.caller.options.resend.clone());
         self.caller.change().resend = resend.map(|resend| match &self.among {
             // Those after one that is drawn: not all calls go to the same.
             Some(servers) => resend.alternates(servers.after(&servers.pick())),

@@ -133,7 +133,12 @@
 //!                     endpoint.handle_written(conn);
 //!                 }
 //!                 Output::Run(request) => {
-//!                     let incoming = endpoint.take_request(request).expect("nothing came between");
+//!                     let Ok(incoming) = endpoint.take_request(request) else {
+//!                         continue; // its abort has come with it
+//!                     };
+//!                     if let Some(body) = incoming.body {
+//!                         endpoint.drop_body(body); // nobody reads bodies here
+//!                     }
 //!                     let sent = endpoint.respond(request, incoming.payload);
 //!                     endpoint.returned(request, sent.map_err(Status::from));
 //!                 }

@@ -8,9 +8,9 @@ use crate::common::raw::{Raw, hello};
 use crate::common::{Gate, Net, at, failure, patience, service, status, until, work};
 use tokio::net::TcpListener;
 use wallaby::{
-    Address, AttemptsFailed, CallInterceptor, Client, Code, Endpoint, Failure, FailureKind, Hedge,
-    Limits, Many, NoMore, One, Outcome, Outgoing, Request, Resend, Retry, RetryBudget, Service,
-    Status,
+    Address, AttemptsFailed, CallInterceptor, CallOptions, Client, Code, Endpoint, Failure,
+    FailureKind, Hedge, Limits, Many, NoMore, One, Outcome, Outgoing, Request, Resend, Retry,
+    RetryBudget, Service, Status,
 };
 
 over_every_transport!(
@@ -778,6 +778,26 @@ async fn what_a_dead_server_had_left_comes_from_another_one(net: Net) {
     let metrics = caller.metrics();
     assert_eq!((metrics.resends, metrics.duplicates_dropped), (1, 5));
     assert_eq!(metrics.forged_dropped, 0);
+}
+
+/// Among all other options, beside what only clients have.
+#[tokio::test]
+async fn what_is_said_in_options_resends_with_alternates() {
+    let net = Net::tcp();
+    let living = Runs::default();
+    let first = net.serve(counting(5, &Runs::default())).await;
+    let second = net.serve(counting(10, &living)).await;
+    let caller = caller(&net).await;
+    let mut options = CallOptions::default();
+    options.resend = Some(Resend::deterministic(1));
+    let client = Client::new(&caller, at(&first)).options(options);
+    let mut call = work::within(client.alternates([at(&second)])).many(String::new());
+    for _ in 0..5 {
+        call.next().await.expect("one of five").expect("no status");
+    }
+    first.close();
+    assert_eq!(crate::common::all(&mut call).await.len(), 5);
+    assert_eq!((call.resent(), living.count()), (1, 1));
 }
 
 async fn a_subtree_that_was_lost_is_executed_again_from_its_root(net: Net) {

@@ -68,7 +68,7 @@ struct Row {
     whole_saved_percent: f64,
 }
 
-/// What files took, one way and another, of which so many were copied at a time, again and again; and what the links take of that.
+/// Many files copied at a time, again and again: what they took, one way and another, and what the links alone would take.
 #[derive(Debug, Serialize)]
 struct Load {
     client: &'static str,
